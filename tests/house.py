@@ -75,7 +75,7 @@ OUTSIDE = {
         {"pandas", "matplotlib", "dp_accounting"},
     ),
     "commands": ({"numpy", "scipy"}, {"pandas"}),
-    "": ({"numpy", "scipy"}, {"pandas"}),
+    "": ({"numpy", "scipy", "sklearn"}, {"pandas"}),
 }
 
 COMPILERS = {"jit", "njit", "prange", "vectorize", "guvectorize", "stencil", "cfunc", "jitclass"}

@@ -122,16 +122,17 @@ class SearchPlan:
                     f"{name}={share!r} must be a share in {'(' if low else '['}0, 1): 0.1 is usual."
                 )
         sensitivity = score_sensitivity(bound, unit=budget.unit, neighbors=budget.neighbors)
-        score: Release | PureRelease = Release(SCORE, _POINTS, (1,), sensitivity)
+        exact = Release(SCORE, _POINTS, (1,), sensitivity)
         if not budget.is_private:
-            return cls(budget, trials, budget, score, budget if refit_share else None)
+            return cls(budget, trials, budget, exact, budget if refit_share else None)
+        score: Release | PureRelease
         run, rest = calibrated(budget.epsilon, budget.delta, trials, refit_share)
         if budget.delta == 0.0:
             part = score_share * run
             left = math.nextafter(run - part, 0.0)  # what the score leaves, rounded down
             score = PureRelease(SCORE, _POINTS, (1,), part, "laplace", sensitivity, "l1")
         else:
-            score = replace(score, noise_multiplier=1.0 / (math.sqrt(score_share) * run))
+            score = replace(exact, noise_multiplier=1.0 / (math.sqrt(score_share) * run))
             left = gaussian_epsilon(math.sqrt(1.0 - score_share) * run, budget.delta)
             rest = gaussian_epsilon(rest, budget.delta)
         refit = replace(budget, epsilon=rest).validate() if refit_share else None

@@ -295,12 +295,11 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             best, params, score = self._search(plan, R, y)
-            spent = [best.plan(R.shape[1], R.shape[0])]
+            spent = [plan.check_fit(best.plan(R.shape[1], R.shape[0]))]
             if plan.refit_budget is not None:
                 seed = self._seed(self._key(R, "refit", params, plan), 0)
                 best = self._candidate(params, plan.refit_budget, seed)
-                spent.append(best.plan(R.shape[1], R.shape[0]))
-                plan.check_fit(spent[1], refit=True)
+                spent.append(plan.check_fit(best.plan(R.shape[1], R.shape[0]), refit=True))
                 best.fit(self._named(R), y)
         statement = SearchStatement.of_search(plan, *spent, seeded=self.random_state is not None)
         self.privacy_spent_ = statement.with_undeclared(getattr(X, "undeclared", ()))
@@ -308,6 +307,7 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         self.best_estimator_ = self._released(best)
         return self
 
+    @available_if(_best_has("transform"))
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Search, and embed the same users with the best estimator.
 
@@ -358,7 +358,8 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         trials = Parallel(n_jobs=self.n_jobs, return_as="generator")(
             delayed(_run_trial)(model, named, test, y, half, plan) for model in models
         )
-        best, relation = (None, {}, -np.inf), (plan.budget.unit, plan.budget.neighbors)
+        best: tuple[Any, dict[str, Any], float] = (None, {}, -np.inf)
+        relation = (plan.budget.unit, plan.budget.neighbors)
         for t, (model, points) in enumerate(trials):
             score = release_score(noise, plan.score, points, t, relation) / R.shape[0]
             if t == 0 or score > best[2]:

@@ -123,10 +123,9 @@ def head_directions(
 ) -> NDArray[np.float64]:
     """Return leading eigenvectors of the head items' noisy second moments.
 
-    released (h (h + 1) / 2,): noisy sum of x_i x_i', packed; the diagonal is left out; head (h,):
-    its items; mass (n_items,): expected sum of weights; rank: number of factors, at least 1;
-    deviation: standard deviation of the noise. Returns (n_items, rank): factors of root mean square
-    0.3 in the head, 0 elsewhere.
+    ``released`` is their noisy sum of x_i x_i', packed, whose diagonal is left out; ``mass`` an
+    item's expected sum of weights. The factors, (n_items, rank), have the root mean square 0.3 in
+    the head, and are 0 elsewhere.
     """
     noisy = unpack_lower(released)
     np.fill_diagonal(noisy, 0.0)
@@ -144,22 +143,9 @@ def click_directions(clicks: Any, most: int, chosen: bool = False) -> NDArray[np
     Random clicks of n users on m items, z in all, have one value near 1, their popularity, and
     others up to (sqrt(n) + sqrt(m)) / sqrt(z) (the edge of V. Marchenko and L. Pastur, 1967).
 
-    clicks (csr_array of shape (n_users, n_items)): weights c_ij > 0; most: number of vectors, from
-    1 to n_items; chosen: fewer where chance would give most of them, `FACTORS_A_TASTE` for each
-    value beyond it but the first. Returns (n_items, k): singular vectors times their singular
-    values, of root mean square norm 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import scipy.sparse as sp
-    >>> from skdpmf.mechanisms.common import click_directions
-    >>> V = click_directions(sp.csr_array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]), 2)
-    >>> np.abs((V @ V.T).round(9))
-    array([[1., 1., 0., 0.],
-           [1., 1., 0., 0.],
-           [0., 0., 1., 1.],
-           [0., 0., 1., 1.]])
+    There are ``most`` of them; if ``chosen`` fewer where chance would give most of them,
+    `FACTORS_A_TASTE` for each value beyond it but the first. They are (n_items, k), times their
+    singular values, of root mean square norm 1.
     """
     n = np.diff(clicks.indptr)
     N = np.bincount(clicks.indices, minlength=clicks.shape[1]).astype(np.float64)
@@ -187,9 +173,8 @@ def share_of_features(
 ) -> tuple[float, float]:
     """Return f of G ~ f A A' + rest, by regression off the diagonal, and its error by noise.
 
-    noisy (h, h): released G; its diagonal is not looked at; loadings (h, d): A; deviation: of the
-    noise on the diagonal, sqrt(2) times that off it. Result: share, error: share >= 0, 0 where A A'
-    is; standard deviation of the share.
+    ``noisy`` (h, h) is G as released, ``loadings`` (h, d) are A; the deviation is of the noise on
+    the diagonal, sqrt(2) times that off it.
     """
     K = loadings @ loadings.T
     np.fill_diagonal(K, 0.0)
@@ -200,10 +185,7 @@ def share_of_features(
 
 
 def mean_by_precision(one: tuple[Any, float], other: tuple[Any, float]) -> tuple[Any, float]:
-    """Return the mean of two measurements of the same values, and the deviation of its noise.
-
-    one, other: values, and the deviation > 0 of their noise.
-    """
+    """Return the mean of two measurements with their noise's deviations, and its deviation."""
     (x, s), (y, t) = one, other
     a, b = s**-2.0, t**-2.0
     return (a * x + b * y) / (a + b), float((a + b) ** -0.5)

@@ -47,16 +47,9 @@ _INSIDE = 1.0 - 2.0**-40  # rounded, the weights of a user must not exceed the b
 def item_count_weights(
     n_ratings: ArrayLike, *, norm: str = "l2", unit: str = "user"
 ) -> NDArray[np.float64]:
-    """Return the weights w_i of the module's docstring.
+    """Return the weights w_i of the module's docstring, from the numbers n_i of users' items.
 
-    n_ratings: n_i >= 0, distinct items of each user; norm ("l2", "l1"): of the sensitivity: "l2"
-    for Gaussian noise, "l1" for Laplace noise. Result: at unit "user" lower than the formula by a
-    factor 1 - 2^-40, against rounding. Raises PrivacyParameterError if `norm` or `unit` is unknown.
-
-    Examples
-    --------
-    >>> item_count_weights([0, 1, 4]).round(6).tolist()
-    [0.0, 1.0, 0.5]
+    At unit "user" they are lower than the formula by a factor 1 - 2^-40, against rounding.
     """
     _check(norm, "add-remove", unit)
     n = np.asarray(n_ratings, dtype=np.float64)
@@ -69,16 +62,7 @@ def item_count_weights(
 def item_count_sensitivity(
     *, norm: str = "l2", neighbors: str = "add-remove", unit: str = "user"
 ) -> float:
-    """Return the sensitivity of weighted item counts; see the module's docstring for the proof.
-
-    norm ("l2", "l1"): norm of the vector over items, and the one the weights were made for. Result:
-    in units of the weights. Raises PrivacyParameterError if a parameter is unknown.
-
-    Examples
-    --------
-    >>> item_count_sensitivity(norm="l1", neighbors="replace", unit="rating")
-    2.0
-    """
+    """Return the sensitivity of weighted item counts, as the module's docstring proves it."""
     _check(norm, neighbors, unit)
     if neighbors == "add-remove":
         return 1.0

@@ -89,13 +89,7 @@ class Observations(NamedTuple):
 def make_plan(
     budget: PrivacyBudget, settings: Settings, n_tasks: int, n_features: int
 ) -> ReleasePlan:
-    """Plan the releases, from public values alone.
-
-    budget: of unit "user", with delta > 0 unless it is not private; n_tasks, n_features: public
-    numbers m and d. Result: task counts (where weights need them), Gram matrices and right-hand
-    sides, with noise that spends the whole budget. Raises PrivacyParameterError if the budget's
-    unit is not "user", or its delta is 0.
-    """
+    """Plan the releases, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d = n_features
     releases = [
@@ -126,11 +120,7 @@ def make_plan(
 
 
 def bounded(data: Observations, settings: Settings, *, clip: bool) -> Observations:
-    """Observations in units of their bounds, clipped to them.
-
-    data: in their own units; not modified; clip: whether to clip; False only for the non-private
-    limit.
-    """
+    """Observations in units of their bounds; clipped to them, but in the non-private limit."""
     R = data.targets
     with np.errstate(over="ignore", invalid="ignore"):  # rows may hold anything
         x, y = data.features / settings.max_norm, R.data / settings.max_value
@@ -142,10 +132,9 @@ def bounded(data: Observations, settings: Settings, *, clip: bool) -> Observatio
 
 
 def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
-    """Make the plan's releases in their order and solve every task.
+    """Make the plan's releases in their order and return theta, (n_tasks, n_features).
 
-    curator: of the targets and features from `bounded`, and of a plan of `make_plan` with the same
-    settings. Returns (n_tasks, n_features): theta, in targets' units by features' units.
+    The curator is of the targets and features from `bounded`. Theta is in their own units.
     """
     grid = exact_grid(curator.n_rows, 1.0) if curator.private else 0.0
     kept, weight = _weigh(curator, settings, grid)

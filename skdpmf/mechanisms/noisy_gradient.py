@@ -167,12 +167,7 @@ def _strength(budget: PrivacyBudget) -> float:
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
-    """Plan the releases of a fit, from public values alone.
-
-    budget: of unit "user", with delta > 0 unless it is not private. Result: counts, rounds of
-    residuals, and max_iter second moments and gradients, with noise that spends the whole budget.
-    Raises PrivacyParameterError if the budget's unit is not "user", or its delta is 0.
-    """
+    """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d, steps = settings.width, settings.max_iter
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
@@ -208,10 +203,8 @@ def fit(
 ) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
-    curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
-    and of a plan of `make_plan` with the same settings; rounds: range(max_iter), possibly wrapped
-    in a progress display; influence (n_users,): f_i in [0, 1]: user i changes every release by at
-    most f_i times its sensitivity. None: 1.
+    The curator is of ratings in quarter ranges from the middle of the scale. User i changes every
+    release by at most f_i times its sensitivity, ``influence`` being f_i in [0, 1]; None: 1.
     """
     run = _Fit(curator, settings, influence)
     averages, factors = run.averages, np.zeros((run.n_items, settings.n_components))
@@ -232,11 +225,7 @@ def fit(
 def personal_influence(
     levels: NDArray[np.float64], plan: ReleasePlan, n_rows: int
 ) -> NDArray[np.float64]:
-    """Return f_i such that user i is protected with epsilon levels[i], at the plan's delta.
-
-    levels (n_users,): between 0 and the budget's epsilon; plan: from `make_plan`, private; n_rows:
-    rows of R. Returns (n_users,): for `fit`.
-    """
+    """Return f_i such that user i is protected with epsilon levels[i], at the plan's delta."""
     _, means, moments, gradients = plan.gaussian
     again = [
         replace(means, noise_multiplier=slot.noise_multiplier) for slot in (moments, gradients)

@@ -230,7 +230,8 @@ class RandomTrials:
     @classmethod
     def named(cls, law: str | float, mean: float) -> RandomTrials:
         """Return the law of this name, or shape, and mean."""
-        return cls(_SHAPES.get(law, law) if isinstance(law, str) else law, mean)  # type: ignore
+        shape: Any = _SHAPES.get(law, law) if isinstance(law, str) else law
+        return cls(shape, mean)
 
     @property
     def is_poisson(self) -> bool:

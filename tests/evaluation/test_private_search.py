@@ -6,7 +6,6 @@ import warnings
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from joblib import parallel_config
 from scipy import sparse, stats
@@ -140,14 +139,6 @@ def test_parameters_clone_and_pickle():
     assert "best_estimator_" not in vars(clone(fitted))
     assert search.estimator.budget is BUDGET
     assert not hasattr(search.estimator, "n_users_")
-
-
-def test_names_of_items():
-    names = [f"film {i}" for i in range(N_ITEMS)]
-    frame = pd.DataFrame(ratings(), columns=names)
-    search = als_search(n_trials=1).fit(frame)
-    assert list(search.feature_names_in_) == names
-    assert search.predict(frame).shape == frame.shape  # warns if the names were lost
 
 
 def test_scikit_learns_checks():

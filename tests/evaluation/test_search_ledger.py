@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -207,39 +206,6 @@ def test_a_shape_that_was_not_true_stops_the_search(ledger, spied):
     assert (entry_of(ledger)["status"], spied.budgets) == ("failed", ())
 
 
-def test_pure_searches_are_charged_by_every_rule(tmp_path):
-    from skdpmf import DPCovarianceRecommender
-
-    for rule in ("gaussian", "zcdp", "basic"):
-        ledger = new_ledger(tmp_path, 4.0, name=rule, rule=rule)
-        budget = PrivacyBudget(0.5, ledger=ledger)
-        template = DPCovarianceRecommender(budget, n_components=2, noise="laplace")
-        PrivateSearchCV(template, {"covariance__clamp": [0.5, 1.0]}, budget).fit(X)
-        assert 0.49 < entry_of(ledger)["epsilon"] <= 0.5
-        assert ledger.verify() == 1
-
-
-def test_a_search_and_fits_are_together_what_the_oracle_says(ledger):
-    """By their statements, which know of no ledger."""
-    dp_event = pytest.importorskip("dp_accounting").dp_event
-    from tests.books.test_ledger_search import oracle
-
-    budget = PrivacyBudget(2.0, 5e-6, ledger=ledger)
-    settings = {"n_components": 2, "max_iter": 2}
-    search = PrivateSearchCV(
-        built(AdaptiveWeightALS, budget, **settings), {"alpha": [0.5, 2.0]}, budget, refit=0.3
-    ).fit(X)
-    fit = built(AdaptiveWeightALS, PrivacyBudget(1.0, 5e-6, ledger=ledger), **settings).fit(X)
-    said, order = search.privacy_spent_, ledger._order
-    first = len(said.releases) - said.n_refit
-    one = dp_event.GaussianDpEvent(1.0 / math.hypot(*(r.mu for r in said.releases[:first])))
-    events = [dp_event.RepeatAndSelectDpEvent(one, said.mean, said.shape)]
-    events += [dp_event.GaussianDpEvent(1.0 / r.mu) for r in said.releases[first:]]
-    divergence = oracle([*events, dp_event.GaussianDpEvent(1.0 / fit.privacy_spent_.mu)], order)
-    assert ledger.report().spent == pytest.approx(divergence / order, abs=1e-6)
-    assert len(ledger.report().entries) == 2
-
-
 @pytest.mark.parametrize("refit", [False, 0.3])
 def test_the_best_estimator_is_charged_when_it_is_fitted_again(ledger, refit):
     search = toy_search(ledger, refit=refit).fit(X)
@@ -260,17 +226,6 @@ def test_the_best_estimator_is_charged_when_it_is_fitted_again(ledger, refit):
     assert ledger.report().entries[2]["estimator"] == "AdaptiveWeightALS"
     plain = toy_search(None).fit(X).best_estimator_
     assert plain.budget.ledger is None
-
-
-def test_parameters_clone_and_pickle(ledger):
-    search = toy_search(ledger, random_state=3)
-    assert clone(search).get_params()["budget"] == search.budget
-    again = pickle.loads(pickle.dumps(search.fit(X)))
-    assert again.budget == search.budget
-    assert again.privacy_spent_ == search.privacy_spent_
-    assert len(ledger.report().entries) == 1
-    plain = toy_search(None, template=search.estimator, random_state=3).fit(X)
-    assert plain.best_score_ == search.best_score_  # the noise does not depend on the ledger
 
 
 def test_a_conditional_candidate_marks_the_entry(ledger):

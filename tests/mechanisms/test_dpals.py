@@ -34,7 +34,7 @@ def ratings_with_gaps():
 
 @pytest.mark.parametrize(
     ("exponent", "k", "head", "with_means"),
-    [(0.0, 1, 150, False), (0.25, 3, 150, True), (0.25, 4, 6, False), (1.0, 2, 9, True)],
+    [(0.0, 1, 150, False), (0.25, 4, 6, False), (0.5, 2, 9, True), (1.0, 2, 150, True)],
 )
 def test_without_privacy_it_is_the_twin(exponent, k, head, with_means, monkeypatch):
     monkeypatch.setattr(ratings, "HEAD", head)

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpsgd as solver
@@ -14,12 +13,9 @@ from tests.built import built
 from tests.core import audit
 from tests.core.audit import (
     BUDGET,
-    N_ITEMS,
     N_USERS,
-    UNRATED,
     base_ratings,
     is_means,
-    recorded_curator,
 )
 from tests.reference import weighted_als as twin
 
@@ -150,26 +146,6 @@ def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     np.testing.assert_allclose(model.item_means_, 3.0 + solver.OFFSET * last[:, 0], rtol=1e-9)
     rank = last.shape[1] - 1
     np.testing.assert_allclose(model.components_[:rank].T, last[:, 1:] / rank**0.5, rtol=1e-9)
-
-
-def test_weight_decay_shrinks_rare_items_and_noisy_ones():
-    """An item's share of the way to its optimum, K / (K + L), falls with noise and rarity."""
-    X = base_ratings()
-    shares = []
-    for epsilon in (2.0, 20.0):
-        model = AdaptiveWeightALS(PrivacyBudget(epsilon, 1e-5), solver="dpsgd", n_components=2)
-        settings = model._settings()
-        plan = solver.make_plan(model.budget, settings, N_ITEMS)
-        rows, columns = np.nonzero(~np.isnan(X))
-        R = sparse.csr_array((X[rows, columns] - 3.0, (rows, columns)), shape=X.shape)
-        run = solver._Fit(recorded_curator(R, plan)[0], settings)
-        means = run.release_item_means(solver.ITEM_STATISTICS)
-        weighted = run.weights_by(means.mass, means.typical_weight)
-        items = run._items(means, weighted, np.zeros((N_ITEMS, 2)))
-        share = items.curvature[:, 1] / (items.curvature[:, 1] + items.decay[:, 1])
-        assert share[0] > share[UNRATED]
-        shares.append(share[0])
-    assert shares[0] < shares[1]
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -98,17 +98,3 @@ def test_sampler_slack_covers_all_noised_values(params, n_items):
         means = 2 * (n_items + 1) * sum(r.count for r in plan.releases)
         assert plan.eta * plan.n_values >= SAMPLER_ETA * means
         assert plan.tau * plan.n_values >= SAMPLER_TAU * means
-
-
-def test_statement_tells_the_guarantee_and_its_limits():
-    seeded = recorded_fit(base_ratings())[0].privacy_spent_
-    assert "seed" in seeded.assumptions[0]
-    assert "Warning" in str(seeded)
-    unseeded = recorded_fit(base_ratings(), random_state=None)[0].privacy_spent_
-    assert not unseeded.seeded
-    assert "Warning" not in str(unseeded)
-    for text in (*NAMES, "epsilon = 20", "1e-05", "whole row"):
-        assert text in str(unseeded)
-    exact = recorded_fit(base_ratings(), budget=PrivacyBudget.nonprivate())[0].privacy_spent_
-    assert exact.epsilon == math.inf
-    assert "no privacy" in str(exact)

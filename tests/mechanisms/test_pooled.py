@@ -279,13 +279,6 @@ def test_a_discount_forgets_factors_and_not_means():
         np.testing.assert_allclose(alone[0], alone[1], rtol=1e-6)
 
 
-def test_what_is_not_known_of_a_popularity_weighs_less():
-    sure, unsure = new_posterior(), new_posterior(mass_variance=np.full(5, 25.0))
-    for posterior in (sure, unsure):
-        posterior.add_gradients(np.ones((5, 1)), np.ones((1, 1)), 1.0, 0.5)
-    assert np.all(unsure.precision < sure.precision)
-
-
 # -- the users' prior ----------------------------------------------------------------------------
 
 
@@ -450,15 +443,6 @@ def test_plan_is_the_formulas(epsilon, neighbors, list_share, share):
     assert min(shares.values()) > 0.0
     for release in plan.releases:
         assert plan.share(release) == pytest.approx(shares[release.name], rel=1e-9)
-
-
-@pytest.mark.parametrize("list_share", [0.0, 0.25])
-def test_the_less_is_known_the_more_goes_to_the_means(list_share):
-    budgets = [PrivacyBudget(epsilon, 1e-5) for epsilon in (0.1, 1.0, 5.0, 20.0)]
-    constants = [pooled_als.constant_weight(budget) for budget in budgets]
-    assert constants == sorted(constants, reverse=True)
-    means = [pooled_als.shares_of(budget, list_share)[pooled_als.MEANS] for budget in budgets]
-    assert means == sorted(means, reverse=True)
 
 
 def test_a_user_without_ratings_gets_the_item_means():

@@ -8,7 +8,6 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.evaluation import recall_at_k, split_users
 from skdpmf.mechanisms.als import clicks, pooled_clicks
 from skdpmf.mechanisms.als.pooled_clicks import EXACT_ROUNDS, MOST_FACTORS
-from skdpmf.mechanisms.als.pooled_update import own_ratings
 from skdpmf.mechanisms.common import click_directions
 from tests.built import built
 from tests.core.audit import CLICKS, CLICKS_BUDGET, N_ITEMS, base_clicks, recorded_fit
@@ -68,25 +67,6 @@ def test_without_privacy_rounds_reach_a_stationary_point():
             assert abs(slopes[0] - slopes[1]) < 1e-3 * max(slopes)
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.0, 8.0])
-def test_without_privacy_every_round_lowers_the_loss(alpha):
-    C, losses = np.nan_to_num(base_clicks()), []
-    for rounds in range(1, 7):
-        settings = {"budget": NONPRIVATE, "alpha": alpha, "n_components": 3, "max_iter": rounds}
-        model, _ = pooled(base_clicks(), **settings)
-        V, b = model.components_.T, model.item_means_
-        losses.append(objective(C, b, users(C, b, V, model), V, model))
-    assert np.all(np.diff(losses) < 0.0)
-
-
-def test_new_users_are_solved_like_training_users():
-    """Transform is the user step of the fit, by the slow twin."""
-    model, _ = pooled(base_clicks(), budget=NONPRIVATE, n_components=3)
-    C = np.nan_to_num(base_clicks())
-    expected = users(C, model.item_means_, model.components_.T, model)
-    np.testing.assert_allclose(model.transform(base_clicks()), expected, atol=1e-9)
-
-
 def test_start_is_the_singular_value_decomposition():
     rng = np.random.default_rng(0)
     C = (rng.random((50, 14)) < 0.3) * rng.choice([0.5, 1.0], (50, 14))
@@ -130,39 +110,6 @@ def test_there_are_twice_as_many_factors_as_tastes(n_tastes, strength):
     assert click_directions(X, 5).shape[1] == 5
 
 
-def test_a_users_vector_has_learnt_from_each_of_the_own_clicks():
-    """What a click adds to its own gradient: each user solved with it and without it.
-
-    `own_ratings` is for a typical user, and users with few clicks have more of it.
-    """
-    rng, n, m, k, a0 = np.random.default_rng(0), 4000, 40, 3, 0.4
-    p = 0.6 * np.arange(1.0, m + 1) ** -0.7
-    C, b = rng.random((n, m)) < p, p / (p + a0)
-    V = 0.2 * b[:, None] * rng.normal(size=(m, k))
-    ridge = a0 * V.T @ V + 0.02 * np.eye(k)
-    left = np.einsum("ij,ja,jb->iab", C, V, V) + ridge
-    right = (C * (1.0 - b)) @ V - a0 * b @ V
-
-    def solved(left, right):
-        u = np.linalg.solve(left, right[:, :, None])[:, :, 0]
-        return u / np.linalg.norm(u, axis=1)[:, None]
-
-    x = solved(left, right)
-    e = 1.0 - b - x @ V.T
-    found = np.zeros((m, k))
-    for j in range(m):
-        i = C[:, j]
-        others = solved(left[i] - np.outer(V[j], V[j]), right[i] - (1.0 - b[j]) * V[j])
-        apart = 1.0 - b[j] - others @ V[j]
-        found[j] = (e[i, j, None] * x[i] - apart[:, None] * others).sum(axis=0)
-    N = C.sum(axis=0)
-    noise, level = np.mean(e[C] ** 2), np.eye(k) / k
-    said = N[:, None] * own_ratings(V, N / N.sum(), N.sum() / n, noise, level, ridge)
-    scale = np.sum(found * said) / np.sum(said**2)
-    assert 0.9 < scale < 1.4
-    assert np.linalg.norm(found - scale * said) < 0.4 * np.linalg.norm(found)
-
-
 def test_without_tastes_lists_are_nearly_the_most_popular(monkeypatch):
     """Factors that learn chance would rank worse.
 
@@ -184,23 +131,20 @@ def test_without_tastes_lists_are_nearly_the_most_popular(monkeypatch):
     assert recall(private) < popular - 0.04
 
 
-def test_only_exact_fits_choose_their_factors_and_rounds():
-    """Private fits and the published solvers keep 16 factors; numbers are respected."""
-    rng = np.random.default_rng(0)
-    X = sparse.csr_array((rng.random((300, 800)) < 0.02).astype(float))
-
-    def sizes(budget=NONPRIVATE, feedback="implicit", solver="pooled", **params):
-        model = built(AdaptiveWeightALS, budget, feedback=feedback, solver=solver, **params).fit(X)
-        assert model.components_.shape[1] == 800
-        return len(model.components_), model.n_iter_
-
-    assert sizes() == (1, EXACT_ROUNDS) == (1, 10)  # chance alone: no tastes
-    assert sizes(n_components=5, max_iter=2) == (5, 2)
-    assert sizes(n_components=40, max_iter=1) == (40, 1)
-    assert sizes(PrivacyBudget(1.0, 1e-5)) == (16, 5)
-    assert sizes(feedback="explicit") == (32, 10)  # those that are not needed vanish
-    assert sizes(PrivacyBudget(1.0, 1e-5), feedback="explicit", max_iter=1) == (16, 1)
-    assert sizes(solver="dpals", max_iter=1) == (16, 1)
+@pytest.mark.parametrize(
+    ("budget", "params", "found"),
+    [
+        (NONPRIVATE, {}, (1, EXACT_ROUNDS)),  # chance alone: no tastes
+        (NONPRIVATE, {"n_components": 40, "max_iter": 1}, (40, 1)),
+        (NONPRIVATE, {"solver": "dpals", "max_iter": 1}, (16, 1)),
+        (NONPRIVATE, {"feedback": "explicit", "max_iter": 1}, (32, 1)),
+        (PrivacyBudget(1.0, 1e-5), {}, (16, 5)),
+    ],
+)
+def test_only_exact_fits_choose_their_factors_and_rounds(budget, params, found):
+    X = sparse.csr_array((np.random.default_rng(0).random((300, 800)) < 0.02).astype(float))
+    model = built(AdaptiveWeightALS, budget, **{"feedback": "implicit", **params}).fit(X)
+    assert (len(model.components_), model.n_iter_) == found
     plan = AdaptiveWeightALS(NONPRIVATE, feedback="implicit").plan(800, 300)
     assert {r.name: r.shape for r in plan.releases}["gradients"] == (800, MOST_FACTORS + 1)
 
@@ -327,16 +271,6 @@ def test_users_without_clicks_get_the_popularity():
     np.testing.assert_array_equal(model.decision_function(nobody)[0], model.item_means_)
     counts = next(r.output for r in records if r.name == clicks.COUNTS)[:-1]
     assert np.corrcoef(counts, model.item_means_)[0, 1] > 0.8
-
-
-def test_rank_grows_with_the_budget_up_to_the_components():
-    X, ranks = np.tile(base_clicks(), (3, 1)), []
-    for epsilon in (0.1, 5.0, 20.0, 60.0):
-        model, _ = pooled(X, budget=PrivacyBudget(epsilon, 1e-5), n_components=4)
-        assert model.components_.shape == (4, N_ITEMS)
-        ranks.append(np.count_nonzero(model.components_.any(axis=1)))
-    assert ranks == sorted(ranks)
-    assert ranks[0] == 0 < ranks[-1]
 
 
 # -- the plan --------------------------------------------------------------------------------------

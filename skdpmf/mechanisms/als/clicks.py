@@ -113,10 +113,7 @@ class ClickModel(NamedTuple):
 
 
 def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
-    """Counts, start and Gram matrices of all users, without noise yet.
-
-    budget: of unit "user".
-    """
+    """Counts, start and Gram matrices of all users, without noise yet."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     d, head = settings.n_components, min(HEAD, n_items)
     return [
@@ -147,11 +144,7 @@ def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> l
 def plan_of(
     budget: PrivacyBudget, releases: list[Release], shares: dict[str, float]
 ) -> ReleasePlan:
-    """Return the plan of these releases, whose noise spends the whole budget.
-
-    budget: of unit "user", with delta > 0 unless it is not private; releases: in their order;
-    shares: of the budget (of mu^2), by name.
-    """
+    """Return the plan of these releases, whose noise spends the whole budget (of mu^2)."""
     releases = [
         release if release.name == COUNTS else replace(release, alternatives=(COUNTS,))
         for release in releases

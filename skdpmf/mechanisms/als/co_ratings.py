@@ -73,10 +73,8 @@ def co_rating_directions(
 ) -> NDArray[np.float64]:
     """Item factors along the directions that stand out.
 
-    released (h (h + 1) / 2,): noisy sum of z_i z_i', packed; head (h,): its items; popularity, mass
-    (n_items,): n_j, and the expected sum of weights; most: largest number of factors; n_users:
-    released number of users; deviation: standard deviation of the noise. Returns (n_items, at most
-    `most`): of root mean square 0.3 in the head, 0 elsewhere.
+    ``released`` is the noisy sum of z_i z_i', packed. Returns (n_items, at most `most`), of root
+    mean square 0.3 in the head, 0 elsewhere.
     """
     noisy, n_head = unpack_lower(released), len(head)
     np.fill_diagonal(noisy, 0.0)

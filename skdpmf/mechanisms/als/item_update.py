@@ -38,9 +38,9 @@ _ITEMS_AT_ONCE = 1024
 class ItemPosterior:
     """Gaussian posterior of all item vectors, from prior_j (n_items, d) and L (d, d).
 
-    mass (n_items,): expected sums of weights, sum_i c_i w_ij, up to a common factor; weight
-    (n_items,): typical weights w_j of a rating; noise: standard deviations of the noise of the Gram
-    matrices (diagonal) and of the right-hand sides; (0, 0) without privacy.
+    ``mass`` is the expected sum of weights of an item, sum_i c_i w_ij, up to a common factor,
+    ``weight`` the typical weight w_j of a rating; ``noise`` has the standard deviations of the Gram
+    matrices' (diagonal) and right-hand sides' noise, (0, 0) without privacy.
     """
 
     def __init__(

@@ -675,8 +675,7 @@ def user_features(
 ) -> NDArray[np.float64]:
     """Return f_i: log n_i less a typical one, and the means of the columns over the rated items.
 
-    indptr, indices (integer arrays): CSR pattern of what users have rated; columns (n_items, d):
-    item columns. Returns (n_users, d + 1): zeros for a user without ratings.
+    They are (n_users, d + 1), zeros for a user without ratings.
     """
     n = np.diff(indptr)
     table, means = np.ascontiguousarray(columns), np.empty((len(n), columns.shape[1]))

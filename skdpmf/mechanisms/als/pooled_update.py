@@ -137,9 +137,8 @@ class PooledKnowledge(NamedTuple):
 class PooledPosterior:
     """Gaussian posterior of all item vectors, of whose factors nothing is known at first.
 
-    averages (ResidualAverages): what is known of popularity, weights and means; factor_variance:
-    of v_j, L = diag(1 / item_variance, 1 / factor_variance, ...); known: of earlier fits, whose
-    factors are the first.
+    ``averages`` know the items' popularity, weights and means; L = diag(1 / item_variance,
+    1 / factor_variance, ...). ``known`` is of earlier fits, whose factors are the first.
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
@@ -292,11 +291,7 @@ def discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> Non
 def packed_evidence(
     P: NDArray[np.float64], p: NDArray[np.float64], theta: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return shift, weights and Gram matrix as `PooledKnowledge` has them.
-
-    P (n_items, d, d), p (n_items, d): evidence; theta (n_items, d): posterior mean, which stays
-    where it is.
-    """
+    """Return evidence as `PooledKnowledge` has it; the posterior mean theta stays where it is."""
     K = P.mean(axis=0)
     first = K[0, 0]
     s = np.einsum("jab,ab->j", P, K) - P[:, 0, 0] * first
@@ -376,9 +371,9 @@ def learnt_users(
     to its guess by t^2 / (t^2 + v), t = .3 on the diagonal and .05 elsewhere: an error of the
     covariance costs more than a guess that is wrong by half.
 
-    released (p + q + 1, p + q + 1): sums over users of products, scaled, of which the second
-    feature is the constant; deviation: of their noise; scales (p + q + 1,): what they were scaled
-    by; guess (q, q): diagonal ridge where noise hides everything.
+    ``released`` (p + q + 1, p + q + 1) are sums over users of products, scaled by ``scales``, of
+    which the second feature is the constant; ``guess`` (q, q) is the diagonal ridge where noise
+    hides everything.
     """
     q = len(guess)
     p = len(released) - q - 1
@@ -409,8 +404,10 @@ def noisy_regression(gram: Any, cross: Any, noise: float) -> NDArray[np.float64]
     In expectation cross = gram @ slopes. In the eigenbasis of the Gram matrix, with eigenvalues l,
     the entries of cross are N(0, t l^2 + noise^2) for slopes N(0, t), and the posterior mean of
     the slopes is l / (l^2 + noise^2 / t) times them. t is the most probable one, with a wide prior
-    around a small guess: slopes that drown in noise become 0. Without noise it is a plain
-    regression, but for singular directions.
+    around a small guess: slopes that drown in noise become 0.
+
+    ``gram`` (p, p) and ``cross`` (p, q) are released moments of features, and of features and
+    targets, ``noise`` the deviation of their noise. Without noise it is a plain regression.
     """
     values, vectors = np.linalg.eigh(gram)
     values = np.maximum(values, 0.0)

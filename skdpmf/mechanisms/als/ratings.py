@@ -83,10 +83,7 @@ class RatingModel(NamedTuple):
 
 
 def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
-    """Item statistics and start, without noise yet: what every solver of these models begins with.
-
-    budget: of unit "user".
-    """
+    """Item statistics and start, without noise yet: every solver of ratings begins with them."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     head = min(HEAD, n_items)
     means = item_mean_sensitivity(im.COUNT_WEIGHT, **near)
