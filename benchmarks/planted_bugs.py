@@ -126,23 +126,23 @@ MUTANTS = [
     # ledgers and refreshes
     Mutant(
         "ledger: a person above the limit",
-        "skdpmf/books/ledger.py",
-        "chosen = may & (spent <= WHOLE - share) & (cost.second <= values)",
+        "skdpmf/books/ledger_cohorts.py",
+        "chosen = may & (spent <= WHOLE - self._share(cost.main)) & (cost.second <= values)",
         "chosen = may & (cost.second <= values)",
         "tests/books/test_ledger_cohorts.py",
     ),
     Mutant(
         "ledger: a person once more",
-        "skdpmf/books/ledger.py",
-        "may = times < self._at_most",
-        "may = times <= self._at_most",
+        "skdpmf/books/ledger_cohorts.py",
+        "may = times < self.at_most",
+        "may = times <= self.at_most",
         "tests/books/test_ledger_cohorts.py",
     ),
     Mutant(
         "ledger: the total is not written",
         "skdpmf/books/ledger.py",
-        "                write_total(connection, entry, total.main, total.second)",
-        "                write_total(connection, entry, spent.main, spent.second)",
+        "                ledger_file.write_total(connection, entry, total.main, total.second)",
+        "                ledger_file.write_total(connection, entry, spent.main, spent.second)",
         "tests/books/test_ledger.py",
     ),
     Mutant(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
-from skdpmf.books import ledger as _ledger
+from skdpmf.books import ledger_file
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data import files as _files
 from skdpmf.local import LocalAggregator
@@ -95,7 +95,7 @@ def test_other_systems_say_what_they_say(tmp_path, in_use, monkeypatch):
 
 
 def test_a_ledger_is_made(tmp_path, monkeypatch):
-    made, make = [], _ledger.make
+    made, make = [], ledger_file.make
 
     def make_there(path, terms):
         with monkeypatch.context() as patch:
@@ -103,7 +103,7 @@ def test_a_ledger_is_made(tmp_path, monkeypatch):
             make(path, terms)
         made.append(path)
 
-    monkeypatch.setattr(_ledger, "make", make_there)
+    monkeypatch.setattr(ledger_file, "make", make_there)
     ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(4.0, 1e-5))
     DPItemMeans(PrivacyBudget(1.0, 1e-6, ledger=ledger)).fit(X)
     assert made == [os.path.realpath(tmp_path / "ledger")]

@@ -20,8 +20,8 @@ from skdpmf import (
     PrivacyBudget,
     private_multi_task_ridge,
 )
-from skdpmf.books import ledger as ledger_module
 from skdpmf.books import ledger_file
+from skdpmf.books.ledger_cohorts import Cohorts
 from skdpmf.data import ParquetRatings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
@@ -255,27 +255,24 @@ def test_a_person_moves_no_more_in_a_year_than_the_limit_allows(tmp_path, kind):
     assert audit(tmp_path, kind) > 0.0
 
 
-def charged_to_nobody(connection, entry, keys):
-    ADD_COHORT(connection, entry, keys[:, :0])
+def charged_to_nobody(self, entry, keys, add=Cohorts.add):
+    add(self, entry, keys[:, :0])
 
 
-def by_others(connection, keys, allowed):
-    times, spent = TAKEN_PART(connection, keys, allowed)
+def by_others(self, keys, taken_part=Cohorts.taken_part):
+    times, spent = taken_part(self, keys)
     return times + times.sum() % 2, spent
-
-
-ADD_COHORT, TAKEN_PART = ledger_module.add_cohort, ledger_module.taken_part
 
 
 @pytest.mark.parametrize(
     ("name", "planted", "message"),
     [
-        ("add_cohort", charged_to_nobody, "takes part in months"),
+        ("add", charged_to_nobody, "takes part in months"),
         ("taken_part", by_others, "others' inclusion changes"),
     ],
 )
 def test_planted_accounts(tmp_path, monkeypatch, name, planted, message):
-    monkeypatch.setattr(ledger_module, name, planted)
+    monkeypatch.setattr(Cohorts, name, planted)
     with pytest.raises(AssertionError, match=message):
         audit(tmp_path, DPItemMeans)
 
