@@ -513,7 +513,7 @@ def converted(name: str, value: Any, kind: Any) -> Any:
     """Return a value of this type, or raise a MessageError."""
     try:
         return msgspec.convert(_plain(value), kind, dec_hook=_array)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, SystemError) as error:  # the latter: huge, msgspec < 0.22
         raise MessageError(f"{name}={_short(value)} is refused: {error}.") from None
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalAggregator, ReleasedModel
@@ -23,6 +22,7 @@ from .common import (
     fit_by_hand,
     make_aggregator,
     make_devices,
+    replace,
     run,
     sums_of,
 )

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from skdpmf.local import LocalAggregator, LocalDevice, ReleasedModel
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
@@ -16,6 +15,7 @@ from .common import (
     make_aggregator,
     make_device,
     make_devices,
+    replace,
     run,
     sums_of,
 )

@@ -10,7 +10,6 @@ from operator import add
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalDevice, ReleasedModel
@@ -21,7 +20,7 @@ from skdpmf.mechanisms.device_reports.item_means import residual_rows, statistic
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.noise import stream_key
 
-from .common import PROTOCOL, RANGE, key_of, make_device, ratings_of
+from .common import PROTOCOL, RANGE, key_of, make_device, ratings_of, replace
 
 N_ITEMS = 5
 

@@ -10,14 +10,13 @@ import tracemalloc
 import msgspec
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from scipy import stats
 
 from skdpmf.local import Announcement, ReleasedModel, messages
 from skdpmf.local.messages import MessageError, Report, VersionError
 from skdpmf.privacy.sampler.noise import derived_key
 
-from .common import PROTOCOL
+from .common import PROTOCOL, replace
 
 ID = "ffeeddccbbaa99887766554433221100"
 FIRST = Announcement(PROTOCOL, 0, "statistics", 4.0, 3, (1, 5), 10.0, (0.1, 0.2, 0.7))
