@@ -94,7 +94,7 @@ PIP_INSTALL = $(if $(UV),$(UV) pip install --python $(1)/bin/python $(2),$(1)/bi
 INSTALL = @$(PIP_INSTALL) || { echo "trying again"; sleep 15; $(PIP_INSTALL); }
 
 $(DEMO)/.stamp: pyproject.toml
-	$(call ENVIRONMENT,$(DEMO),the package and its five libraries)
+	$(call ENVIRONMENT,$(DEMO),the package and the libraries it needs)
 	$(call INSTALL,$(DEMO),-e .)
 	@touch $@
 
