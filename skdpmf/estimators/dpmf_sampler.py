@@ -6,6 +6,7 @@ import numpy as np
 
 from skdpmf.data.bounding import without_rows
 from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.dpmf_sampler import DPMFSamplerPlanner
 from skdpmf.mechanisms import noisy_gradient
@@ -16,6 +17,7 @@ from skdpmf.privacy.sampler.noise import NoiseSource
 __all__ = ["DPMFSampler"]
 
 
+@filled
 class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     """Private matrix factorization by Langevin dynamics, or by one sample of a posterior.
 
@@ -52,14 +54,10 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     n_components : int, default=8
         Rank k. For "every-step" the largest: a private fit begins with as many factors as the noisy
         item counts support at this budget, and the other rows of ``components_`` are zero.
-    rating_range : tuple of float, default=(1.0, 5.0)
-        Public smallest and largest rating. Ratings outside are clipped.
-    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
-        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
-        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
-        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
-        these people is in them (docs/what-is-public.md). Each user has tastes for them beside the
-        factors; with guarantee="every-step" item means lean on them as well.
+    {rating_range}
+    {item_features}
+        Each user has tastes for them beside the factors; with guarantee="every-step" item means
+        lean on them as well.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user, a random subset, enter `fit` (fold-in uses
         all). None: all for "every-step" and without privacy, else 200 for "posterior", whose bound
@@ -72,21 +70,13 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         of the fold-in for "posterior".
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means.
-    random_state : int or None, default=None
-        None: randomness from a fresh 256-bit key of the operating system. An int makes a fit on the
-        same data with the same parameters repeatable, and voids the guarantee against anyone
-        who can guess it; other data or parameters get unrelated noise.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Does not change the result.
+    {random_state, n_jobs}
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_components, n_items)
-        Released item factors V.T, in rating units.
-    n_components_ : int
-        Factors in use: rows of ``components_`` that are not all zero.
-    item_means_ : ndarray of shape (n_items,)
-        Released m_j, in rating units: the prediction for a user without ratings.
+    {components_}
+    {n_components_}
+    {item_means_}
     privacy_spent_ : PrivacyStatement
         Release, its cost, its assumptions and its condition.
     nonprivate_diagnostics_ : Diagnostics or None
@@ -94,10 +84,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         for. Never publish them.
     n_iter_ : int
         Steps or sweeps.
-    n_features_in_ : int
-        Number of items.
-    feature_names_in_ : ndarray of shape (n_items,)
-        Item names, if X had string column names.
+    {n_features_in_, feature_names_in_}
 
     See Also
     --------
@@ -142,11 +129,8 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Ratings, or `ParquetRatings`.
-        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
-            Held-out items or ratings of the same users. Only its kind is used, never its content:
-            it decides what `predict` returns.
+        {fit X}
+        {y}
         user_epsilon : array-like of shape (n_users,), default=None
             Public privacy level of each user, from 0 (no influence at all) to the budget's
             epsilon. None: the budget's for everybody. Split with the rows by metadata routing:
@@ -154,15 +138,12 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
 
         Returns
         -------
-        self : estimator
-            The fitted estimator.
+        {self}
 
         Raises
         ------
-        ValueError
-            If a parameter is invalid (checked before X is looked at), X is not a matrix of
-            real numbers or holds an infinite one, or y or user_epsilon does not fit X. What
-            else the rows hold raises and warns nothing.
+        {fit errors}
+            Or if a level is out of its range, or `user_epsilon` does not fit X.
         """
         return self._fit_rows(X, y, user_epsilon=user_epsilon)
 

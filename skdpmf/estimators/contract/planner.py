@@ -7,8 +7,8 @@ from typing import Any
 
 from skdpmf.data.feature_columns import check_item_features
 from skdpmf.data.validation import check_rating_range
-from skdpmf.estimators.contract.options import OptionParameters
 from skdpmf.estimators.contract.parameters import (
+    OptionParameters,
     is_count,
     is_int,
     require,
@@ -36,20 +36,7 @@ class Planner(OptionParameters, ABC):
 
     @abstractmethod
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
-        """Tell what `fit` would release, with which noise, for which share of the budget.
-
-        Parameters
-        ----------
-        n_items : int
-            Size of the catalogue, the columns of X.
-        n_rows : int, default=None
-            Number of rows of X, where the plan depends on it.
-
-        Returns
-        -------
-        object
-            The plan. No data is touched and no budget is spent.
-        """
+        """Tell what `fit` would release, from public numbers alone."""
 
     @property
     def _value_range(self) -> Any:
