@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.scale import middle_and_quarter
@@ -178,11 +179,9 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
             self.item_means_, self.components_ = lists.offsets, lists.decoder.T.copy()
             self._item_model_ = item_item_model(lists, implicit=True)
             self._predictor_ = "svd"
-            self._set_neighbors(model)
-            self._state(fit)
-            return
-        self._set_model(model.item_means, model.factors, model.ridge, model.offset_ridge)
-        self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
+        else:
+            self._set_model(model.item_means, model.factors, model.ridge, model.offset_ridge)
+            self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
         self._set_neighbors(model)
         self._state(fit)
 
@@ -202,14 +201,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _scores(self, R: Any) -> np.ndarray:
         if self._predictor_ == "svd":
             return super()._scores(R)
-        everything = type(R)(
-            (
-                np.ones(R.shape[0] * R.shape[1], bool),
-                np.tile(np.arange(R.shape[1]), R.shape[0]),
-                R.shape[1] * np.arange(R.shape[0] + 1),
-            ),
-            shape=R.shape,
-        )
+        everything = sparse.csr_array(np.ones(R.shape, bool))
         return self._entry_scores(R, everything).reshape(R.shape)
 
     def _entry_scores(self, R: Any, where: Any) -> np.ndarray:

@@ -176,22 +176,15 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         means, factors, ridge = model[:3]
         self._set_model(means, factors, ridge, float(self.user_damping))
         self.n_iter_ = self._n_rounds()
-        self.nonprivate_diagnostics_: Diagnostics | None = None
-        assumptions: tuple[str, ...] = ()
+        self.nonprivate_diagnostics_, more = None, {}
         if self._draw is not None:
             self.nonprivate_diagnostics_ = model.diagnostics
-            n_items = model.item_bias.size
-            assumptions = posterior.assumptions(self._posterior_settings(n_items))
-        self._state(
-            fit,
-            assumptions=assumptions,
-            personal=personal,
-            not_covered=(
-                ()
-                if self.nonprivate_diagnostics_ is None
-                else ("The attribute nonprivate_diagnostics_: it reads the ratings.",)
-            ),
-        )
+            settings = self._posterior_settings(model.item_bias.size)
+            more["assumptions"] = posterior.assumptions(settings)
+        if self.nonprivate_diagnostics_ is not None:
+            what = "The attribute nonprivate_diagnostics_: it reads the ratings."
+            more["not_covered"] = (what,)
+        self._state(fit, personal=personal, **more)
 
     def _posterior(self, R: Any, source: NoiseSource, levels: Any) -> Any:
         return posterior.fit(

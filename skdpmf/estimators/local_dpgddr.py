@@ -142,11 +142,8 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     n_iter_: int
 
     def _prepared(self, R: Any) -> Any:
-        return (
-            R
-            if self._gradients is not None and not self._gradients.center
-            else super()._prepared(R)
-        )
+        is_raw = self._gradients is not None and not self._gradients.center
+        return R if is_raw else super()._prepared(R)
 
     def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         secret = exchange.key(self.random_state, self._text("devices"), R)

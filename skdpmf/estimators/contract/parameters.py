@@ -128,6 +128,10 @@ class _Checked:
             holds = is_finite(value) and 1e-6 <= value <= 1e6
             require(holds, name, value, "a number between 1e-6 and 1e6", "use the default")
 
+    def _require_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        value, rule = getattr(self, name), " or ".join(map(repr, choices))
+        require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
+
     def _require_switches(self, *names: str, remedy: str = "use the default") -> None:
         for name in names:
             value = getattr(self, name)

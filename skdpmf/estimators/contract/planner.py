@@ -158,26 +158,16 @@ class _Alone:
         return self
 
     def __repr__(self) -> str:
-        """Return the call that makes it, in lines of 80 characters as scikit-learn breaks them."""
+        """Return the call that makes it, which scikit-learn breaks into lines where it is long."""
         name, params = type(self).__name__, self.get_params(deep=False)
         known = signature(type(self)).parameters
         changed = [name for name in params if repr(params[name]) != repr(known[name].default)]
-        parts = [f"{name}={params[name]!r}" for name in changed]
-        text, most = f"{name}(", 80 - len(name)
-        if len(text) + len(", ".join(parts)) < 80:
-            return f"{text}{', '.join(parts)})"
-        room, between = most, ""
-        for n, part in enumerate(parts, 1):
-            is_last = n == len(parts)
-            room, most = room - is_last, most - is_last
-            if room < len(part) + 2:
-                room, between = most, between and f",\n{' ' * (len(name) + 1)}"
-            if room < len(part) + 2 or len(text) > 600:  # which it shortens
-                import skdpmf.estimators
+        call = f"{name}({', '.join(f'{name}={params[name]!r}' for name in changed)})"
+        if len(call) <= 80:
+            return call
+        import skdpmf.estimators
 
-                return repr(getattr(skdpmf.estimators, name)(**params))
-            room, text, between = room - len(part) - 2, text + between + part, ", "
-        return f"{text})"
+        return repr(getattr(skdpmf.estimators, name)(**params))
 
 
 def alone(planner: type[Planner]) -> type[Any]:

@@ -151,16 +151,6 @@ def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
     model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings, float64.
     Returns (n_rows, d) or (n_rows, d + p): one z for each row, float64, with its t where there are
     features.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.data.validation import as_rating_matrix
-    >>> from skdpmf.estimators.contract.recommend import ItemModel, fold_in
-    >>> model = ItemModel(np.array([3.0, 3.0]), np.array([[1.0], [1.0]]), np.array([[2.0]]))
-    >>> fold_in(model, as_rating_matrix([[5.0, 5.0], [np.nan, np.nan]]))
-    array([[1.],
-           [0.]])
     """
     blocks = balanced_blocks(R.indptr, 1 + R.nnz // _FOLD_IN_ENTRIES)
     return np.concatenate(_in_threads(_fold_in_block, model, R, blocks, n_jobs))
@@ -491,14 +481,6 @@ def hidden_fifth(R: Any) -> np.ndarray:
 
     R (csr_array of shape (n_rows, n_items)): canonical ratings. Returns (R.nnz,) bool: True at the
     hidden entries.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.data.validation import as_rating_matrix
-    >>> from skdpmf.estimators.contract.recommend import hidden_fifth
-    >>> hidden_fifth(as_rating_matrix(np.ones((2, 10)))).reshape(2, 10).sum(axis=1)
-    array([2, 2])
     """
     n_rated = np.diff(R.indptr)
     row = np.repeat(np.arange(n_rated.size), n_rated)

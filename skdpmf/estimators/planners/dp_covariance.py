@@ -12,8 +12,6 @@ from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPCovarianceRecommenderPlanner", "NearestItems", "NoisyCovariance"]
 
-_NOISES = ("gaussian", "laplace")
-
 
 @dataclass(repr=False)
 class NearestItems(Options):
@@ -146,8 +144,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        rule = " or ".join(map(repr, _NOISES))
-        require(self.noise in _NOISES, "noise", self.noise, rule, f"{_NOISES[0]!r} is the default")
+        self._require_choice("noise", ("gaussian", "laplace"))
         remedy = "use 'gaussian' for clicks"
         holds = not self._implicit or self.noise == "gaussian"
         require(holds, "noise", self.noise, "'gaussian' for feedback='implicit'", remedy)

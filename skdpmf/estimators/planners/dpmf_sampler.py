@@ -15,8 +15,6 @@ from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPMFSamplerPlanner", "PosteriorDraw"]
 
-_SAMPLERS = ("gibbs", "sgld")
-_NOISES = ("exact", "table")
 _CAP = 200  # ratings a user in the posterior, as in the paper
 _ITERATIONS = {"every-step": 40, "gibbs": 100, "sgld": 1500}
 
@@ -99,14 +97,9 @@ class PosteriorDraw(Options):
     nonprivate_diagnostics: bool = False
 
     def _check(self) -> None:
-        for name, choices in (
-            ("sampler", _SAMPLERS),
-            ("calibration", CALIBRATIONS),
-            ("noise", _NOISES),
-        ):
-            value = getattr(self, name)
-            rule = " or ".join(map(repr, choices))
-            require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
+        self._require_choice("sampler", ("gibbs", "sgld"))
+        self._require_choice("calibration", CALIBRATIONS)
+        self._require_choice("noise", ("exact", "table"))
         self._require_counts("n_draws", "table_size")
         self._require_positive("user_std", "item_std", "bias_std", "rating_std", "step_size")
         value = self.kappa

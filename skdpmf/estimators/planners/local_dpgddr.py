@@ -18,8 +18,6 @@ from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["GradientReports", "LocalDPGDDRPlanner", "ResponseReports"]
 
-_RANDOMIZERS = ("privunit", "coordinate")
-_BACK_PROJECTIONS = ("unbiased", "pinv")
 _GRADIENT_ROUNDS = 5
 
 
@@ -90,9 +88,7 @@ class GradientReports(ResponseReports):
     def _check(self) -> None:
         super()._check()
         self._require_counts("projection_dim", optional=True)
-        back, rule = self.back_projection, " or ".join(map(repr, _BACK_PROJECTIONS))
-        holds = back in _BACK_PROJECTIONS
-        require(holds, "back_projection", back, rule, "'unbiased' is the default")
+        self._require_choice("back_projection", ("unbiased", "pinv"))
 
 
 class LocalDPGDDRPlanner(PrivatePlanner):
@@ -197,9 +193,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        rule = " or ".join(map(repr, _RANDOMIZERS))
-        holds = self.randomizer in _RANDOMIZERS
-        require(holds, "randomizer", self.randomizer, rule, "'privunit' is the default")
+        self._require_choice("randomizer", ("privunit", "coordinate"))
         self._require_counts("n_components")
         self._require_counts("max_iter", optional=True)
         _check_between("user_damping", self.user_damping, 1e-6)
