@@ -12,7 +12,6 @@ from skdpmf.estimators.planners.dpmf_sampler import DPMFSamplerPlanner
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
-from skdpmf.privacy.sampler.noise import NoiseSource
 
 __all__ = ["DPMFSampler"]
 
@@ -158,17 +157,26 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         levels = metadata.get("user_epsilon")
         if levels is not None:
             R = without_rows(R, levels == 0.0)
-        source = self._source(exchange, fit, R, levels)
-        if self._draw is not None:
-            return (self._posterior(R, source, levels), levels is not None), ()
-        influence = None
+        settings: Any
+        draw, aligned = self._draw, () if levels is None else (levels,)
+        if draw is not None:
+            settings = self._posterior_settings(R.shape[1])
+            source = self._noise(exchange, fit, settings, R, *aligned)
+            model = posterior.fit(
+                *(R, settings, self.budget, source),
+                rounds=self._rounds(),
+                levels=levels,
+                diagnosed=draw.nonprivate_diagnostics,
+                n_jobs=self.n_jobs,
+            )
+            return (model, levels is not None), ()
+        settings, influence = self._gradient_settings(), None
+        source = self._noise(exchange, fit, settings, R, *aligned)
         if levels is not None:
             n_rows = source.total_rows(R.shape[0])
             influence = noisy_gradient.personal_influence(levels, fit.plan, n_rows)
         curator = self._curator(R, fit, source)
-        model = noisy_gradient.fit(
-            curator, self._gradient_settings(), rounds=self._rounds(), influence=influence
-        )
+        model = noisy_gradient.fit(curator, settings, rounds=self._rounds(), influence=influence)
         return (model, levels is not None), curator.record
 
     def _publish(self, fit: Fit, released: Any) -> None:
@@ -176,7 +184,8 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         means, factors, ridge = model[:3]
         self._set_model(means, factors, ridge, float(self.user_damping))
         self.n_iter_ = self._n_rounds()
-        self.nonprivate_diagnostics_, more = None, {}
+        self.nonprivate_diagnostics_ = None
+        more: dict[str, Any] = {"personal": personal}
         if self._draw is not None:
             self.nonprivate_diagnostics_ = model.diagnostics
             settings = self._posterior_settings(model.item_bias.size)
@@ -184,25 +193,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         if self.nonprivate_diagnostics_ is not None:
             what = "The attribute nonprivate_diagnostics_: it reads the ratings."
             more["not_covered"] = (what,)
-        self._state(fit, personal=personal, **more)
-
-    def _posterior(self, R: Any, source: NoiseSource, levels: Any) -> Any:
-        return posterior.fit(
-            R,
-            self._posterior_settings(R.shape[1]),
-            self.budget,
-            source,
-            rounds=self._rounds(),
-            levels=levels,
-            diagnosed=self._chosen("guarantee").nonprivate_diagnostics,
-            n_jobs=self.n_jobs,
-        )
-
-    def _source(self, exchange: Exchange, fit: Fit, R: Any, levels: Any) -> Any:
-        settings: Any = self._gradient_settings()
-        if self._draw is not None:
-            settings = self._posterior_settings(R.shape[1])
-        return self._noise(exchange, fit, settings, R, *(() if levels is None else (levels,)))
+        self._state(fit, **more)
 
     def _check_levels(self, user_epsilon: Any, n_rows: int) -> np.ndarray | None:
         """Check public levels; their errors may name values."""

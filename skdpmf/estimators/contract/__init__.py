@@ -27,11 +27,6 @@ sklearn.exceptions.NotFittedError
     Before `fit`.
 ValueError
     If X is invalid or has other columns than in `fit`.
-{model}
->>> import numpy as np
->>> from skdpmf import DPItemMeans, PrivacyBudget
->>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
->>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X)
 {rating_range}
 rating_range : tuple of float, default=(1.0, 5.0)
     Public smallest and largest rating. Ratings outside are clipped.
@@ -66,6 +61,11 @@ n_features_in_ : int
     Number of items.
 feature_names_in_ : ndarray of shape (n_items,)
     Item names, if X had string column names.
+{model}
+>>> import numpy as np
+>>> from skdpmf import DPItemMeans, PrivacyBudget
+>>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
+>>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X)
 """
 
 import inspect

@@ -20,7 +20,18 @@ except ImportError:  # scikit-learn < 1.9
         """Stand-in for scikit-learn's mixin: takes callbacks and never calls them."""
 
         def set_callbacks(self, *callbacks: Any) -> Any:
-            """Ignore the callbacks: this scikit-learn has none (they came with 1.9)."""
+            """Ignore the callbacks: this scikit-learn has none (they came with 1.9).
+
+            Parameters
+            ----------
+            *callbacks : object
+                Ignored.
+
+            Returns
+            -------
+            self : estimator
+                The estimator itself.
+            """
             return self
 
     def _with_callbacks(method: Callable) -> Callable:

@@ -43,8 +43,8 @@ def _check_exponent(value: Any) -> None:
 
 
 def _check_share(value: Any) -> None:
-    holds = value == "auto" if isinstance(value, str) else value is None or is_finite(value)
-    holds = holds and (value is None or isinstance(value, str) or 0.0 < value < 1.0)
+    is_word = value is None or isinstance(value, str)
+    holds = value in ("auto", None) if is_word else is_finite(value) and 0.0 < value < 1.0
     rule = "'auto', a number between 0 and 1, or None"
     require(holds, "list_share", value, rule, "use 'auto'")
 
