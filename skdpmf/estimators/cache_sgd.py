@@ -15,6 +15,7 @@ from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.private import note_items
 from skdpmf.estimators.contract.recommend import fold_in
 from skdpmf.estimators.planners.cache_sgd import NO_PRIVACY, CacheSGDFactorizerPlanner
+from skdpmf.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     from skdpmf.baselines.sgd import cache_sgd as solver
@@ -142,6 +143,16 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     >>> model.privacy_spent_.is_private
     False
     """
+
+    n_iter_: int
+    user_factors_: np.ndarray
+    user_biases_: np.ndarray
+    item_biases_: np.ndarray
+    item_counts_: np.ndarray
+    intercept_: float
+    loss_curve_: np.ndarray
+    privacy_spent_: PrivacyStatement
+    _unit_: float
 
     def partial_fit(self, X: Any, y: Any = None) -> Any:
         """Go on from the present factors with the rows of new users.

@@ -158,6 +158,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         if levels is not None:
             R = without_rows(R, levels == 0.0)
         settings: Any
+        model: Any
         draw, aligned = self._draw, () if levels is None else (levels,)
         if draw is not None:
             settings = self._posterior_settings(R.shape[1])

@@ -102,7 +102,7 @@ class PosteriorDraw(Options):
         self._require_choice("noise", ("exact", "table"))
         self._require_counts("n_draws", "table_size")
         self._require_positive("user_std", "item_std", "bias_std", "rating_std", "step_size")
-        value = self.kappa
+        value: Any = self.kappa
         require(is_finite(value) and value >= 0, "kappa", value, "a finite number >= 0", "use 0")
         value = self.weight_cap
         number = is_finite(value) or (isinstance(value, float) and value == np.inf)
