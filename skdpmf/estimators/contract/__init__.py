@@ -9,7 +9,7 @@ X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
 {fit X}
 X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
     Ratings; also `ParquetRatings` or a `RatingMatrix`, whose users or items may not be
-    declared: ``privacy_spent_`` says so.
+    declared: the ``privacy_spent_`` of a private estimator says so.
 {y}
 y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
     Held-out items or ratings of the same users. Only its kind is used, never its content:
@@ -41,6 +41,8 @@ random_state : int or None, default=None
     None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
     same data with the same parameters repeatable, and voids the guarantee against anyone
     who can guess it; other data or parameters get unrelated noise.
+n_jobs : int or None, default=None
+    Threads, as in joblib. Does not change the result.
 {n_jobs}
 n_jobs : int or None, default=None
     Threads, as in joblib. Does not change the result.
@@ -78,7 +80,6 @@ __all__ = ["filled"]
 _PLACE = re.compile(r"^( *)\{([\w, ]+)\}\n", flags=re.M)
 _PARTS = re.split(r"^\{([\w, ]+)\}\n", inspect.cleandoc(__doc__ or "") + "\n", flags=re.M)
 _SHARED = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))
-_SHARED["random_state, n_jobs"] += _SHARED["n_jobs"]
 
 Documented = TypeVar("Documented", bound=Any)
 
