@@ -165,6 +165,12 @@ def test_docstrings_say_what_is_raised():
     )
 
 
+def test_shared_texts_are_filled_in():
+    names = re.compile(r"^ *\{[\w, ]+\}$", flags=re.M)
+    objects = public_objects(API_MODULES)
+    assert_none([name for name, obj in objects.items() if names.search(inspect.getdoc(obj) or "")])
+
+
 ARRAY = re.compile(r"ndarray|array-like|csr_array|matrix\b")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
@@ -15,6 +16,7 @@ from skdpmf.mechanisms.als import pooled
 __all__ = ["AdaptiveWeightALS"]
 
 
+@filled
 class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
     """Alternating least squares from noisy statistics, with weights that protect rare items.
 
@@ -52,14 +54,11 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         which those that are not needed vanish, and for clicks 1 to 128: twice as many as there are
         tastes that random clicks would not show. With the other solvers it is the rank without
         privacy.
-    rating_range : tuple of float, default=(1.0, 5.0)
-        Public smallest and largest rating. Ratings outside are clipped. Unused for clicks.
-    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
-        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
-        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
-        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
-        these people is in them (docs/what-is-public.md). Item means and, with "pooled", factors
-        lean on them, and the fold-in of a user includes tastes for them.
+    {rating_range}
+        Unused for clicks.
+    {item_features}
+        Item means and, with "pooled", factors lean on them, and the fold-in of a user includes
+        tastes for them.
     feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1, and 0 or less is no click. `predict` then gives scores
@@ -81,30 +80,19 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means. Unused for
         clicks, and where it is learnt.
-    random_state : int or None, default=None
-        None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
-        same data with the same parameters repeatable, and voids the guarantee against anyone
-        who can guess it; other data or parameters get unrelated noise.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Does not change the result.
+    {random_state, n_jobs}
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_components, n_items)
-        Released item factors V.T, in rating units.
-    n_components_ : int
-        Factors in use: rows of ``components_`` that are not all zero.
-    item_means_ : ndarray of shape (n_items,)
-        Released m_j, in rating units: the prediction for a user without ratings. With clicks the
-        released popularity, scaled to a thousandth at most: it ranks where factors say nothing.
-    privacy_spent_ : PrivacyStatement
-        Releases with their noise, their cost and their assumptions.
+    {components_}
+    {n_components_}
+    {item_means_}
+        With clicks the released popularity, scaled to a thousandth at most: it ranks where factors
+        say nothing.
+    {privacy_spent_}
     n_iter_ : int
         Rounds made.
-    n_features_in_ : int
-        Number of items.
-    feature_names_in_ : ndarray of shape (n_items,)
-        Item names, if X had string column names.
+    {n_features_in_, feature_names_in_}
 
     See Also
     --------

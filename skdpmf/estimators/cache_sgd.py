@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import check_rating_range
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.private import note_items
 from skdpmf.estimators.contract.recommend import fold_in
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["CacheSGDFactorizer"]
 
 
+@filled
 class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     """Matrix factorisation by cache-efficient stochastic gradient descent; not private.
 
@@ -48,12 +50,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     rating_range : tuple of float, default=(1.0, 5.0)
         Smallest and largest rating. Ratings outside are clipped: for play counts, pass a range
         that holds them.
-    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
-        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
-        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
-        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
-        these people is in them (docs/what-is-public.md). The fold-in of a user includes tastes for
-        them; training does not use them.
+    {item_features}
+        The fold-in of a user includes tastes for them; training does not use them.
     max_iter : int, default=15
         Rounds over all ratings.
     learning_rate : float, default=0.07
@@ -82,8 +80,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     ----------
     components_ : ndarray of shape (n_components, n_items)
         Item factors V.T, in rating units.
-    n_components_ : int
-        Factors in use: rows of ``components_`` that are not all zero.
+    {n_components_}
     user_factors_ : float32 ndarray of shape (n_users, n_components)
         Factors U of the training users; ratings are modelled by
         ``intercept_ + user_biases_[:, None] + item_biases_ + user_factors_ @ components_``.
@@ -101,14 +98,22 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         That there is no privacy.
     n_iter_ : int
         `max_iter`.
-    n_features_in_ : int
-        Number of items.
-    feature_names_in_ : ndarray of shape (n_items,)
-        Item names, if X had string column names.
+    {n_features_in_, feature_names_in_}
+
+    Raises
+    ------
+    ValueError
+        By `fit`, beside what other recommenders refuse, if the fitted model does not fit X
+        (`warm_start`) or the snapshot belongs to another fit.
+    RatingStoreError
+        By `fit`, if the files of `ParquetRatings` are damaged.
+    FloatingPointError
+        If a fit diverges at any learning rate.
 
     See Also
     --------
-    skdpmf.data.ParquetRatings : Ratings on disk, for `fit`.
+    skdpmf.data.ParquetRatings : Ratings on disk, which `fit` reads row group by row group in every
+        round.
     AdaptiveWeightALS : Private matrix factorisation.
 
     Notes
@@ -148,36 +153,6 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     loss_curve_: np.ndarray
     privacy_spent_: PrivacyStatement
     _unit_: float
-
-    def fit(self, X: Any, y: Any = None) -> Any:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : {array-like, DataFrame, sparse matrix, ParquetRatings} of shape (n_users, n_items)
-            Ratings. `ParquetRatings` that its `write` has made are read from disk, row group by row
-            group, in every round.
-        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
-            Held-out items or ratings of the same users. Only its kind is used, never its content:
-            it decides what `predict` returns.
-
-        Returns
-        -------
-        self : estimator
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter is invalid, X is not a matrix of real numbers or holds an infinite one,
-            the shape of y does not fit X, the fitted model does not fit X (warm_start), or the
-            snapshot belongs to another fit.
-        RatingStoreError
-            If the files are damaged.
-        FloatingPointError
-            If the fit diverges at any learning rate.
-        """
-        return super().fit(X, y)
 
     def partial_fit(self, X: Any, y: Any = None) -> Any:
         """Go on from the present factors with the rows of new users.

@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.neighbors import (
     NeighborModel,
     neighbor_contributions,
@@ -23,6 +25,7 @@ from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_no
 __all__ = ["DPCovarianceRecommender"]
 
 
+@filled
 class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender):
     """Noisy item means and a noisy item covariance, published once; predictions are local.
 
@@ -79,31 +82,20 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         Fictitious ratings in the user's own mean that is taken off before the covariance, at the
         item means; without cleaning in predictions as well. For unit "rating" the noise falls with
         it.
-    rating_range : tuple of float, default=(1.0, 5.0)
-        Public smallest and largest rating. Ratings outside are clipped.
-    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
-        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
-        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
-        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
-        these people is in them (docs/what-is-public.md). Item means lean on them, and with
-        predictor="svd" each user has tastes for them beside the factors.
-    random_state : int or None, default=None
-        None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
-        same data with the same parameters repeatable, and voids the guarantee against anyone
-        who can guess it; other data or parameters get unrelated noise.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Does not change the result.
+    {rating_range}
+    {item_features}
+        Item means lean on them, and with predictor="svd" each user has tastes for them beside the
+        factors.
+    {random_state, n_jobs}
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_components, n_items)
-        Released item factors V.T, in rating units. `transform` gives z_i, a user's coordinates.
+    {components_}
+        `transform` gives z_i, a user's coordinates.
         Clicks have as many as the released Gram matrix supports, up to 1,024 without privacy.
-    n_components_ : int
-        Factors in use: rows of ``components_`` that are not all zero.
-    item_means_ : ndarray of shape (n_items,)
-        Released m_j, in rating units: the prediction for a user without ratings. With clicks the
-        released popularity, scaled to a thousandth at most where there are factors.
+    {n_components_}
+    {item_means_}
+        With clicks the released popularity, scaled to a thousandth at most where there are factors.
     covariance_ : ndarray of shape (n_covered, n_covered)
         Released covariance of the items in ``covariance_items_``, cleaned, in squared rating units;
         for predictor="knn" shrunk further where noise demands it. It is made anew whenever it is
@@ -111,12 +103,8 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     covariance_items_ : ndarray of shape (n_covered,)
         Columns of X that the covariance covers, ascending. Empty if it was left out, and for
         clicks.
-    privacy_spent_ : PrivacyStatement
-        Releases with their noise, their cost and their assumptions.
-    n_features_in_ : int
-        Number of items.
-    feature_names_in_ : ndarray of shape (n_items,)
-        Item names, if X had string column names.
+    {privacy_spent_}
+    {n_features_in_, feature_names_in_}
 
     See Also
     --------
@@ -191,11 +179,9 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
             self.item_means_, self.components_ = lists.offsets, lists.decoder.T.copy()
             self._item_model_ = item_item_model(lists, implicit=True)
             self._predictor_ = "svd"
-            self._set_neighbors(model)
-            self._state(fit)
-            return
-        self._set_model(model.item_means, model.factors, model.ridge, model.offset_ridge)
-        self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
+        else:
+            self._set_model(model.item_means, model.factors, model.ridge, model.offset_ridge)
+            self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
         self._set_neighbors(model)
         self._state(fit)
 
@@ -215,14 +201,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _scores(self, R: Any) -> np.ndarray:
         if self._predictor_ == "svd":
             return super()._scores(R)
-        everything = type(R)(
-            (
-                np.ones(R.shape[0] * R.shape[1], bool),
-                np.tile(np.arange(R.shape[1]), R.shape[0]),
-                R.shape[1] * np.arange(R.shape[0] + 1),
-            ),
-            shape=R.shape,
-        )
+        everything = sparse.csr_array(np.ones(R.shape, bool))
         return self._entry_scores(R, everything).reshape(R.shape)
 
     def _entry_scores(self, R: Any, where: Any) -> np.ndarray:

@@ -7,6 +7,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.scale import in_rating_units
 from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.dp_item_means import DPItemMeansPlanner
@@ -15,6 +16,7 @@ from skdpmf.mechanisms.item_means import baseline as solver
 __all__ = ["DPItemMeans"]
 
 
+@filled
 class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
     """Private item means m_j, and an offset o_i of each user: r_ij ~ m_j + o_i.
 
@@ -40,20 +42,10 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
         Gaussian, with delta = 0 Laplace's. ``PrivacyBudget.nonprivate()`` is without noise.
     user_damping : float, default=10.0
         Fictitious ratings in a user's offset, at the item means.
-    rating_range : tuple of float, default=(1.0, 5.0)
-        Public smallest and largest rating. Ratings outside are clipped.
-    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
-        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
-        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
-        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
-        these people is in them (docs/what-is-public.md). Item means lean on them, and each user has
-        tastes for them beside the offset.
-    random_state : int or None, default=None
-        None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
-        same data with the same parameters repeatable, and voids the guarantee against anyone
-        who can guess it; other data or parameters get unrelated noise.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Does not change the result.
+    {rating_range}
+    {item_features}
+        Item means lean on them, and each user has tastes for them beside the offset.
+    {random_state, n_jobs}
 
     Attributes
     ----------
@@ -61,14 +53,9 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
         Ones: a user's only coordinate, which `transform` returns, is o_i.
     n_components_ : int
         0: no factor distinguishes items, so that `similar_items` finds none.
-    item_means_ : ndarray of shape (n_items,)
-        Released m_j, in rating units: the prediction for a user without ratings.
-    privacy_spent_ : PrivacyStatement
-        Releases with their noise, their cost and their assumptions.
-    n_features_in_ : int
-        Number of items.
-    feature_names_in_ : ndarray of shape (n_items,)
-        Item names, if X had string column names.
+    {item_means_}
+    {privacy_spent_}
+    {n_features_in_, feature_names_in_}
 
     See Also
     --------

@@ -6,16 +6,17 @@ import numpy as np
 
 from skdpmf.data.bounding import without_rows
 from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.dpmf_sampler import DPMFSamplerPlanner
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
-from skdpmf.privacy.sampler.noise import NoiseSource
 
 __all__ = ["DPMFSampler"]
 
 
+@filled
 class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     """Private matrix factorization by Langevin dynamics, or by one sample of a posterior.
 
@@ -52,14 +53,10 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     n_components : int, default=8
         Rank k. For "every-step" the largest: a private fit begins with as many factors as the noisy
         item counts support at this budget, and the other rows of ``components_`` are zero.
-    rating_range : tuple of float, default=(1.0, 5.0)
-        Public smallest and largest rating. Ratings outside are clipped.
-    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
-        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
-        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
-        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
-        these people is in them (docs/what-is-public.md). Each user has tastes for them beside the
-        factors; with guarantee="every-step" item means lean on them as well.
+    {rating_range}
+    {item_features}
+        Each user has tastes for them beside the factors; with guarantee="every-step" item means
+        lean on them as well.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user, a random subset, enter `fit` (fold-in uses
         all). None: all for "every-step" and without privacy, else 200 for "posterior", whose bound
@@ -72,21 +69,13 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         of the fold-in for "posterior".
     user_damping : float, default=10.0
         Penalty on a user's offset: as many fictitious ratings at the item means.
-    random_state : int or None, default=None
-        None: randomness from a fresh 256-bit key of the operating system. An int makes a fit on the
-        same data with the same parameters repeatable, and voids the guarantee against anyone
-        who can guess it; other data or parameters get unrelated noise.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Does not change the result.
+    {random_state, n_jobs}
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_components, n_items)
-        Released item factors V.T, in rating units.
-    n_components_ : int
-        Factors in use: rows of ``components_`` that are not all zero.
-    item_means_ : ndarray of shape (n_items,)
-        Released m_j, in rating units: the prediction for a user without ratings.
+    {components_}
+    {n_components_}
+    {item_means_}
     privacy_spent_ : PrivacyStatement
         Release, its cost, its assumptions and its condition.
     nonprivate_diagnostics_ : Diagnostics or None
@@ -94,10 +83,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         for. Never publish them.
     n_iter_ : int
         Steps or sweeps.
-    n_features_in_ : int
-        Number of items.
-    feature_names_in_ : ndarray of shape (n_items,)
-        Item names, if X had string column names.
+    {n_features_in_, feature_names_in_}
 
     See Also
     --------
@@ -142,11 +128,8 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Ratings, or `ParquetRatings`.
-        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
-            Held-out items or ratings of the same users. Only its kind is used, never its content:
-            it decides what `predict` returns.
+        {fit X}
+        {y}
         user_epsilon : array-like of shape (n_users,), default=None
             Public privacy level of each user, from 0 (no influence at all) to the budget's
             epsilon. None: the budget's for everybody. Split with the rows by metadata routing:
@@ -154,15 +137,12 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
 
         Returns
         -------
-        self : estimator
-            The fitted estimator.
+        {self}
 
         Raises
         ------
-        ValueError
-            If a parameter is invalid (checked before X is looked at), X is not a matrix of
-            real numbers or holds an infinite one, or y or user_epsilon does not fit X. What
-            else the rows hold raises and warns nothing.
+        {fit errors}
+            Or if a level is out of its range, or `user_epsilon` does not fit X.
         """
         return self._fit_rows(X, y, user_epsilon=user_epsilon)
 
@@ -177,17 +157,27 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         levels = metadata.get("user_epsilon")
         if levels is not None:
             R = without_rows(R, levels == 0.0)
-        source = self._source(exchange, fit, R, levels)
-        if self._draw is not None:
-            return (self._posterior(R, source, levels), levels is not None), ()
-        influence = None
+        settings: Any
+        model: Any
+        draw, aligned = self._draw, () if levels is None else (levels,)
+        if draw is not None:
+            settings = self._posterior_settings(R.shape[1])
+            source = self._noise(exchange, fit, settings, R, *aligned)
+            model = posterior.fit(
+                *(R, settings, self.budget, source),
+                rounds=self._rounds(),
+                levels=levels,
+                diagnosed=draw.nonprivate_diagnostics,
+                n_jobs=self.n_jobs,
+            )
+            return (model, levels is not None), ()
+        settings, influence = self._gradient_settings(), None
+        source = self._noise(exchange, fit, settings, R, *aligned)
         if levels is not None:
             n_rows = source.total_rows(R.shape[0])
             influence = noisy_gradient.personal_influence(levels, fit.plan, n_rows)
         curator = self._curator(R, fit, source)
-        model = noisy_gradient.fit(
-            curator, self._gradient_settings(), rounds=self._rounds(), influence=influence
-        )
+        model = noisy_gradient.fit(curator, settings, rounds=self._rounds(), influence=influence)
         return (model, levels is not None), curator.record
 
     def _publish(self, fit: Fit, released: Any) -> None:
@@ -195,40 +185,16 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         means, factors, ridge = model[:3]
         self._set_model(means, factors, ridge, float(self.user_damping))
         self.n_iter_ = self._n_rounds()
-        self.nonprivate_diagnostics_: Diagnostics | None = None
-        assumptions: tuple[str, ...] = ()
+        self.nonprivate_diagnostics_ = None
+        more: dict[str, Any] = {"personal": personal}
         if self._draw is not None:
             self.nonprivate_diagnostics_ = model.diagnostics
-            n_items = model.item_bias.size
-            assumptions = posterior.assumptions(self._posterior_settings(n_items))
-        self._state(
-            fit,
-            assumptions=assumptions,
-            personal=personal,
-            not_covered=(
-                ()
-                if self.nonprivate_diagnostics_ is None
-                else ("The attribute nonprivate_diagnostics_: it reads the ratings.",)
-            ),
-        )
-
-    def _posterior(self, R: Any, source: NoiseSource, levels: Any) -> Any:
-        return posterior.fit(
-            R,
-            self._posterior_settings(R.shape[1]),
-            self.budget,
-            source,
-            rounds=self._rounds(),
-            levels=levels,
-            diagnosed=self._chosen("guarantee").nonprivate_diagnostics,
-            n_jobs=self.n_jobs,
-        )
-
-    def _source(self, exchange: Exchange, fit: Fit, R: Any, levels: Any) -> Any:
-        settings: Any = self._gradient_settings()
-        if self._draw is not None:
-            settings = self._posterior_settings(R.shape[1])
-        return self._noise(exchange, fit, settings, R, *(() if levels is None else (levels,)))
+            settings = self._posterior_settings(model.item_bias.size)
+            more["assumptions"] = posterior.assumptions(settings)
+        if self.nonprivate_diagnostics_ is not None:
+            what = "The attribute nonprivate_diagnostics_: it reads the ratings."
+            more["not_covered"] = (what,)
+        self._state(fit, **more)
 
     def _check_levels(self, user_epsilon: Any, n_rows: int) -> np.ndarray | None:
         """Check public levels; their errors may name values."""

@@ -8,6 +8,7 @@ from scipy import sparse
 
 from skdpmf.data.scale import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.local_dpgddr import LocalDPGDDRPlanner
@@ -30,6 +31,7 @@ __all__ = ["LocalDPGDDR"]
 _START = {True: 0.1, False: 0.3}  # deviation of the factors' start, by `center`
 
 
+@filled
 class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     """Local differential privacy: every user's device randomises what it sends.
 
@@ -81,37 +83,26 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         For the others every device reports in each of them; None: 5.
     user_damping : float, default=10.0
         Fictitious ratings in a user's own mean, in [1e-6, 1e6].
-    rating_range : tuple of float, default=(1.0, 5.0)
-        Public smallest and largest rating. Ratings outside are clipped.
-    item_features : {array-like, sparse matrix, DataFrame} of shape (n_items, d), default=None
-        Public facts of the items, such as genres and years (`skdpmf.data.item_features`): a row for
-        each column of X, in their order, or a DataFrame whose index are item ids, which X as a
-        DataFrame or `RatingMatrix` names. They cost no budget if no rating, tag, review or count of
-        these people is in them (docs/what-is-public.md). A device gives its user tastes for them,
-        from its own ratings; reports do not change.
+    {rating_range}
+    {item_features}
+        A device gives its user tastes for them, from its own ratings; reports do not change.
     random_state : int or None, default=None
         None: every device draws from a fresh 256-bit key of the operating system. An int makes a
         fit on the same data with the same parameters repeatable, and voids the guarantee against
         anyone who can guess it.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Does not change the result.
+    {n_jobs}
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_components, n_items)
-        Released item factors V.T, in rating units; zero where nothing rose above the noise.
-    n_components_ : int
-        Factors in use: rows of ``components_`` that are not all zero.
-    item_means_ : ndarray of shape (n_items,)
-        Released m_j, in rating units: the prediction for a user without ratings.
+    {components_}
+        Zero where nothing rose above the noise.
+    {n_components_}
+    {item_means_}
     privacy_spent_ : PrivacyStatement
         Reports of every device, their cost and their assumptions.
     n_iter_ : int
         Rounds.
-    n_features_in_ : int
-        Number of items.
-    feature_names_in_ : ndarray of shape (n_items,)
-        Item names, if X had string column names.
+    {n_features_in_, feature_names_in_}
 
     See Also
     --------
@@ -151,11 +142,8 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     n_iter_: int
 
     def _prepared(self, R: Any) -> Any:
-        return (
-            R
-            if self._gradients is not None and not self._gradients.center
-            else super()._prepared(R)
-        )
+        is_raw = self._gradients is not None and not self._gradients.center
+        return R if is_raw else super()._prepared(R)
 
     def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         secret = exchange.key(self.random_state, self._text("devices"), R)

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
@@ -51,6 +52,7 @@ class MultiTaskRidge:
     privacy_spent: PrivacyStatement
 
 
+@filled
 def private_multi_task_ridge(
     X: Any,
     Y: Any,
@@ -111,12 +113,7 @@ def private_multi_task_ridge(
         need a number.
     per_observation : bool, default=False
         Whether rows of X belong to the stored entries of Y, a CSR matrix, instead of to users.
-    random_state : int or None, default=None
-        None: noise from a fresh 256-bit key of the operating system. An int makes the result
-        repeatable for the same data and parameters, and voids the guarantee against anyone who can
-        guess it; other data or parameters get unrelated noise.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Does not change the result.
+    {random_state, n_jobs}
 
     Returns
     -------

@@ -26,8 +26,8 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import check_rating_range, check_ratings, shape_of
 from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.base import BaseRecommender
-from skdpmf.estimators.contract.notebook import SpentDisplay
 from skdpmf.estimators.contract.private import warn_of_delta
+from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import release_score

@@ -14,7 +14,6 @@ from skdpmf.data.labelled_rows import labelled_rows
 from skdpmf.data.labels import Catalogue, RatingMatrix
 from skdpmf.data.validation import check_ratings, shape_of
 from skdpmf.distributed.exchange import Exchange
-from skdpmf.estimators.contract.notebook import SpentDisplay
 from skdpmf.estimators.contract.parameters import (
     is_count,
     is_finite,
@@ -30,7 +29,7 @@ from skdpmf.estimators.contract.private import (
     release_on_blocks,
     state_of,
 )
-from skdpmf.estimators.contract.progress import one_at_a_time
+from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator

@@ -72,7 +72,7 @@ def test_another_fit_is_refused(purpose, change, path):
     found = zeros() | change
     with pytest.raises(ValueError, match="a snapshot of another fit") as error:
         Snapshot(path, purpose).load(found)
-    assert f"snapshot_path={os.fspath(path)!r}" in str(error.value)
+    assert f"snapshots.path={os.fspath(path)!r}" in str(error.value)
     assert "delete the file" in str(error.value)
     assert not any(array.any() for array in found.values())
 
@@ -140,7 +140,7 @@ def test_what_is_no_snapshot_is_refused_and_stays(broken, path):
     found = zeros()
     with pytest.raises(ValueError, match="holds no snapshot that can be read") as error:
         Snapshot(path, "this").load(found)
-    assert f"snapshot_path={os.fspath(path)!r}" in str(error.value)
+    assert f"snapshots.path={os.fspath(path)!r}" in str(error.value)
     assert "delete the file to start from the beginning" in str(error.value)
     assert not any(array.any() for array in found.values())
     assert content is None or path.read_bytes() == content

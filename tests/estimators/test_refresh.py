@@ -383,7 +383,7 @@ def test_files_keep_knowledge_of_their_items_or_none(name, tmp_path):
     model._knowledge_ = None
     model.save(tmp_path / "model")
     loaded = load_model(tmp_path / "model")
-    with pytest.raises(ValueError, match="unless their file is of an older version"):
+    with pytest.raises(ValueError, match="must keep what its fit has released"):
         loaded.refresh(base_ratings(2))
 
 

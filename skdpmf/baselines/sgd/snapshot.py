@@ -48,7 +48,7 @@ class Snapshot:
                 found = {name: saved[name] for name in arrays}
         except Exception as error:
             raise ValueError(
-                f"snapshot_path={os.fspath(self.path)!r} holds no snapshot that can be read "
+                f"snapshots.path={os.fspath(self.path)!r} holds no snapshot that can be read "
                 f"({error}): delete the file to start from the beginning."
             ) from error
         shapes = {name: array.shape for name, array in arrays.items()}
@@ -56,7 +56,7 @@ class Snapshot:
             found[name].shape != shape for name, shape in shapes.items()
         ):
             raise ValueError(
-                f"snapshot_path={os.fspath(self.path)!r} holds a snapshot of another fit, with "
+                f"snapshots.path={os.fspath(self.path)!r} holds a snapshot of another fit, with "
                 "other parameters (n_jobs among them) or ratings: delete the file to start from "
                 "the beginning, or name another one."
             )

@@ -12,22 +12,25 @@ from scipy import sparse
 
 from skdpmf.data.labelled_rows import labelled_rows
 from skdpmf.data.labels import Catalogue, RatingMatrix, names_items
-from skdpmf.data.validation import as_rating_matrix
+from skdpmf.data.validation import as_rating_matrix, refuse_table
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import check_items, require
 
 __all__ = [
-    "OUTPUTS",
+    "TableOutput",
     "as_table",
     "columns_of",
     "excluded",
+    "hit_rate",
     "in_order",
+    "kind_of",
     "list_table",
     "named",
     "row_labels",
     "strongest",
 ]
 
-OUTPUTS = ("default", "pandas", "polars")
+_OUTPUTS = ("default", "pandas", "polars")
 
 
 def columns_of(
@@ -85,6 +88,36 @@ def in_order(Y: Any, catalogue: Catalogue | None, n_items: int, parameter: str) 
     if is_table and catalogue is not None and set(Y.columns) == set(catalogue.items):
         Y = Y[catalogue.items.tolist()]
     return labelled_rows(Y, catalogue, n_items, parameter)[0]
+
+
+def kind_of(y: Any, shape: tuple[int, int], catalogue: Catalogue | None) -> str | None:
+    """Return None, "matrix", "index" or "name", from the shape and type of y alone."""
+    if y is None:
+        return None
+    refuse_table(y, "y")
+    if not hasattr(y, "ndim"):  # a list, or a table of polars
+        y = np.asarray(y)
+    if y.ndim == 2 and tuple(y.shape) == shape:
+        return "matrix"
+    if y.ndim != 1:
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}; it must be None, 1-D (each user's held-out item) "
+            f"or a matrix of the shape of X, {shape} (held-out ratings)."
+        )
+    if y.shape[0] != shape[0]:
+        raise ValueError(
+            f"y has {y.shape[0]} entries for {shape[0]} rows of X, inconsistent numbers of "
+            "samples: it must hold one held-out item for each user."
+        )
+    if getattr(y.dtype, "kind", "O") in "buif":
+        return "index"
+    if catalogue is None or not catalogue.has_strings:
+        raise ValueError(
+            f"Unknown label type: y of dtype {y.dtype} must be numbers, column indices, as X "
+            "has no item names. Pass X as a RatingMatrix or DataFrame with item names, or y as "
+            "indices."
+        )
+    return "name"
 
 
 def row_labels(X: Any, n_rows: int) -> Any:
@@ -148,3 +181,75 @@ def as_table(kind: str, columns: dict[str, Any]) -> Any:
 
 def _taken(labels: Any, rows: np.ndarray) -> Any:
     return labels[rows] if hasattr(labels, "take") else np.asarray(labels, dtype=object)[rows]
+
+
+def hit_rate(best: np.ndarray, y: Any, n_items: int) -> float:
+    """Return the share of users whose held-out item y is their best; y and best: columns or ids."""
+    y = np.asarray(y)
+    if best.dtype != object:
+        if np.any(y >= n_items):
+            raise ValueError(
+                f"y names item {np.nanmax(y)} and X has {n_items} columns: a held-out item "
+                "must be a column index of X, negative for none. Behind a selection of items "
+                "pass item names, as indices count the items that stayed."
+            )
+        counted = y >= 0
+    else:
+        counted = np.array([isinstance(name, str) and name != "" for name in y])
+    if not counted.any():
+        raise ValueError("y names no held-out item: there is nothing to score on.")
+    return float((best == y)[counted].mean())
+
+
+@filled
+class TableOutput:
+    """A base before scikit-learn's of estimators whose answers may be tables."""
+
+    def set_output(self, *, transform: Any = None, recommend: Any = None) -> Any:
+        """Choose what methods return: arrays, or tables with ids and titles.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas", "polars"} or None, default=None
+            For `transform` and `fit_transform`, as in scikit-learn. None changes nothing.
+        recommend : {"default", "pandas", "polars"} or None, default=None
+            For `recommend`, `similar_items` and `explain`: "default" are arrays of columns, the
+            others DataFrames, in which and beside which items are named by ids. None changes
+            nothing. A clone keeps the choice, a file does not.
+
+        Returns
+        -------
+        self : estimator
+            The estimator.
+
+        Raises
+        ------
+        ValueError
+            If a value is none of these.
+
+        Examples
+        --------
+        {model}
+        >>> model.set_output(recommend="pandas").recommend(X, n=1)[["user", "rank", "item"]]
+           user  rank  item
+        0     0     1     2
+        1     1     1     1
+        """
+        if recommend is not None:
+            rule = f"one of {', '.join(map(repr, _OUTPUTS))}"
+            remedy = "'default' are arrays, the others tables"
+            require(recommend in _OUTPUTS, "recommend", recommend, rule, remedy)
+            # where clone looks for it
+            config = getattr(self, "_sklearn_output_config", {})
+            self._sklearn_output_config = {**config, "recommend": recommend}
+        if transform is not None:
+            super().set_output(transform=transform)  # type: ignore[misc]
+        return self
+
+    @property
+    def _output(self) -> str:
+        return str(getattr(self, "_sklearn_output_config", {}).get("recommend", "default"))
+
+    @property
+    def _answers_by_table(self) -> bool:
+        return self._output != "default"

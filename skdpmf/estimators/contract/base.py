@@ -1,6 +1,5 @@
 """The contract of every estimator: ratings in, a released model, predictions for any row."""
 
-import copy
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
@@ -15,9 +14,7 @@ from skdpmf.data.bounding import keep_entries
 from skdpmf.data.feature_columns import (
     ItemColumns,
     aligned_features,
-    check_item_features,
     item_columns,
-    values_of,
 )
 from skdpmf.data.labelled_rows import labelled_rows
 from skdpmf.data.labels import Catalogue, catalogue_of, names_items
@@ -25,29 +22,35 @@ from skdpmf.data.scale import middle_and_quarter
 from skdpmf.data.validation import (
     as_rating_matrix,
     check_ratings,
-    refuse_table,
     shape_of,
 )
+from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.answers import (
-    OUTPUTS,
+    TableOutput,
     columns_of,
     excluded,
+    hit_rate,
     in_order,
+    kind_of,
     list_table,
     named,
     row_labels,
     strongest,
 )
 from skdpmf.estimators.contract.model_file import save_model
-from skdpmf.estimators.contract.new_items import with_new_items
-from skdpmf.estimators.contract.notebook import SpentDisplay
+from skdpmf.estimators.contract.new_items import with_items
 from skdpmf.estimators.contract.parameters import (
     check_count,
     check_where,
     require,
 )
 from skdpmf.estimators.contract.planner import Planner
-from skdpmf.estimators.contract.progress import RoundsMixin, with_callbacks, work_of
+from skdpmf.estimators.contract.progress import (
+    RoundsMixin,
+    SpentDisplay,
+    with_callbacks,
+    work_of,
+)
 from skdpmf.estimators.contract.recommend import (
     _ONE_BLAS_THREAD,
     ItemModel,
@@ -68,10 +71,12 @@ from skdpmf.kernels.jit_and_threads import ANSWER_WORK, is_small, sized
 __all__ = ["BaseRecommender", "ItemModel"]
 
 
+@filled
 class BaseRecommender(
     Planner,
     RoundsMixin,
     SpentDisplay,
+    TableOutput,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     BaseEstimator,
@@ -84,24 +89,13 @@ class BaseRecommender(
     outside of `rating_range` are clipped to it.
 
     A subclass has the parameters `rating_range`, `item_features`, `random_state` and `n_jobs`,
-    defines `plan` and
+    defines `plan` and `_fit`, and may extend ``_check_params()``, which runs before any data is
+    touched, and ``_n_rounds()``; its solver loops over ``self._rounds(n)``, for progress bars.
 
-    ``_fit(R, y)``
-        R is the canonical CSR array (float64, merged, clipped) and y what the caller passed,
-        whose content must not be used; what else a ``fit`` of its own hands to `_fit_rows` comes
-        as keywords. Sets ``components_`` of shape (k, n_items), whatever else
-        is released, and ``_item_model_``, an `ItemModel`: the released items in rating units.
-
-    and may extend ``_check_params()``, which runs before any data is touched, and
-    ``_n_rounds()``; its solver loops over ``self._rounds(n)``, which feeds progress bars.
-
-    Notes
-    -----
-    The privacy guarantee of a private subclass covers the fitted model. `transform`, `predict`,
-    `decision_function`, `predict_entries`, `recommend` and `score` use the model and the rows
-    that they are given, and cost no budget: this is the billboard model, in which each user
-    combines the published model with the own row. What they return for private rows is not
-    protected against whoever sees it, and belongs to these users or to the curator.
+    The guarantee of a private subclass covers the fitted model. What answers rows uses them and
+    the model, and costs no budget: this is the billboard model, in which each user combines the
+    published model with the own row. Answers for private rows are not protected against whoever
+    sees them, and belong to these users or to the curator.
     """
 
     components_: np.ndarray
@@ -113,37 +107,33 @@ class BaseRecommender(
 
     @abstractmethod
     def _fit(self, R: Any, y: Any) -> None:
-        """Release the model of the canonical ratings R; see the class."""
+        """Release the model of canonical ratings R (CSR, float64, merged, clipped).
+
+        The content of y must not be used; what else a ``fit`` hands to `_fit_rows` comes as
+        keywords. Sets ``components_`` (k, n_items), ``_item_model_`` in rating units, and whatever
+        else is released.
+        """
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit and release the model.
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Ratings; for private estimators also `ParquetRatings` or a `RatingMatrix`,
-            whose users or items may not be declared: ``privacy_spent_`` says so.
-        y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
-            Held-out items or ratings of the same users. Only its kind is used, never its content:
-            it decides what `predict` returns.
+        {fit X}
+        {y}
 
         Returns
         -------
-        self : estimator
-            The fitted estimator.
+        {self}
 
         Raises
         ------
-        ValueError
-            If a parameter is invalid (checked before X is looked at), X is not a matrix of
-            real numbers or holds an infinite one, or the shape of y does not fit X. What else the
-            rows hold raises and warns nothing.
+        {fit errors}
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).item_means_.shape
+        {model}
+        >>> model.fit(X).item_means_.shape
         (3,)
         """
         return self._fit_rows(X, y)
@@ -164,7 +154,7 @@ class BaseRecommender(
                     f"X has shape {R.shape} and must have the shape {shape} that it stated before "
                     "it was read: pass a plain array or matrix."
                 )
-            self._target_kind = self._kind_of(y, R.shape)
+            self._target_kind = kind_of(y, R.shape, self._catalogue_)
             self._begin_rounds()
             with sized(work_of(self, R.shape)), _ONE_BLAS_THREAD if is_small() else nullcontext():
                 self._fit(R, y, **known, **metadata)
@@ -201,8 +191,7 @@ class BaseRecommender(
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Ratings of any users.
+        {X}
 
         Returns
         -------
@@ -211,16 +200,12 @@ class BaseRecommender(
 
         Raises
         ------
-        ValueError
-            If X is invalid or has other columns than in `fit`.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
+        {errors}
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).transform(X).shape
+        {model}
+        >>> model.transform(X).shape
         (2, 1)
         """
         R, dtype = self._check_ratings(X)
@@ -234,8 +219,7 @@ class BaseRecommender(
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Known ratings of any users.
+        {X}
 
         Returns
         -------
@@ -247,16 +231,12 @@ class BaseRecommender(
 
         Raises
         ------
-        ValueError
-            If X is invalid or has other columns than in `fit`.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
+        {errors}
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).predict(X).shape
+        {model}
+        >>> model.predict(X).shape
         (2, 3)
         """
         R = self._check_ratings(X)[0]
@@ -271,8 +251,7 @@ class BaseRecommender(
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Known ratings of any users.
+        {X}
 
         Returns
         -------
@@ -281,16 +260,12 @@ class BaseRecommender(
 
         Raises
         ------
-        ValueError
-            If X is invalid or has other columns than in `fit`.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
+        {errors}
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).decision_function(X).shape
+        {model}
+        >>> model.decision_function(X).shape
         (2, 3)
         """
         return self._scores(self._check_ratings(X)[0])
@@ -300,8 +275,7 @@ class BaseRecommender(
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Known ratings of any users.
+        {X}
         where : sparse matrix or array-like of the same shape
             The positions: what is stored, whatever its value (dense: what is not NaN, or True).
 
@@ -313,16 +287,13 @@ class BaseRecommender(
 
         Raises
         ------
-        ValueError
-            If X is invalid or has other columns than in `fit`, or `where` has another shape.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
+        {errors}
+            Or if `where` has another shape.
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).predict_entries(X, np.isnan(X)).shape
+        {model}
+        >>> model.predict_entries(X, np.isnan(X)).shape
         (2, 3)
         """
         R = self._check_ratings(X)[0]
@@ -376,17 +347,13 @@ class BaseRecommender(
 
         Raises
         ------
-        ValueError
-            If X is invalid or has other columns than in `fit`, names an unknown item, or another
-            argument is out of its range.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
+        {errors}
+            Or if X names an unknown item, or another argument is out of its range.
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).recommend(X, n=1)[0]
+        {model}
+        >>> model.recommend(X, n=1)[0]
         array([[2],
                [1]])
 
@@ -453,21 +420,14 @@ class BaseRecommender(
 
         Raises
         ------
-        ValueError
-            If X is invalid or has other columns than in `fit`, or `items` names no items of X, one
-            or as many as there are rows.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
+        {errors}
+            Or if `items` names no items of X, one or as many as there are rows.
 
         Examples
         --------
-        >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> X = make_ratings(500, 40, random_state=0)
-        >>> model = AdaptiveWeightALS(PrivacyBudget(20.0, 1e-5), random_state=0).fit(X)
-        >>> best = model.recommend(X[:3], n=1)[0][:, 0]
-        >>> model.explain(X[:3], best).shape
-        (3, 40)
+        {model}
+        >>> model.explain(X, model.recommend(X, n=1)[0][:, 0]).shape
+        (2, 3)
         """
         check_is_fitted(self, "_item_model_")
         catalogue, ids = self._catalogue_, names_items(X) or self._answers_by_table
@@ -500,9 +460,9 @@ class BaseRecommender(
         """Find the nearest items by the Tanimoto similarity of their released factors.
 
         Where a fit on ratings has lists by choice (`AdaptiveWeightALS`), the factors are those of
-        the lists: items that the same users choose are near.
-        It is ``<a, b> / (|a|^2 + |b|^2 - <a, b>)``: a cosine that also compares lengths, so that
-        the noise in a rare item's short vector does not make it everyone's neighbour.
+        the lists: items that the same users choose are near. The similarity is ``<a, b> / (|a|^2 +
+        |b|^2 - <a, b>)``: a cosine that also compares lengths, so that the noise in a rare item's
+        short vector does not make it everyone's neighbour.
 
         Parameters
         ----------
@@ -568,63 +528,12 @@ class BaseRecommender(
         catalogue = self._catalogue_ or Catalogue(range(self.n_features_in_))
         return catalogue.frame()
 
-    def set_output(self, *, transform: Any = None, recommend: Any = None) -> Any:
-        """Choose what methods return: arrays, or tables with ids and titles.
-
-        Parameters
-        ----------
-        transform : {"default", "pandas", "polars"} or None, default=None
-            For `transform` and `fit_transform`, as in scikit-learn. None changes nothing.
-        recommend : {"default", "pandas", "polars"} or None, default=None
-            For `recommend`, `similar_items` and `explain`: "default" are arrays of columns, the
-            others DataFrames, in which and beside which items are named by ids. None changes
-            nothing. A clone keeps the choice, a file does not.
-
-        Returns
-        -------
-        self : estimator
-            The estimator.
-
-        Raises
-        ------
-        ValueError
-            If a value is none of these.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).set_output(recommend="pandas")
-        >>> model.fit(X).recommend(X, n=1)[["user", "rank", "item"]]
-           user  rank  item
-        0     0     1     2
-        1     1     1     1
-        """
-        if recommend is not None:
-            known, remedy = ", ".join(map(repr, OUTPUTS)), "'default' are arrays, the others tables"
-            require(recommend in OUTPUTS, "recommend", recommend, f"one of {known}", remedy)
-            # where clone looks for it
-            config = getattr(self, "_sklearn_output_config", {})
-            self._sklearn_output_config = {**config, "recommend": recommend}
-        if transform is not None:
-            super().set_output(transform=transform)
-        return self
-
-    @property
-    def _output(self) -> str:
-        return str(getattr(self, "_sklearn_output_config", {}).get("recommend", "default"))
-
-    @property
-    def _answers_by_table(self) -> bool:
-        return self._output != "default"
-
     def score(self, X: Any, y: Any = None) -> float:
         """Score the predictions for users whose known ratings are X; higher is better.
 
         Parameters
         ----------
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Known ratings of any users.
+        {X}
         y : None, array-like of shape (n_users,) or matrix of shape (n_users, n_items)
             Held-out items or ratings of these users. A matrix: minus the RMSE of the predictions
             at its known entries. 1-D: the share of users whose best unseen item it is (index or
@@ -639,23 +548,21 @@ class BaseRecommender(
 
         Raises
         ------
-        ValueError
-            If X is invalid or has other columns than in `fit`, the shape of y does not fit, it
-            names an item beyond the columns of X, or there is nothing to score on.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
+        {errors}
+            Or if the shape of y does not fit, it names an item beyond the columns of X, or there is
+            nothing to score on.
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).score(X, y=np.array([2, 1]))  # the unseen
+        {model}
+        >>> model.score(X, y=np.array([2, 1]))  # the unseen
         1.0
         """
         R = self._check_ratings(X)[0]
-        kind = self._kind_of(y, R.shape)
+        kind = kind_of(y, R.shape, self._catalogue_)
         if kind in ("index", "name"):
-            return self._hit_rate(R, np.asarray(y), kind)
+            best = self._best_unseen(R)
+            return hit_rate(best if kind == "index" else self._names(best), y, R.shape[1])
         if kind == "matrix":
             y = in_order(y, self._catalogue_, R.shape[1], "y")
             return self._score_at(R, as_rating_matrix(y), "y has no known rating")
@@ -687,11 +594,11 @@ class BaseRecommender(
 
         Raises
         ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
         ValueError
             If the model was fitted without `item_features`, these have another number of columns or
             are not finite, or a name is missing or not new.
-        sklearn.exceptions.NotFittedError
-            Before `fit`.
 
         Examples
         --------
@@ -703,63 +610,7 @@ class BaseRecommender(
         (42,)
         """
         check_is_fitted(self, "_item_model_")
-        features = self._features_
-        if features is None:
-            raise ValueError(
-                f"item_features={self.item_features!r} of the fitted model must be given for "
-                "with_items, as nothing else is known of new items: fit it with item_features."
-            )
-        labels = getattr(item_features, "index", None)
-        if not hasattr(item_features, "shape"):
-            item_features = np.asarray(item_features)
-        check_item_features(item_features)
-        F = values_of(item_features)
-        if F.shape[1] != features.centre.size:
-            raise ValueError(
-                f"item_features has {F.shape[1]} columns and must have those of fit, "
-                f"{features.centre.size}: make them by the same transformer."
-            )
-        model = copy.deepcopy(self).set_params(item_features=None)
-        model._catalogue_ = self._catalogue_with(labels, titles, len(F))
-        if hasattr(self, "feature_names_in_"):
-            model.feature_names_in_ = np.array(model._catalogue_.items, dtype=object)
-        D, new, weights = features.values, features.of(F), self._item_weights()
-        model._features_ = features._replace(values=np.concatenate((D, new)))
-        model._set_items(with_new_items(self._item_model_, D, new, weights))
-        if self._ranking_ is not None:
-            lists = with_new_items(self._ranking_.lists, D, new, weights)
-            model._ranking_ = self._ranking_._replace(lists=lists)
-        if getattr(self, "_knowledge_", None) is not None:
-            model._knowledge_ = self._knowledge_.with_items(len(F))
-        return model
-
-    def _catalogue_with(self, labels: Any, titles: Any, n_new: int) -> Catalogue | None:
-        """Return the catalogue of the items and of new ones, if ids of both are known."""
-        named = hasattr(self, "feature_names_in_")
-        new = [] if labels is None or callable(labels) else list(labels)
-        if named and not (new and all(isinstance(name, str) for name in new)):
-            raise ValueError(
-                "item_features must be a DataFrame whose index are the names of the new items, as "
-                "the fitted items have names: pass one."
-            )
-        if self._catalogue_ is None or not new:
-            return None
-        items = [*self._catalogue_.items.tolist(), *new]
-        if len(set(items)) != len(items):
-            twice = next(name for name in new if items.count(name) > 1)
-            raise ValueError(
-                f"item_features names the item {twice!r}, which the model has already or which is "
-                "there twice: leave it out."
-            )
-        own, more = self._catalogue_.titles, list(map(str, new)) if titles is None else list(titles)
-        rule = f"{n_new} texts, one for each new item"
-        require(len(more) == n_new, "titles", titles, rule, "pass them in the items' order")
-        genres = self._catalogue_.genres
-        return Catalogue(
-            items,
-            None if own is None else [*own, *more],
-            genres=None if genres is None else [*genres, *[""] * n_new],
-        )
+        return with_items(self, item_features, titles)
 
     def _item_weights(self) -> np.ndarray:
         """How well each item is known, for what is said of new ones."""
@@ -804,15 +655,13 @@ class BaseRecommender(
 
         Examples
         --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X)
-        >>> import pathlib, tempfile
+        {model}
+        >>> import tempfile
         >>> from skdpmf import load_model
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "items.skdpmf"
-        ...     model.save(path)
-        ...     bool((load_model(path).predict(X) == model.predict(X)).all())
+        ...     model.save(f"{folder}/items.skdpmf")
+        ...     loaded = load_model(f"{folder}/items.skdpmf")
+        >>> bool((loaded.predict(X) == model.predict(X)).all())
         True
         """
         save_model(self, path, catalogue)
@@ -827,35 +676,6 @@ class BaseRecommender(
     def _used(self, R: Any) -> Any:
         """Canonical ratings of those that are used."""
         return R
-
-    def _kind_of(self, y: Any, shape: tuple[int, int]) -> str | None:
-        """None, "matrix", "index" or "name": from the shape and type of y alone."""
-        if y is None:
-            return None
-        refuse_table(y, "y")
-        if not hasattr(y, "ndim"):  # a list, or a table of polars
-            y = np.asarray(y)
-        if y.ndim == 2 and tuple(y.shape) == shape:
-            return "matrix"
-        if y.ndim != 1:
-            raise ValueError(
-                f"y has shape {tuple(y.shape)}; it must be None, 1-D (each user's held-out item) "
-                f"or a matrix of the shape of X, {shape} (held-out ratings)."
-            )
-        if y.shape[0] != shape[0]:
-            raise ValueError(
-                f"y has {y.shape[0]} entries for {shape[0]} rows of X, inconsistent numbers of "
-                "samples: it must hold one held-out item for each user."
-            )
-        if getattr(y.dtype, "kind", "O") in "buif":
-            return "index"
-        if self._catalogue_ is None or not self._catalogue_.has_strings:
-            raise ValueError(
-                f"Unknown label type: y of dtype {y.dtype} must be numbers, column indices, as X "
-                "has no item names. Pass X as a RatingMatrix or DataFrame with item names, or y as "
-                "indices."
-            )
-        return "name"
 
     def _scores(self, R: Any) -> np.ndarray:
         return all_scores(self._item_model_, R, self.n_jobs)
@@ -900,23 +720,6 @@ class BaseRecommender(
     def _score_entries(self, known: Any, hidden: Any) -> float:
         predicted = self._predict_entries(known, hidden)
         return -float(np.sqrt(np.mean((predicted.data - hidden.data) ** 2)))
-
-    def _hit_rate(self, R: Any, y: np.ndarray, kind: str) -> float:
-        best = self._best_unseen(R)
-        if kind == "index":
-            if np.any(y >= R.shape[1]):
-                raise ValueError(
-                    f"y names item {np.nanmax(y)} and X has {R.shape[1]} columns: a held-out item "
-                    "must be a column index of X, negative for none. Behind a selection of items "
-                    "pass item names, as indices count the items that stayed."
-                )
-            hits, counted = best == y, y >= 0
-        else:
-            hits = self._names(best) == y
-            counted = np.array([isinstance(name, str) and name != "" for name in y])
-        if not counted.any():
-            raise ValueError("y names no held-out item: there is nothing to score on.")
-        return float(hits[counted].mean())
 
     @property
     def n_components_(self) -> int:

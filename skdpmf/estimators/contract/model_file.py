@@ -55,8 +55,7 @@ from skdpmf.data.files import replaced_file
 from skdpmf.data.labels import Catalogue
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators.contract.neighbors import NeighborModel
-from skdpmf.estimators.contract.options import Options
-from skdpmf.estimators.contract.parameters import is_finite, is_int
+from skdpmf.estimators.contract.parameters import Options, is_finite, is_int
 from skdpmf.estimators.contract.recommend import ItemModel, Ranking
 from skdpmf.estimators.planners import planner_of
 from skdpmf.exceptions import ModelFileError

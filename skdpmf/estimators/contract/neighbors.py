@@ -38,12 +38,7 @@ class NeighborModel(NamedTuple):
 def neighbor_scores(
     model: ItemModel, neighbors: NeighborModel, R: Any, where: Any, n_jobs: int | None = None
 ) -> np.ndarray:
-    """Scores at the stored positions of a pattern.
-
-    model: its first factor is the users' offset; neighbors: released covariance; R (csr_array of
-    shape (n_rows, n_items)): canonical ratings; where (csr_array of shape (n_rows, n_items)): the
-    pattern, canonical. Returns (where.nnz,): unclipped scores, in the order of ``where.indices``.
-    """
+    """Return the scores of a model whose first factor is the users' offset, as `entry_scores`."""
     offset = fold_in(model, R, n_jobs)[:, 0]
     known = _Known(model, neighbors, R, offset)
     row = np.repeat(np.arange(where.shape[0]), np.diff(where.indptr))
@@ -59,9 +54,7 @@ def neighbor_contributions(
 
     A score less its item's average is linear in the ratings less their items' averages, as long as
     the same items are known. So a contribution is what is left where all other ratings are average.
-
-    model, neighbors, R: as for `neighbor_scores`; items (int64 ndarray of shape (n_rows,)): the
-    items whose scores are explained. Returns (R.nnz,).
+    Arguments and result are as for `contributions`.
     """
     out = np.empty(R.nnz)
     for i, item in enumerate(items):
@@ -91,10 +84,7 @@ def neighbor_top_items(
     items: np.ndarray | None = None,
     n_jobs: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rank the n best items of each row; parameters as for `neighbor_scores` and `top_items`.
-
-    Returns items, scores (ndarrays of shape (n_rows, n)): as from `top_items`.
-    """
+    """Rank the n best items of each row; arguments and result are as for `top_items`."""
     offset = fold_in(model, R, n_jobs)[:, :1]
     known = _Known(model, neighbors, R, offset[:, 0])
     columns = np.arange(R.shape[1]) if items is None else items

@@ -7,8 +7,8 @@ from typing import Any
 
 from skdpmf.data.feature_columns import check_item_features
 from skdpmf.data.validation import check_rating_range
-from skdpmf.estimators.contract.options import OptionParameters
 from skdpmf.estimators.contract.parameters import (
+    OptionParameters,
     is_count,
     is_int,
     require,
@@ -36,20 +36,7 @@ class Planner(OptionParameters, ABC):
 
     @abstractmethod
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
-        """Tell what `fit` would release, with which noise, for which share of the budget.
-
-        Parameters
-        ----------
-        n_items : int
-            Size of the catalogue, the columns of X.
-        n_rows : int, default=None
-            Number of rows of X, where the plan depends on it.
-
-        Returns
-        -------
-        object
-            The plan. No data is touched and no budget is spent.
-        """
+        """Tell what `fit` would release, from public numbers alone."""
 
     @property
     def _value_range(self) -> Any:
@@ -171,26 +158,16 @@ class _Alone:
         return self
 
     def __repr__(self) -> str:
-        """Return the call that makes it, in lines of 80 characters as scikit-learn breaks them."""
+        """Return the call that makes it, which scikit-learn breaks into lines where it is long."""
         name, params = type(self).__name__, self.get_params(deep=False)
         known = signature(type(self)).parameters
         changed = [name for name in params if repr(params[name]) != repr(known[name].default)]
-        parts = [f"{name}={params[name]!r}" for name in changed]
-        text, most = f"{name}(", 80 - len(name)
-        if len(text) + len(", ".join(parts)) < 80:
-            return f"{text}{', '.join(parts)})"
-        room, between = most, ""
-        for n, part in enumerate(parts, 1):
-            is_last = n == len(parts)
-            room, most = room - is_last, most - is_last
-            if room < len(part) + 2:
-                room, between = most, between and f",\n{' ' * (len(name) + 1)}"
-            if room < len(part) + 2 or len(text) > 600:  # which it shortens
-                import skdpmf.estimators
+        call = f"{name}({', '.join(f'{name}={params[name]!r}' for name in changed)})"
+        if len(call) <= 80:
+            return call
+        import skdpmf.estimators
 
-                return repr(getattr(skdpmf.estimators, name)(**params))
-            room, text, between = room - len(part) - 2, text + between + part, ", "
-        return f"{text})"
+        return repr(getattr(skdpmf.estimators, name)(**params))
 
 
 def alone(planner: type[Planner]) -> type[Any]:

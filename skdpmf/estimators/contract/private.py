@@ -25,22 +25,14 @@ from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.estimators.contract.progress import work_of
 from skdpmf.estimators.contract.recommend import Ranking, recall
-from skdpmf.estimators.contract.refreshed import (
-    check_refreshable,
-    in_model_columns,
-)
+from skdpmf.estimators.contract.refreshed import check_refreshable, in_model_columns
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import (
-    COHORT_ASSUMPTIONS,
-    PrivacyStatement,
-    as_made,
-    lifetime_note,
-)
+from skdpmf.privacy.statement import COHORT_ASSUMPTIONS, PrivacyStatement, as_made, lifetime_note
 
 __all__ = [
     "Fit",
@@ -447,12 +439,7 @@ class _BlockFit:
             return self.estimator._release(R, self.fit, exchange, **self.metadata)
 
 
-def release_on_blocks(
-    estimator: Any,
-    R: Any,
-    fit: Fit,
-    metadata: Mapping[str, Any],
-) -> Any:
+def release_on_blocks(estimator: Any, R: Any, fit: Fit, metadata: Mapping[str, Any]) -> Any:
     """Run an estimator's `_release`: on all users here, or on blocks of them.
 
     estimator: whose parameters were checked; R (csr_array or ParquetRatings): canonical

@@ -1,4 +1,4 @@
-"""scikit-learn's callbacks (progress bars) where installed, 1.9 and later; silence before.
+"""What a fit shows: its rounds to scikit-learn's callbacks (1.9 and later), what it spent after it.
 
 Callbacks are told which round begins and ends, and nothing else: neither ratings nor anything
 computed from them goes through this module, and their wish to stop early is not heard, because
@@ -35,22 +35,11 @@ except ImportError:  # scikit-learn < 1.9
             return self
 
     def _with_callbacks(method: Callable) -> Callable:
-        """Return the method as it is.
-
-        Parameters
-        ----------
-        method : callable
-            A ``fit`` method.
-
-        Returns
-        -------
-        callable
-            The same.
-        """
+        """Return the method as it is."""
         return method
 
 
-__all__ = ["RoundsMixin", "one_at_a_time", "with_callbacks", "work_of"]
+__all__ = ["RoundsMixin", "SpentDisplay", "one_at_a_time", "with_callbacks", "work_of"]
 
 _IN_USE: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by the thread that fits it
 _CHANGING = threading.Lock()
@@ -128,3 +117,20 @@ def work_of(estimator: Any, shape: tuple[int, int]) -> int:
     if not isinstance(estimator, RoundsMixin):
         return shape[0] * shape[1]
     return shape[0] * shape[1] * estimator._n_rounds() * estimator._work_of_round
+
+
+class SpentDisplay:
+    """A base before ``BaseEstimator``, of estimators whose `fit` sets ``privacy_spent_``."""
+
+    def _repr_html_inner(self) -> str:
+        return self._spent_html() + super()._repr_html_inner()  # type: ignore[misc]
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)  # type: ignore[misc]
+        if "text/html" in bundle:
+            bundle["text/html"] = self._spent_html() + bundle["text/html"]
+        return bundle
+
+    def _spent_html(self) -> str:
+        statement: Any = getattr(self, "privacy_spent_", None)
+        return "" if statement is None else statement._repr_html_()

@@ -1,7 +1,9 @@
 """Answers of a released item model for rows of ratings, in blocks of rows and threads.
 
 Plain functions of arrays: fold-in, scores at stored positions, top-n lists. A block's result
-does not depend on the number of threads, because the blocks are cut without looking at it.
+does not depend on the number of threads, because the blocks are cut without looking at it. In all
+of them ``model`` are the released items, and R, a csr_array of shape (n_rows, n_items), the
+canonical ratings of the rows, float64.
 """
 
 from collections.abc import Callable
@@ -146,22 +148,7 @@ class ScoreTable(NamedTuple):
 
 
 def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
-    """Fold rows of ratings into the model.
-
-    model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings, float64.
-    Returns (n_rows, d) or (n_rows, d + p): one z for each row, float64, with its t where there are
-    features.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.data.validation import as_rating_matrix
-    >>> from skdpmf.estimators.contract.recommend import ItemModel, fold_in
-    >>> model = ItemModel(np.array([3.0, 3.0]), np.array([[1.0], [1.0]]), np.array([[2.0]]))
-    >>> fold_in(model, as_rating_matrix([[5.0, 5.0], [np.nan, np.nan]]))
-    array([[1.],
-           [0.]])
-    """
+    """Return the z of each row, with its t where there are features: (n_rows, d) or (., d + p)."""
     blocks = balanced_blocks(R.indptr, 1 + R.nnz // _FOLD_IN_ENTRIES)
     return np.concatenate(_in_threads(_fold_in_block, model, R, blocks, n_jobs))
 
@@ -228,11 +215,9 @@ def _with_tastes(
 
 
 def entry_scores(model: ItemModel, R: Any, where: Any, n_jobs: int | None = None) -> Any:
-    """Scores at the stored positions of a pattern.
+    """Return the unclipped scores at the stored positions of a canonical csr_array, in its order.
 
-    model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings of the
-    rows; where (csr_array of shape (n_rows, n_items)): the pattern, canonical. Returns
-    (where.nnz,): unclipped scores, in the order of ``where.indices``.
+    where: of the shape of R. Returns (where.nnz,).
     """
     Z = fold_in(model, R, n_jobs)
     blocks = balanced_blocks(where.indptr, 1 + where.nnz // _FOLD_IN_ENTRIES)
@@ -260,8 +245,7 @@ def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
     Scores are linear in a row's ratings: score = offset + prior + sum of contributions. With tastes
     they are so for the weights that the row's ratings give to their strengths.
 
-    model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings; items
-    (int64 ndarray of shape (n_rows,)): the items whose scores are explained. Returns (R.nnz,).
+    items (int64 ndarray of shape (n_rows,)): those whose scores are explained. Returns (R.nnz,).
     """
     row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
     if model.encoder is not None:
@@ -318,13 +302,11 @@ def top_items(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row, without a matrix of n_rows x n_items.
 
-    model: the released items; R (csr_array of shape (n_rows, n_items)): canonical ratings, float64;
-    n: items wanted for each row; exclude_seen: leave out the items that the row has rated; exclude
-    (csr_array like R): leave out what it stores as well; items: the candidates, ascending. None:
-    all items. ranking: what ranks beside the model. None: the model alone; table: `score_table` of
-    both, if it is there already. Returns items (int64 ndarray of shape (n_rows, n)): best first; of
-    equal scores the smaller index first. -1 where no item is left. scores (float64 ndarray of shape
-    (n_rows, n)): their scores, -inf where no item is left.
+    exclude_seen: leave out the items that the row has rated; exclude (csr_array like R): leave out
+    what it stores as well; items: the candidates, ascending, None: all; ranking: what ranks beside
+    the model; table: `score_table` of both, if it is there already. Returns items, int64 (n_rows,
+    n), the best first, of equal scores the smaller, and their scores, float64; -1 and -inf where
+    no item is left.
     """
     n_rows = R.shape[0]
     blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
@@ -420,10 +402,9 @@ def top_scored_items(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row by the scores Z @ table, changed by ``rescale``.
 
-    Z (n_rows, d): rows' coordinates; table (d, n_candidates): candidates' coordinates; R (csr_array
-    of shape (n_rows, n_items)): what the rows have rated; n, exclude_seen, exclude, items: as for
-    `top_items`; rescale: ``rescale(block, start, stop)`` changes the scores of rows [start,
-    stop) in place. Returns items, scores (ndarrays of shape (n_rows, n)): as from `top_items`.
+    Z (n_rows, d), table (d, n_candidates): coordinates of rows and candidates; rescale:
+    ``rescale(block, start, stop)`` changes the scores of rows [start, stop) in place. The other
+    arguments and the result are as for `top_items`.
     """
     hidden = _hidden(R, exclude_seen, exclude)
     hidden = hidden if items is None else hidden[:, items]
@@ -464,10 +445,9 @@ def nearest_items(components: ScoreTable, queries: np.ndarray, n: int) -> Any:
     It is <a, b> / (|a|^2 + |b|^2 - <a, b>): 1 only for equal factors. A cosine would call the short
     vector of a rare item, mere noise in a private model, as near as a popular item's.
 
-    components: the released factors as columns; queries (int64 ndarray of shape (n_queries,)):
-    column indices; n: items wanted for each query. Returns items, scores (ndarrays of shape
-    (n_queries, n)): as from `top_items`; a query is not its own neighbour, a zero factor has
-    similarity 0.
+    components: the released factors as columns; queries: int64 columns, (n_queries,). Returns
+    items, scores (n_queries, n), as from `top_items`; a query is not its own neighbour, a zero
+    factor has similarity 0.
     """
     first, second, listed = components
     squares = np.einsum("kj,kj->j", first, first)
@@ -487,18 +467,8 @@ def hidden_fifth(R: Any) -> np.ndarray:
 
     The choice is a fixed hash of the row's items: it changes neither with the other rows nor with
     the row's place, so that a score repeats. A row of n entries has n // 5 or n // 5 + 1 hidden,
-    n / 5 on average. This is a device of evaluation, not a source of privacy.
-
-    R (csr_array of shape (n_rows, n_items)): canonical ratings. Returns (R.nnz,) bool: True at the
-    hidden entries.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.data.validation import as_rating_matrix
-    >>> from skdpmf.estimators.contract.recommend import hidden_fifth
-    >>> hidden_fifth(as_rating_matrix(np.ones((2, 10)))).reshape(2, 10).sum(axis=1)
-    array([2, 2])
+    n / 5 on average. This is a device of evaluation, not a source of privacy. Returns (R.nnz,)
+    bool: True at the hidden entries.
     """
     n_rated = np.diff(R.indptr)
     row = np.repeat(np.arange(n_rated.size), n_rated)
@@ -517,9 +487,8 @@ def recall(targets: Any, ranked: np.ndarray) -> float:
 
     As `skdpmf.evaluation.recall_at_k`, which has the source and checks its arguments.
 
-    targets (csr_array of shape (n_rows, n_items)): stored entries are each row's targets, at least
-    one in all; ranked (int64 ndarray of shape (n_rows, k)): from `top_items`. Result: between 0 and
-    1.
+    targets (csr_array like R): stored entries are each row's targets, at least one in all; ranked
+    (n_rows, k): from `top_items`. Result: between 0 and 1.
     """
     n_targets = np.diff(targets.indptr)
     row = np.repeat(np.arange(n_targets.size), n_targets)

@@ -10,7 +10,7 @@ from skdpmf.estimators.contract.parameters import require_budget
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.plan import ReleasePlan, pure_total
 
-__all__ = ["check_refreshable", "in_model_columns", "notes_of_a_year"]
+__all__ = ["check_refreshable", "extended", "in_model_columns", "notes_of_a_year"]
 
 
 def check_refreshable(model: Any, budget: Any) -> None:
@@ -25,9 +25,8 @@ def check_refreshable(model: Any, budget: Any) -> None:
     if model._knowledge_ is None:
         raise ValueError(
             f"{model!r} must keep what its fit has released for refresh. DPItemMeans, "
-            "AdaptiveWeightALS with solver 'pooled' and DPCovarianceRecommender of clicks do, "
-            "unless their file is of an older version: fit one of them, or fit this one on the "
-            "rows of everybody."
+            "AdaptiveWeightALS with solver 'pooled' and DPCovarianceRecommender of clicks do: fit "
+            "one of them, or fit this one on the rows of everybody."
         )
     kinds = [(one.unit, "delta > 0" if one.delta else "delta = 0") for one in (budget, old)]
     if kinds[0] != kinds[1]:
@@ -99,15 +98,18 @@ def _with_new(known: Catalogue, own: Catalogue, new: list[int]) -> Catalogue:
     """Return the catalogue with those items of another one that are new, by their columns."""
     if not new:
         return known
+    titles = own.items.map(str) if own.titles is None else own.titles
     added = [own.items.tolist()[at] for at in new]
-    titles, genres = known.titles, known.genres
-    if titles is not None:
-        of_own = own.items.map(str) if own.titles is None else own.titles
-        titles = [*titles, *(of_own[at] for at in new)]
+    return extended(known, added, [titles[at] for at in new], known.dropped)
+
+
+def extended(known: Catalogue, new: list[Any], titles: list[str], dropped: Any = ()) -> Catalogue:
+    """Return the catalogue with new items at its end, and their titles where it has titles."""
+    items, own, genres = known.items.tolist(), known.titles, known.genres
     return Catalogue(
-        [*known.items.tolist(), *added],
-        titles,
-        known.dropped,
+        [*items, *new],
+        None if own is None else [*own, *titles],
+        dropped,
         None if genres is None else [*genres, *[""] * len(new)],
     )
 

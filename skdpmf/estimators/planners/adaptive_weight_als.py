@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from skdpmf.estimators.contract.options import Options
-from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.parameters import Options, is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.mechanisms.als import (
     clicks,
@@ -25,36 +22,18 @@ from skdpmf.privacy.plan import ReleasePlan
 __all__ = ["DPALS", "DPSGD", "AdaptiveWeightALSPlanner", "Clicks", "Pooled"]
 
 _SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals, "dpsgd": dpsgd}
-
-
 _CLICK_SOLVERS: dict[str, Any] = {
     "pooled": pooled_clicks,
     "dpals": dpals_clicks,
     "dpsgd": dpsgd_clicks,
 }
-
-
 _ROUNDS, _EXACT_ROUNDS = {"pooled": 15, "dpals": 10, "dpsgd": 10}, 10
-
-
 _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
-
-
 _N_COMPONENTS, _EXACT_COMPONENTS = 16, 32
-
-
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
-
-
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
-
-
 _RATINGS_EXPONENT = 0.25
-
-
 _INNER_STEPS = 4  # of DPSGD, and in the key of seeded noise
-
-
 _LIST_SHARE = 0.25  # of mu^2: errors of ratings grow by a percent, recall of lists three times
 
 
@@ -64,8 +43,8 @@ def _check_exponent(value: Any) -> None:
 
 
 def _check_share(value: Any) -> None:
-    holds = value == "auto" if isinstance(value, str) else value is None or is_finite(value)
-    holds = holds and (value is None or isinstance(value, str) or 0.0 < value < 1.0)
+    is_word = value is None or isinstance(value, str)
+    holds = value in ("auto", None) if is_word else is_finite(value) and 0.0 < value < 1.0
     rule = "'auto', a number between 0 and 1, or None"
     require(holds, "list_share", value, rule, "use 'auto'")
 
@@ -138,8 +117,7 @@ class DPALS(Options):
         remedy = "use 'adaptive' unless you compare baselines"
         require(self.weighting in _WEIGHTINGS, "weighting", self.weighting, rule, remedy)
         _check_exponent(self.weight_exponent)
-        holds = isinstance(self.item_means, bool | np.bool_)
-        require(holds, "item_means", self.item_means, "True or False", "use the default")
+        self._require_switches("item_means")
 
 
 @dataclass(repr=False)
@@ -171,8 +149,7 @@ class DPSGD(DPALS):
 
     def _check(self) -> None:
         super()._check()
-        value = self.n_inner_steps
-        require(is_count(value), "n_inner_steps", value, "an integer >= 1", "use the default")
+        self._require_counts("n_inner_steps")
 
 
 @dataclass(repr=False)
@@ -195,9 +172,7 @@ class Clicks(Options):
     unobserved_weight: float = 0.4
 
     def _check(self) -> None:
-        value = self.unobserved_weight
-        holds = is_finite(value) and value > 0
-        require(holds, "unobserved_weight", value, "a finite number > 0", "use the default")
+        self._require_positive("unobserved_weight")
 
 
 class AdaptiveWeightALSPlanner(PrivatePlanner):
@@ -241,14 +216,12 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         return self._solver().make_plan(self.budget, self._settings(), n_items)
 
     @property
-    def _exact_clicks(self) -> bool:
-        return (
-            self._implicit and self._shorthand("solver") == "pooled" and not self.budget.is_private
-        )
+    def _is_exact(self) -> bool:
+        return self._shorthand("solver") == "pooled" and not self.budget.is_private
 
     @property
     def _exact_ratings(self) -> bool:
-        return self._pooled_ratings and not self.budget.is_private
+        return self._is_exact and not self._implicit
 
     @property
     def _pooled_ratings(self) -> bool:
@@ -260,20 +233,18 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self._shorthand("solver")]
 
     def _n_rounds(self) -> int:
-        if self.max_iter is None and self._exact_clicks:
-            return pooled_clicks.EXACT_ROUNDS
-        if self.max_iter is None and self._exact_ratings:
-            return _EXACT_ROUNDS
-        if self.max_iter is None:
-            return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self._shorthand("solver")]
-        return int(self.max_iter)
+        if self.max_iter is not None:
+            return int(self.max_iter)
+        if self._is_exact:
+            return pooled_clicks.EXACT_ROUNDS if self._implicit else _EXACT_ROUNDS
+        return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self._shorthand("solver")]
 
     def _rank(self) -> int:
         if self.n_components is not None:
             return int(self.n_components)
-        if self._exact_clicks:
-            return pooled_clicks.MOST_FACTORS
-        return _EXACT_COMPONENTS if self._exact_ratings else _N_COMPONENTS
+        if self._is_exact:
+            return pooled_clicks.MOST_FACTORS if self._implicit else _EXACT_COMPONENTS
+        return _N_COMPONENTS
 
     def _settings(self) -> ratings.Settings:
         solver, cap = self._chosen("solver"), self.max_ratings_per_user
@@ -296,7 +267,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         n_inner_steps = int(getattr(solver, "n_inner_steps", _INNER_STEPS))
         if self._implicit:
             weight = float(self._chosen("feedback").unobserved_weight)
-            common["chooses_rank"] = self._exact_clicks and self.n_components is None
+            common["chooses_rank"] = self._is_exact and self.n_components is None
             return clicks.Settings(**common, unobserved_weight=weight, n_inner_steps=n_inner_steps)
         if isinstance(solver, Pooled):
             share = _LIST_SHARE if solver.list_share == "auto" else float(solver.list_share or 0.0)
@@ -307,12 +278,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        for name in ("n_components", "max_iter", "max_ratings_per_user"):
-            value = getattr(self, name)
-            if value is not None:
-                require(is_count(value), name, value, "an integer >= 1", "use the default")
-        for name in ("alpha", "user_damping"):
-            value = getattr(self, name)
-            holds = is_finite(value) and value > 0
-            require(holds, name, value, "a finite number > 0", "use the default")
+        counts = "n_components", "max_iter", "max_ratings_per_user"
+        self._require_counts(*counts, optional=True)
+        self._require_positive("alpha", "user_damping")
         self._make_plan(1)  # refuses budgets it cannot plan for

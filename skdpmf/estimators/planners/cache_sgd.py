@@ -5,10 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from skdpmf.estimators.contract.options import Options
-from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.parameters import Options, is_count, is_finite, require
 from skdpmf.estimators.contract.planner import Planner
 from skdpmf.privacy.statement import PrivacyStatement
 
@@ -121,19 +118,12 @@ class CacheSGDFactorizerPlanner(Planner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        for name in ("n_components", "max_iter"):
-            value = getattr(self, name)
-            require(is_count(value), name, value, "an integer >= 1", "use the default")
-        value = self.learning_rate
-        holds = is_finite(value) and value > 0
-        require(holds, "learning_rate", value, "a finite number > 0", "use the default")
+        self._require_counts("n_components", "max_iter")
+        self._require_positive("learning_rate")
         value = self.learning_rate_decay
         holds = is_finite(value) and 0 < value <= 1
         require(holds, "learning_rate_decay", value, "a number in (0, 1]", "1 keeps the rate")
         value = self.alpha
         holds = is_finite(value) and value >= 0
         require(holds, "alpha", value, "a finite number >= 0", "use the default")
-        for name in ("fit_bias", "warm_start"):
-            value = getattr(self, name)
-            holds = isinstance(value, bool | np.bool_)
-            require(holds, name, value, "True or False", "use the default")
+        self._require_switches("fit_bias", "warm_start")

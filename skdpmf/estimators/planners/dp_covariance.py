@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from skdpmf.estimators.contract.options import Options
-from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.parameters import Options, is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
@@ -14,8 +11,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPCovarianceRecommenderPlanner", "NearestItems", "NoisyCovariance"]
-
-_NOISES = ("gaussian", "laplace")
 
 
 @dataclass(repr=False)
@@ -38,8 +33,7 @@ class NearestItems(Options):
     n_neighbors: int = 50
 
     def _check(self) -> None:
-        value = self.n_neighbors
-        require(is_count(value), "n_neighbors", value, "an integer >= 1", "use the default")
+        self._require_counts("n_neighbors")
 
 
 @dataclass(repr=False)
@@ -80,10 +74,8 @@ class NoisyCovariance(Options):
     shares: Any = "auto"
 
     def _check(self) -> None:
-        for name in ("item_damping", "clamp"):
-            _check_damping(name, getattr(self, name))
-        value = self.clean
-        require(isinstance(value, bool | np.bool_), "clean", value, "True or False", "use True")
+        self._require_damping("item_damping", "clamp")
+        self._require_switches("clean", remedy="use True")
         rule = (
             "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), the "
             "second > 0"
@@ -152,20 +144,13 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        rule = " or ".join(map(repr, _NOISES))
-        require(self.noise in _NOISES, "noise", self.noise, rule, f"{_NOISES[0]!r} is the default")
+        self._require_choice("noise", ("gaussian", "laplace"))
         remedy = "use 'gaussian' for clicks"
         holds = not self._implicit or self.noise == "gaussian"
         require(holds, "noise", self.noise, "'gaussian' for feedback='implicit'", remedy)
-        value = self.n_components
-        require(is_count(value), "n_components", value, "an integer >= 1", "use the default")
-        _check_damping("user_damping", self.user_damping)
+        self._require_counts("n_components")
+        self._require_damping("user_damping")
         self._make_plan(1)  # refuses budgets it cannot plan for
-
-
-def _check_damping(name: str, value: Any) -> None:
-    holds = is_finite(value) and 1e-6 <= value <= 1e6
-    require(holds, name, value, "a number between 1e-6 and 1e6", "use the default")
 
 
 def _are_shares(value: Any) -> bool:

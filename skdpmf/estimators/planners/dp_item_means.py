@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from skdpmf.estimators.contract.parameters import is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.mechanisms.item_means import baseline as solver
 from skdpmf.privacy.budget import PrivacyBudget
@@ -39,7 +38,5 @@ class DPItemMeansPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        value = self.user_damping
-        holds = is_finite(value) and 1e-6 <= value <= 1e6
-        require(holds, "user_damping", value, "a number between 1e-6 and 1e6", "use the default")
+        self._require_damping("user_damping")
         self._make_plan(1)  # refuses budgets it cannot plan for

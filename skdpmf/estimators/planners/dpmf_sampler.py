@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skdpmf.estimators.contract.options import Options
-from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.parameters import Options, is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.posterior_draw import draw as posterior
@@ -16,15 +15,7 @@ from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPMFSamplerPlanner", "PosteriorDraw"]
 
-_SAMPLERS = ("gibbs", "sgld")
-
-
-_NOISES = ("exact", "table")
-
-
 _CAP = 200  # ratings a user in the posterior, as in the paper
-
-
 _ITERATIONS = {"every-step": 40, "gibbs": 100, "sgld": 1500}
 
 
@@ -106,32 +97,21 @@ class PosteriorDraw(Options):
     nonprivate_diagnostics: bool = False
 
     def _check(self) -> None:
-        for name, choices in (
-            ("sampler", _SAMPLERS),
-            ("calibration", CALIBRATIONS),
-            ("noise", _NOISES),
-        ):
-            value = getattr(self, name)
-            rule = " or ".join(map(repr, choices))
-            require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
-        for name in ("n_draws", "table_size"):
-            value = getattr(self, name)
-            require(is_count(value), name, value, "an integer >= 1", "use the default")
-        for name in ("user_std", "item_std", "bias_std", "rating_std", "step_size"):
-            value = getattr(self, name)
-            holds = is_finite(value) and value > 0
-            require(holds, name, value, "a finite number > 0", "use the default")
-        value = self.kappa
+        self._require_choice("sampler", ("gibbs", "sgld"))
+        self._require_choice("calibration", CALIBRATIONS)
+        self._require_choice("noise", ("exact", "table"))
+        self._require_counts("n_draws", "table_size")
+        self._require_positive("user_std", "item_std", "bias_std", "rating_std", "step_size")
+        value: Any = self.kappa
         require(is_finite(value) and value >= 0, "kappa", value, "a finite number >= 0", "use 0")
         value = self.weight_cap
         number = is_finite(value) or (isinstance(value, float) and value == np.inf)
         holds = value is None or (number and value > 0)
         require(holds, "weight_cap", value, "None or a number > 0", "inf for no cap, or 1")
-        for name in ("item_bias", "sample_precisions", "nonprivate_diagnostics"):
-            value = getattr(self, name)
-            holds = isinstance(value, bool | np.bool_) or (name == "item_bias" and value is None)
-            rule = "True, False or None" if name == "item_bias" else "True or False"
-            require(holds, name, value, rule, "use the default")
+        value = self.item_bias
+        holds = value is None or isinstance(value, bool | np.bool_)
+        require(holds, "item_bias", value, "True, False or None", "use the default")
+        self._require_switches("sample_precisions", "nonprivate_diagnostics")
 
 
 class DPMFSamplerPlanner(PrivatePlanner):
@@ -203,12 +183,8 @@ class DPMFSamplerPlanner(PrivatePlanner):
         )
 
     def _posterior_settings(self, n_items: int = _CAP) -> posterior.Settings:
-        draw, private, cap = (
-            self._chosen("guarantee"),
-            self.budget.is_private,
-            self.max_ratings_per_user,
-        )
-        rho = draw.weight_cap
+        draw, cap = self._chosen("guarantee"), self.max_ratings_per_user
+        private, rho = self.budget.is_private, draw.weight_cap
         if cap is None:
             cap = _CAP if private else n_items
         if rho is None:
@@ -238,14 +214,9 @@ class DPMFSamplerPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        for name in ("n_components", "max_iter", "max_ratings_per_user"):
-            value = getattr(self, name)
-            if value is not None or name == "n_components":
-                require(is_count(value), name, value, "an integer >= 1", "use the default")
-        for name in ("alpha", "user_damping"):
-            value = getattr(self, name)
-            holds = is_finite(value) and value > 0
-            require(holds, name, value, "a finite number > 0", "use the default")
+        self._require_counts("n_components")
+        self._require_counts("max_iter", "max_ratings_per_user", optional=True)
+        self._require_positive("alpha", "user_damping")
         if self._draw is not None:
             self._check_draw(self._draw)
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skdpmf.estimators.contract.options import Options
-from skdpmf.estimators.contract.parameters import is_count, is_finite, require
+from skdpmf.estimators.contract.parameters import Options, is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient
@@ -18,12 +17,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["GradientReports", "LocalDPGDDRPlanner", "ResponseReports"]
-
-_RANDOMIZERS = ("privunit", "coordinate")
-
-
-_BACK_PROJECTIONS = ("unbiased", "pinv")
-
 
 _GRADIENT_ROUNDS = 5
 
@@ -59,8 +52,7 @@ class ResponseReports(Options):
     def _check(self) -> None:
         for name in ("step_size", "user_step", "alpha"):
             _check_between(name, getattr(self, name), 0.0)
-        value = self.center
-        require(isinstance(value, bool | np.bool_), "center", value, "True or False", "use True")
+        self._require_switches("center", remedy="use True")
 
 
 @dataclass(repr=False)
@@ -95,12 +87,8 @@ class GradientReports(ResponseReports):
 
     def _check(self) -> None:
         super()._check()
-        value = self.projection_dim
-        holds = value is None or is_count(value)
-        require(holds, "projection_dim", value, "an integer >= 1", "use the default")
-        back, rule = self.back_projection, " or ".join(map(repr, _BACK_PROJECTIONS))
-        holds = back in _BACK_PROJECTIONS
-        require(holds, "back_projection", back, rule, "'unbiased' is the default")
+        self._require_counts("projection_dim", optional=True)
+        self._require_choice("back_projection", ("unbiased", "pinv"))
 
 
 class LocalDPGDDRPlanner(PrivatePlanner):
@@ -205,13 +193,9 @@ class LocalDPGDDRPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        rule = " or ".join(map(repr, _RANDOMIZERS))
-        holds = self.randomizer in _RANDOMIZERS
-        require(holds, "randomizer", self.randomizer, rule, "'privunit' is the default")
-        for name in ("n_components", "max_iter"):
-            value = getattr(self, name)
-            holds = is_count(value) or (value is None and name != "n_components")
-            require(holds, name, value, "an integer >= 1", "use the default")
+        self._require_choice("randomizer", ("privunit", "coordinate"))
+        self._require_counts("n_components")
+        self._require_counts("max_iter", optional=True)
         _check_between("user_damping", self.user_damping, 1e-6)
         dim = getattr(self._gradients, "projection_dim", None)
         rule = "None but for randomizer='coordinate'"
