@@ -65,28 +65,10 @@ _TAIL_SERIES = (135135.0, -10395.0, 945.0, -105.0, 15.0, -3.0, 1.0)
 
 @dataclass(frozen=True)
 class GaussianEvent:
-    """Releases with Gaussian noise: each is exactly (1 / noise_multiplier)-GDP.
+    """So many releases with Gaussian noise, chosen adaptively or not.
 
-    Parameters
-    ----------
-    noise_multiplier : float
-        Standard deviation of the noise over the L2 sensitivity; 0 is no noise, no privacy.
-    count : int, default=1
-        Number of such releases, chosen adaptively or not.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
-
-    Examples
-    --------
-    >>> GaussianEvent(4.0, count=16)
-    GaussianEvent(noise_multiplier=4.0, count=16)
+    Each is exactly (1 / noise_multiplier)-GDP. The multiplier is the noise's standard deviation
+    over the L2 sensitivity; 0 is no noise, no privacy.
     """
 
     noise_multiplier: float
@@ -100,27 +82,9 @@ class GaussianEvent:
 
 @dataclass(frozen=True)
 class PureEvent:
-    """Runs of a mechanism with pure epsilon-DP; their epsilons add up.
+    """So many runs of a mechanism with pure epsilon-DP each; their epsilons add up.
 
-    Parameters
-    ----------
-    epsilon : float
-        Epsilon of one run.
-    count : int, default=1
-        Number of runs.
-    mechanism : str, default="laplace"
-        Name, such as "laplace", "randomized response", "exponential", "posterior sample". It does
-        not change the accounting here; `to_dp_event` uses it.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
-
-    Examples
-    --------
-    >>> PureEvent(0.5, mechanism="exponential")
-    PureEvent(epsilon=0.5, count=1, mechanism='exponential')
+    The mechanism's name, such as "randomized response", is for `to_dp_event` alone.
     """
 
     epsilon: float
@@ -280,28 +244,10 @@ def bisect(met: Callable[[float], bool], good: float, bad: float) -> float:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    r"""Return the least delta for which mu-GDP gives (epsilon, delta)-DP.
+    """Return the least delta for which mu-GDP gives (epsilon, delta)-DP: the module's formula.
 
-    .. math::
-        \delta(\epsilon) = \Phi(\mu/2 - \epsilon/\mu) - e^\epsilon \Phi(-\mu/2 - \epsilon/\mu),
-
-    to a relative error of about 1e-11, not rounded to the private side.
-
-    mu: Gaussian DP parameter, 0 to infinity: 1 / noise multiplier for one release; epsilon: 0 to
-    infinity. Result: in [0, 1].
-
-    References
-    ----------
-    B. Balle, Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy", ICML 2018,
-    Theorem 8.
-
-    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022),
-    Corollary 2.13.
-
-    Examples
-    --------
-    >>> round(gaussian_delta(1.0, 1.0), 6)
-    0.126937
+    mu and epsilon are 0 to infinity. The relative error is about 1e-11, not rounded to the private
+    side.
     """
     mu, epsilon = _require_mu(mu), require_epsilon(epsilon)
     if mu == 0.0 or math.isinf(epsilon):
@@ -312,19 +258,9 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 def gaussian_epsilon(mu: float, delta: float, **sampler: Any) -> float:
     """Return the least epsilon for which mu-GDP gives (epsilon, delta)-DP, rounded up.
 
-    mu: Gaussian DP parameter, 0 to infinity; delta: 0 <= delta < 1. For delta = 0 the answer is
-    infinite unless mu = 0. sampler: n_values, eta, tau and largest of `SamplerSlack`, whose slack
-    counts where values are noised by a finite-precision sampler. Result: infinite where no epsilon
-    will do.
-
-    References
-    ----------
-    As for `gaussian_delta`, of which it is the inverse.
-
-    Examples
-    --------
-    >>> round(gaussian_epsilon(1.0, 1e-5), 4)
-    4.3772
+    mu is 0 to infinity, 0 <= delta < 1. The answer is infinite where no epsilon will do, as for
+    delta = 0 unless mu = 0. sampler: n_values, eta, tau and largest of `SamplerSlack`, which counts
+    where values are noised by a finite-precision sampler.
     """
     mu, delta = _require_mu(mu), require_delta(delta)
     slack = SamplerSlack.checked(**sampler)
@@ -349,20 +285,9 @@ def gaussian_mu(epsilon: float, delta: float, **sampler: Any) -> float:
     The calibration of Gaussian noise: one release has noise multiplier 1 / mu, and releases with
     mu_i share the budget as long as the sum of mu_i^2 is at most mu^2.
 
-    epsilon: 0 to infinity; infinity gives mu = infinity; delta: 0 <= delta < 1; 0 gives mu = 0,
-    because no Gaussian noise is pure epsilon-DP; sampler: n_values, eta, tau and largest of
-    `SamplerSlack`, whose slack must fit in as well. Result: ``gaussian_epsilon(mu, delta, ...) <=
-    epsilon``. Raises PrivacyParameterError if a parameter is outside its range, or the sampler's
-    slack alone exceeds the budget.
-
-    References
-    ----------
-    As for `gaussian_delta`, of which it is the inverse.
-
-    Examples
-    --------
-    >>> round(gaussian_mu(1.0, 1e-5), 5)
-    0.26805
+    Infinite epsilon gives mu = infinity; delta = 0 gives mu = 0, as no Gaussian noise is pure
+    epsilon-DP. sampler: as for `gaussian_epsilon`, of which it is the inverse; its slack must fit
+    in as well, and raises PrivacyParameterError where it exceeds the budget alone.
     """
     epsilon, delta = require_epsilon(epsilon), require_delta(delta)
     slack = SamplerSlack.checked(**sampler)
@@ -397,13 +322,6 @@ def pure_epsilon_to_mu(epsilon: float) -> float:
 
     :math:`\mu = 2 \Phi^{-1}(e^\epsilon / (1 + e^\epsilon))`: what a pure step costs in a budget
     that is shared in units of mu^2.
-
-    epsilon: 0 to infinity. Raises PrivacyParameterError if epsilon is negative or not a number.
-
-    Examples
-    --------
-    >>> round(pure_epsilon_to_mu(2.0), 3)
-    2.358
     """
     epsilon = require_epsilon(epsilon)
     if epsilon == 0.0 or math.isinf(epsilon):
@@ -420,13 +338,6 @@ def mu_to_pure_epsilon(mu: float) -> float:
 
     :math:`\epsilon = \ln(\Phi(\mu/2) / \Phi(-\mu/2))`, the inverse of `pure_epsilon_to_mu`: what a
     share mu of a Gaussian budget buys for a step with a pure guarantee.
-
-    mu: 0 to infinity. Raises PrivacyParameterError if mu is negative or not a number.
-
-    Examples
-    --------
-    >>> round(mu_to_pure_epsilon(1.0), 4)
-    0.807
     """
     mu = _require_mu(mu)
     if mu == 0.0 or math.isinf(mu):
@@ -441,19 +352,13 @@ def mu_to_pure_epsilon(mu: float) -> float:
 def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
     """Return mu of Gaussian releases with these noise multipliers: sqrt(sum of 1/z^2), exact.
 
-    noise_multipliers: standard deviation over L2 sensitivity of each release; 0 is no noise,
-    infinity no release. Result: Gaussian DP parameter of the composition. Raises
-    PrivacyParameterError if a multiplier is negative or not a number.
-
-    Examples
-    --------
-    >>> compose_gaussian([5.0] * 25)
-    1.0
+    A multiplier of 0 is no noise, one of infinity no release.
     """
     return compose_events(GaussianEvent(z) for z in noise_multipliers)
 
 
 def compose_events(events: Iterable[GaussianEvent]) -> float:
+    """Return mu of the composition of Gaussian events."""
     squares = []
     for event in events:
         if event.noise_multiplier == 0.0:
@@ -484,6 +389,7 @@ def float_up(exact: Fraction) -> float:
 
 
 def delta_up(mu: float, epsilon: float) -> float:
+    """Return `gaussian_delta`, rounded up."""
     return min(1.0, gaussian_delta(mu, epsilon) * (1.0 + 2.0 * MARGIN))
 
 

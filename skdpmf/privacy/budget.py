@@ -126,6 +126,10 @@ class PrivacyBudget:
     0.26805
     >>> [round(part.epsilon, 3) for part in budget.split([0.1, 0.9])]
     [0.285, 0.944]
+    >>> PrivacyBudget.nonprivate().is_private, budget.without_ledger() == budget
+    (False, True)
+    >>> budget.set_params(epsilon=2.0).get_params()["epsilon"]
+    2.0
     """
 
     epsilon: float
@@ -147,11 +151,6 @@ class PrivacyBudget:
         Returns
         -------
         PrivacyBudget
-
-        Examples
-        --------
-        >>> PrivacyBudget.nonprivate().is_private
-        False
         """
         return cls(math.inf, 0.0, unit=unit, neighbors=neighbors)
 
@@ -167,11 +166,6 @@ class PrivacyBudget:
         -------
         dict
             Values by name.
-
-        Examples
-        --------
-        >>> PrivacyBudget(1.0).get_params()["neighbors"]
-        'add-remove'
         """
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -192,11 +186,6 @@ class PrivacyBudget:
         ------
         PrivacyParameterError
             If there is no parameter of that name; then none is set.
-
-        Examples
-        --------
-        >>> PrivacyBudget(1.0).set_params(epsilon=2.0)
-        PrivacyBudget(epsilon=2.0, delta=0.0)
         """
         known = self.get_params()
         for name in params:
@@ -266,11 +255,6 @@ class PrivacyBudget:
         -------
         PrivacyBudget
             With the same epsilon, delta, unit and neighbouring relation.
-
-        Examples
-        --------
-        >>> PrivacyBudget(1.0).without_ledger() == PrivacyBudget(1.0)
-        True
         """
         return replace(self, ledger=None)
 
@@ -401,15 +385,7 @@ class PrivacyBudget:
 
 
 def check_relation(unit: object, neighbors: object) -> None:
-    """Check the privacy unit and the neighbouring relation.
-
-    unit: "user" or "rating"; neighbors: "add-remove" or "replace". Raises PrivacyParameterError if
-    one is neither.
-
-    Examples
-    --------
-    >>> check_relation("user", "replace")
-    """
+    """Raise unless the unit and the neighbouring relation are among `UNITS` and `NEIGHBORS`."""
     for name, value, choices in (("unit", unit, UNITS), ("neighbors", neighbors, NEIGHBORS)):
         if not isinstance(value, str) or value not in choices:
             raise PrivacyParameterError(
@@ -418,16 +394,7 @@ def check_relation(unit: object, neighbors: object) -> None:
 
 
 def check_shares(shares: Sequence[float]) -> list[float]:
-    """Return shares as floats whose sum is not above 1.
-
-    shares: positive, of sum 1 (to 1e-9). Raises PrivacyParameterError if shares are not positive or
-    do not sum to 1.
-
-    Examples
-    --------
-    >>> check_shares([0.25, 0.75])
-    [0.25, 0.75]
-    """
+    """Return positive shares of sum 1 (to 1e-9) as floats whose sum is not above 1; or raise."""
     for share in shares:
         if not as_float(share) > 0.0:
             raise PrivacyParameterError(
@@ -459,14 +426,8 @@ def public_rows(n_rows: int) -> int:
     """Return a number of rows as plans use it: up to the next with two binary digits.
 
     Where the number was declared nothing is to be hidden. Where it was not, a model and its card
-    change with it at 2, 3, 4, 6, 8, 12, ... rows, and not at each single one.
-
-    n_rows: at least 1. Result: from n_rows to less than 1.5 n_rows.
-
-    Examples
-    --------
-    >>> [public_rows(n) for n in (1, 5, 1999, 2000, 6040)]
-    [1, 6, 2048, 2048, 6144]
+    change with it at 2, 3, 4, 6, 8, 12, ... rows, and not at each single one. The result is below
+    1.5 n_rows.
     """
     step = 1 << max(int(n_rows).bit_length() - 2, 0)
     return -(-int(n_rows) // step) * step

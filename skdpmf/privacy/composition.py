@@ -38,30 +38,10 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
     values: at delta, where all that have Gaussian releases state the same one, else at the sum of
     their deltas, where it is never more than the sum of their epsilons. Pure epsilons are added.
 
-    statements: at least one, by a name that says which part it is. Result: a single one is returned
-    as it is. Else releases and notes have the parts' names in front, and assumptions, conditions
-    and what is not covered are those of all parts. Raises PrivacyParameterError if there is nothing
-    to compose, the deltas add up to 1, or units or neighbouring relations differ: epsilons of
-    different neighbours do not add up.
-
-    References
-    ----------
-    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
-
-    Examples
-    --------
-    >>> from skdpmf.privacy import PrivacyBudget, ReleasePlan
-    >>> from skdpmf.privacy.plan import Release
-    >>> parts = PrivacyBudget(1.0, 1e-5).split({"items": 0.1, "factors": 0.9})
-    >>> plans = {
-    ...     name: ReleasePlan.from_shares(part, [Release("sums", "sums", (9,), 1.0)], {"sums": 1.0})
-    ...     for name, part in parts.items()
-    ... }
-    >>> spent = compose_statements({n: PrivacyStatement.from_plan(p) for n, p in plans.items()})
-    >>> 0.99999 < spent.epsilon <= 1.0, spent.delta
-    (True, 1e-05)
-    >>> [release.name for release in spent.releases]
-    ['items: sums', 'factors: sums']
+    statements: at least one, by a name that says which part it is, of one unit and neighbouring
+    relation, as epsilons of different neighbours do not add up. A single one is returned as it is.
+    Else releases and notes have the parts' names in front, and assumptions, conditions and what is
+    not covered are those of all parts.
     """
     statements = dict(statements)
     if not statements:
@@ -112,23 +92,12 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
 
 
 def state_fits(plan: ReleasePlan, n_fits: int, *, seeded: bool = False) -> PrivacyStatement:
-    r"""Return what so many fits spend that were not kept, each by a plan for at most as many items.
+    """Return what so many fits spend that were not kept, each by a plan for at most as many items.
 
     Their noise may differ from the plan's a little, as it follows the number of rows and of items.
     So a fit of Gaussian releases is charged with all of its budget, whose mu no calibration
-    exceeds, and with the sampler's slack of the plan's values. Any other is charged as planned.
-
-    plan: of one fit, for the catalogue or more items; n_fits: number of fits, at least 1; seeded:
-    whether their noise came from a seed. Result: with one release for the Gaussian part of all fits
-    and one for the pure part. Raises PrivacyParameterError if n_fits is not an integer >= 1.
-
-    Examples
-    --------
-    >>> release = Release("sums", "sums", (9,), 1.0)
-    >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), [release], {"sums": 1.0})
-    >>> spent = state_fits(plan, 4)
-    >>> spent.releases[0].count, 2.0 < spent.epsilon < 2.3
-    (4, True)
+    exceeds, and with the sampler's slack of the plan's values. Any other is charged as planned. The
+    statement has one release for the Gaussian part of all fits and one for the pure part.
     """
     releases: list[Release | PureRelease] = []
     pure = pure_total(plan.releases)

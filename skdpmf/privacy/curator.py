@@ -37,16 +37,9 @@ _ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
 class Released:
     """One release that was made, in public terms.
 
-    Attributes
-    ----------
-    slot, index : str, int
-        The planned release, and its number among those of that name.
-    statistic : str
-        Name of the planned release whose statistic it was: the slot's own, or an alternative.
-    shape : tuple of int
-        Shape of the released values.
-    sensitivity, noise_multiplier : float
-        Sensitivity and noise multiplier of the law that was drawn.
+    `slot` is the planned release, `index` its number among those of that name, and `statistic` the
+    name of the planned release whose statistic it was: the slot's own, or an alternative. The last
+    two fields are those of the law that was drawn.
     """
 
     slot: str
@@ -58,27 +51,12 @@ class Released:
 
 
 class Curator:
-    """Releases what a plan says, and nothing else.
+    """Releases what a plan says, and nothing else; refuses a plan that costs more than its budget.
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_users, n_items)
-        The prepared ratings, or those of a block of users.
-    plan : ReleasePlan
-        All that may be released.
-    noise : NoiseSource
-        Draws all noise; in several processes what stands for it, which adds up blocks of users.
-    n_jobs : int or None
-        Threads.
-    features : ndarray, default=None
-        Features of the users, a row for each of them or of their ratings.
-    item_columns : ndarray of shape (n_items, d), default=None
-        Public columns of the items, with d = 0 columns if there is nothing.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the plan costs more than its budget.
+    R (n_users, n_items): the prepared ratings, or those of a block of users; noise: a
+    `NoiseSource`, in several processes what stands for it, which adds up blocks of users; features:
+    of the users, a row for each of them or of their ratings; item_columns (n_items, d): public
+    columns of the items, with d = 0 if there are none.
     """
 
     def __init__(
@@ -157,11 +135,9 @@ class Curator:
     ) -> NDArray[np.float64]:
         """Release a bounded sum in a planned slot.
 
-        name: of the planned release; total: from `skdpmf.privacy.sums`; index: number of the
-        release among those of this name, below the planned count; statistic: name of the planned
-        release whose statistic takes the slot: one of the slot's alternatives, at the slot's noise
-        multiplier. None: the slot's own. Result: the released values. Raises PrivacyParameterError
-        if the plan does not cover it.
+        index: number of the release among those of this name, below the planned count; statistic:
+        name of the planned release whose statistic takes the slot: one of the slot's alternatives,
+        at the slot's noise multiplier. None: the slot's own.
         """
         if not isinstance(total, BoundedSum):
             _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
@@ -175,10 +151,8 @@ class Curator:
     ) -> Iterator[Callable[[int, int], list[tuple[int, slice, Any]]]]:
         """Release a sum that is too large to hold; its noise is for the smaller of two bounds.
 
-        name: of the planned release; total: from `skdpmf.privacy.pair_sensitivity`; index: as for
-        `release`. Result: ``release(start, stop)`` of one of ``total.pieces`` returns matrix,
-        entries and released values of the piece. A block of users does not learn these: None.
-        Raises PrivacyParameterError if the plan does not cover it.
+        The result's ``release(start, stop)`` of one of ``total.pieces`` returns matrix, entries and
+        released values of the piece. A block of users does not learn these: None.
         """
         if not isinstance(total, PairSums):
             _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
@@ -232,9 +206,8 @@ def release_score(
 ) -> float:
     """Release one number of a private search, whose trials no plan counts: they are secret.
 
-    noise (NoiseSource): draws the noise; it refuses an index the second time; slot: the planned
-    score; total: of shape (1,); index: number of the trial; near: unit and neighbouring relation of
-    the search. Raises PrivacyParameterError if the plan does not cover it.
+    noise: refuses an index the second time; slot: the planned score; total: of shape (1,); index:
+    number of the trial; near: unit and neighbouring relation of the search.
     """
     if not isinstance(total, BoundedSum):
         _refuse(slot.name, index, f"was given a {type(total).__name__}", _SUM_IT)

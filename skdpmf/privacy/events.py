@@ -16,16 +16,7 @@ __all__ = ["flatten_events", "from_dp_event", "to_dp_event"]
 
 
 def flatten_events(events: Event | Iterable[Any]) -> tuple[Event, ...]:
-    """Return the events of a possibly nested iterable as one tuple.
-
-    events: `GaussianEvent` and `PureEvent`. Result: in their order. Raises PrivacyParameterError if
-    something is neither an event nor an iterable.
-
-    Examples
-    --------
-    >>> len(flatten_events([GaussianEvent(1.0), (PureEvent(1.0), PureEvent(2.0))]))
-    3
-    """
+    """Return the events of a possibly nested iterable as one tuple, in their order."""
     if isinstance(events, GaussianEvent | PureEvent):
         return (events,)
     if isinstance(events, str) or not isinstance(events, Iterable):
@@ -41,16 +32,8 @@ def to_dp_event(events: Event | Iterable[Any]) -> Any:
 
     Gaussian and Laplace events have one of their own. Any other pure mechanism becomes the
     randomized response of two buckets with its epsilon, which dominates it: what an accountant says
-    of that holds for the mechanism. Events without noise become ``NonPrivateDpEvent``.
-
-    events: `GaussianEvent` and `PureEvent`. Result: one event as such or self-composed; several as
-    ``ComposedDpEvent``; none as ``NoOpDpEvent``. Raises MissingExtraError if dp-accounting is not
-    installed; PrivacyParameterError if something is not an event.
-
-    Examples
-    --------
-    >>> to_dp_event(GaussianEvent(2.0))  # doctest: +SKIP
-    GaussianDpEvent(noise_multiplier=2.0)
+    of that holds for the mechanism. Events without noise become ``NonPrivateDpEvent``, several
+    events a ``ComposedDpEvent``, and none a ``NoOpDpEvent``.
     """
     dp = _dp_event_module()
     converted = [_convert(dp, event) for event in flatten_events(events)]
@@ -60,17 +43,10 @@ def to_dp_event(events: Event | Iterable[Any]) -> Any:
 
 
 def from_dp_event(event: Any) -> tuple[Event, ...]:
-    """Return the events of a `dp_accounting.DpEvent`.
+    """Return the events of a `dp_accounting.DpEvent`; a non-private one is ``GaussianEvent(0.0)``.
 
-    event (dp_accounting.DpEvent): Gaussian, Laplace, randomized response, no-op, non-private, or
-    compositions of them. Result: a non-private event becomes ``GaussianEvent(0.0)``. Raises
-    MissingExtraError if dp-accounting is not installed; PrivacyParameterError if the event is of
-    another kind, such as a sampled one.
-
-    Examples
-    --------
-    >>> from_dp_event(to_dp_event(GaussianEvent(2.0, 3)))  # doctest: +SKIP
-    (GaussianEvent(noise_multiplier=2.0, count=3),)
+    Kinds other than Gaussian, Laplace, randomized response, no-op, non-private and compositions of
+    them, such as sampled ones, are refused.
     """
     return _from_dp_event(_dp_event_module(), event, 1)
 

@@ -39,20 +39,7 @@ _AS_GAUSSIAN = "pure steps charged as Gaussian (an upper bound; tighter with skd
 
 @dataclass(frozen=True)
 class PrivacyLoss:
-    """An (epsilon, delta) guarantee and how it was found.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        The guarantee.
-    method : str
-        The rule of composition, in words.
-
-    Examples
-    --------
-    >>> PrivacyLoss(1.0, 0.0, "sum of pure epsilons").epsilon
-    1.0
-    """
+    """An (epsilon, delta) guarantee, and the rule of composition that found it, in words."""
 
     epsilon: float
     delta: float
@@ -72,22 +59,7 @@ def privacy_loss(
     dominates every mechanism of that epsilon.
 
     The list must be fixed before the data is seen: the best of several bounds is no valid
-    stopping rule for budgets that are chosen adaptively.
-
-    events: `GaussianEvent` and `PureEvent`; delta: 0 <= delta < 1. Exactly one of delta and epsilon
-    is given. epsilon: 0 to infinity. Result: epsilon, delta and the rule that gave them. Raises
-    PrivacyParameterError if not exactly one of delta and epsilon is given, or it is outside its
-    range.
-
-    References
-    ----------
-    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
-
-    Examples
-    --------
-    >>> loss = privacy_loss([GaussianEvent(2.0, count=4)], delta=1e-5)
-    >>> round(loss.epsilon, 4), loss.method
-    (4.3772, 'Gaussian releases, exact')
+    stopping rule for budgets that are chosen adaptively. Exactly one of delta and epsilon is given.
     """
     if (delta is None) == (epsilon is None):
         raise PrivacyParameterError(

@@ -69,14 +69,9 @@ Source: F. McSherry, I. Mironov, "Differentially private recommender systems", K
 4 to 6. Their alpha is hi - lo, without the range of the item means: too small, and exceeded. The
 bounds here are tighter at the right alpha, and need no condition on the damping.
 
-The item covariance of a head of items as a bounded sum, made piece by piece.
-
-Both matrices of `skdpmf.privacy.pair_sensitivity`, Cov = sum w x x' and t Wgt = t sum w e e', in
-one release of two packed triangles. Everything that their bound rests on is done here: ratings are
-clipped to their range, centred by released item means and the user's own damped mean, clipped to
-[-B, B], weighted by the numbers of ratings and truncated to a grid. Proofs: there.
-
-A triangle of 26,744 items has 3 * 10^8 entries: no more than a piece of it is held at a time.
+**The sums.** `PairSums` has Cov and t Wgt of a head of items in one release of two packed
+triangles, and does everything that their bound rests on: it clips, centres, weights and truncates
+to a grid. A triangle of 26,744 items has 3 * 10^8 entries: no more than a piece is held at a time.
 """
 
 from __future__ import annotations
@@ -116,13 +111,7 @@ _BLOCK_ENTRIES = 1 << 21
 
 
 def pair_grid(n_slots: int, clamp: float) -> float:
-    """Return the grid on which sums of all rows' shares of an entry are exact.
-
-    Examples
-    --------
-    >>> pair_grid(6040, 1.0) == 2.0**-40
-    True
-    """
+    """Return the grid on which sums of all rows' shares of an entry are exact."""
     return exact_grid(max(n_slots, 1), max(clamp**2, 1.0), degree=1)
 
 
@@ -154,21 +143,13 @@ def pair_sensitivity(
     relation: unit and neighbouring relation; clamp, damping, weight_scale: B, beta and t; noise
     ("gaussian", "laplace"): Gaussian noise is made for full symmetric matrices in l2, Laplace noise
     for triangles in l1; n_items: size of the head, at most; centred_range: alpha; grid: of
-    `pair_grid`, or coarser. Raises PrivacyParameterError if clamp, centred_range or damping is no
-    number, or extreme.
-
-    Examples
-    --------
-    >>> terms = {"clamp": 1.0, "centred_range": 4.0, "damping": 20.0, "n_items": 3706}
-    >>> terms |= {"weight_scale": 1.0, "noise": "gaussian", "grid": 2.0**-40}
-    >>> round(pair_sensitivity(("rating", "add-remove"), **terms), 4)
-    2.1831
-    >>> round(pair_sensitivity(("user", "replace"), **terms), 4)
-    2.0
+    `pair_grid`, or coarser.
     """
     (unit, neighbors), t, n = relation, weight_scale, n_items
-    B = _positive("clamp", clamp, "pass the bound to which centred ratings are clipped.")
-    alpha = _positive("centred_range", centred_range, "pass the length of centred_interval.")
+    remedy = "pass the bound to which centred ratings are clipped."
+    B = require_number("clamp", clamp, positive=True, remedy=remedy)
+    remedy = "pass the length of centred_interval."
+    alpha = require_number("centred_range", centred_range, positive=True, remedy=remedy)
     remedy = "pass how many fictitious ratings a user's mean gets."
     beta = require_number("damping", damping, positive=False, remedy=remedy)
     if not (1e-50 < B < 1e50 and 1e-50 < alpha < 1e50 and beta < 1e50):
@@ -196,33 +177,14 @@ def pair_sensitivity(
 class PairSums:
     """Both triangles, to be released in pieces by `Curator.release_pieces`.
 
-    Parameters
-    ----------
-    users : Users
-        Ratings in quarter ranges.
-    head : ndarray of shape (h,)
-        Columns, ascending, chosen by released values.
-    means : ndarray of shape (n_items,)
-        Released item means, within `value_range`.
-    value_range : tuple of float
-        Range of ratings; others are clipped to it.
-    clamp, damping, weight_scale : float
-        B, beta and t.
-    noise : {"gaussian", "laplace"}
-        As for `pair_sensitivity`.
-    shared : bool
-        Whether other blocks of users are summed elsewhere: pieces are then cut by public sizes.
-    n_pieces : int
-        Approximate number of pieces.
+    users: with ratings in quarter ranges; head (h,): columns, ascending, chosen by released values;
+    means (n_items,): released item means; value_range: of ratings and means; others are clipped to
+    it; clamp, damping, weight_scale: B, beta and t; noise: as for `pair_sensitivity`; shared:
+    whether other blocks of users are summed elsewhere: pieces are then cut by public sizes;
+    n_pieces: their approximate number.
 
-    Attributes
-    ----------
-    sensitivity, norm, layout, unit, neighbors, n_slots, private
-        Meaning as in `BoundedSum`.
-    shape : tuple of int
-        (2, h (h + 1) / 2).
-    pieces : list of tuple of int
-        First and last row of each piece.
+    It has the attributes of a `BoundedSum`, its shape is (2, h (h + 1) / 2), and ``pieces`` holds
+    the first and last row of each piece.
     """
 
     def __init__(
@@ -336,14 +298,7 @@ def centred_interval(
     Proof: lo <= r_i <= hi and min mu <= mu_i <= max mu.
 
     rating_range: (lo, hi), lo < hi, to which all ratings are clipped; item_means (n_items,): the
-    released mu_i, clamped to it, of all items, rated or not. Result: low, high: in units of
-    ratings, rounded outwards.
-
-    Examples
-    --------
-    >>> low, high = centred_interval((1, 5), np.array([2.0, 3.5, 4.5]))
-    >>> round(low, 9), round(high, 9)
-    (-3.5, 3.0)
+    released mu_i, clamped to it, of all items, rated or not. The ends are rounded outwards.
     """
     lo, hi = rating_range
     # differences of doubles round by half a step; values computed the same way stay within
@@ -365,16 +320,8 @@ def covariance_weights(n_ratings: ArrayLike, noise: str, unit: str) -> NDArray[n
 
     They are a function of c and as private as the ratings.
 
-    n_ratings (n_users,): c >= 0, of distinct items; without any trimming at unit "rating"; noise
-    ("gaussian", "laplace"), unit ("user", "rating"): as for `pair_sensitivity`. Returns (n_users,)
-    float64: rounded down by 2**-50; 0 for users without ratings.
-
-    Examples
-    --------
-    >>> covariance_weights([0, 1, 4], "gaussian", "rating").round(9).tolist()
-    [0.0, 1.0, 0.5]
-    >>> covariance_weights([1, 3], "laplace", "user").round(9).tolist()
-    [1.0, 0.166666667]
+    n_ratings (n_users,): c >= 0, of distinct items; without any trimming at unit "rating". Weights
+    are rounded down by 2**-50, and 0 for users without ratings.
     """
     c = np.asarray(n_ratings, np.float64)
     share = c  # what the l1 norm of the weighted entries is divided by
@@ -398,18 +345,8 @@ def rating_profile(
     The lemma for one rating, relation "add-remove". As it stands, for x = e that does not move, it
     is how far Wgt moves, exactly.
 
-    n_others: c >= 0, number of the user's other ratings; noise: Gaussian for S, of full matrices in
-    l2, Laplace for U, of triangles in l1; clamp: B > 0, to which centred ratings are clipped;
-    centred_range: alpha >= 0, length of `centred_interval`; damping: beta >= 0, of the users'
-    means. Result: of the shape of ``n_others``.
-
-    Examples
-    --------
-    >>> row = {"clamp": 1.0, "centred_range": 4.0, "damping": 20.0}
-    >>> rating_profile([0, 20, 400], "gaussian", **row).round(4)
-    array([1.    , 1.6718, 1.4696])
-    >>> rating_profile([0, 1, 10, 200], "laplace").round(5).tolist()
-    [1.0, 1.5, 1.5, 1.5]
+    n_others: c >= 0; noise: Gaussian for S, of full matrices in l2, Laplace for U, of triangles in
+    l1; clamp, centred_range, damping: B, alpha and beta.
     """
     c, B = np.asarray(n_others, np.float64), clamp
     n = c + 1.0
@@ -419,7 +356,3 @@ def rating_profile(
         return (np.where(c > 0.0, 0.5 * (c * product + B * B), 0.0) + B * B) * _UP
     E = (np.sqrt(c) * product + B * B / (np.sqrt(c) + np.sqrt(n))) / np.sqrt(n)
     return np.sqrt(c * E**2 + B**4 * (2.0 * c + 1.0) / n) * _UP
-
-
-def _positive(name: str, value: Any, remedy: str) -> float:
-    return require_number(name, value, positive=True, remedy=remedy)

@@ -34,40 +34,12 @@ _LARGEST = math.nextafter(math.inf, 0.0)
 class Release:
     """One planned release with Gaussian noise, possibly repeated with fresh statistics.
 
-    Parameters
-    ----------
-    name : str
-        Unique in its plan.
-    statistic : str
-        Statistic that is released, in words.
-    shape : tuple of int
-        Shape of the noised values of one repetition.
-    sensitivity : float
-        L2 sensitivity.
-    noise_multiplier : float, default=0.0
-        Noise standard deviation over sensitivity; 0 is no noise and no privacy.
-    count : int, default=1
-        Times it is released, such as rounds.
-    layout : {"full", "packed"}, default="full"
-        As for `NoiseSource.release`: "packed" holds lower triangles of symmetric matrices on the
-        last axis, the sensitivity is Frobenius' of the full ones.
-    alternatives : tuple of str, default=()
-        Names of planned releases whose statistic may take its place, at its noise multiplier.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    J. Dong, A. Roth, W. Su, "Gaussian differential privacy", JRSS B 84 (2022).
-
-    Examples
-    --------
-    >>> release = Release("counts", "ratings per item", (100,), 10.0, noise_multiplier=2.0, count=4)
-    >>> release.noise_scale, release.mu, release.n_values
-    (20.0, 1.0, 400)
+    The name is unique in its plan, the statistic is in words, the shape that of the noised values
+    of one repetition, and the count says how often it is released. The sensitivity is L2; for
+    layout "packed", lower triangles of symmetric matrices on the last axis, it is Frobenius' of the
+    full ones. The noise multiplier is standard deviation over sensitivity; 0 is no noise and no
+    privacy. Alternatives are names of planned releases whose statistic may take the release's
+    place, at its noise multiplier.
     """
 
     name: str
@@ -128,46 +100,10 @@ class Release:
 class PureRelease:
     """One planned release with a pure epsilon: Laplace noise, or a draw from a posterior.
 
-    For ``mechanism="laplace"`` and ``norm="l1"`` the noise follows from epsilon; see
-    `noise_multiplier`.
-
-    Parameters
-    ----------
-    name : str
-        Unique in its plan.
-    statistic : str
-        Statistic that is released, in words.
-    shape : tuple of int
-        Shape of the values of one repetition.
-    epsilon : float
-        Pure epsilon of one repetition, 0 to infinity; infinity is no privacy.
-    mechanism : str
-        Its name, such as "posterior sample" or "laplace".
-    sensitivity : float
-        Bound on what one unit of privacy contributes, from which epsilon follows.
-    norm : str
-        Quantity that the sensitivity bounds, in words, such as "l1" or "loss of a user".
-    count : int, default=1
-        Times it is released. Each spends epsilon, also if only their mean is published.
-    alternatives : tuple of str, default=()
-        As for `Release`.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If a parameter is outside its range.
-
-    Examples
-    --------
-    >>> draw = PureRelease(
-    ...     "draw", "item factors", (100, 8), 2.0, "posterior sample", 5000.0, "loss of a user"
-    ... )
-    >>> plan = ReleasePlan(PrivacyBudget(2.0), (draw,))
-    >>> plan.epsilon, plan.delta, plan.mu
-    (2.0, 0.0, 0.0)
-    >>> noise = PureRelease("sums", "item sums", (100,), 0.5, "laplace", 10.0, "l1", count=2)
-    >>> round(noise.noise_multiplier, 9), round(noise.noise_scale, 9), noise.n_values
-    (2.0, 20.0, 200)
+    Epsilon is that of one repetition, infinite without privacy; each spends it, also if only their
+    mean is published. The sensitivity bounds what one unit of privacy contributes, and the norm
+    says in words in which quantity, such as "l1" or "loss of a user". For mechanism "laplace" and
+    norm "l1" the noise follows from epsilon; see `noise_multiplier`. The rest is as for `Release`.
     """
 
     name: str
@@ -256,7 +192,6 @@ class ReleasePlan:
         Public remarks.
     eta, tau : float
         Proven accuracy of the sampler, as for `SamplerSlack`.
-
     condition : str, default=""
         Conditions of the guarantee that no code checks, in words that follow "CONDITIONAL
         on"; empty for an unconditional one.
@@ -272,12 +207,12 @@ class ReleasePlan:
 
     Examples
     --------
-    >>> counts = Release("counts", "ratings per item", (100,), 10.0)
-    >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), [counts], {"counts": 1.0})
-    >>> round(plan.releases[0].noise_multiplier, 4)
-    3.7306
-    >>> 0.999 < plan.epsilon <= 1.0
-    True
+    >>> releases = [Release("a", "sums", (9,), 1.0), Release("b", "Grams", (9,), 2.0, count=4)]
+    >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), releases, {"a": 0.2, "b": 0.8})
+    >>> round(plan.releases[0].noise_multiplier, 4), 0.999 < plan.epsilon <= 1.0
+    (8.3419, True)
+    >>> [round(plan.share(release), 9) for release in plan.releases]
+    [0.2, 0.8]
     """
 
     budget: PrivacyBudget
@@ -351,13 +286,6 @@ class ReleasePlan:
         PrivacyParameterError
             If the budget is invalid, or has delta = 0 for Gaussian noise, the sampler's slack alone
             exceeds it, names and shares do not match, or kinds are mixed.
-
-        Examples
-        --------
-        >>> releases = [Release("a", "sums", (9,), 1.0), Release("b", "Grams", (9,), 2.0, count=4)]
-        >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), releases, {"a": 0.2, "b": 0.8})
-        >>> [round(plan.share(release), 9) for release in plan.releases]
-        [0.2, 0.8]
         """
         releases = tuple(releases)
         budget.validate()
@@ -465,18 +393,14 @@ class ReleasePlan:
         ------
         ValueError
             If the plan has no such release.
-
-        Examples
-        --------
-        >>> plan = ReleasePlan(PrivacyBudget(9.0, 1e-5), (Release("a", "sums", (1,), 1.0, 1.0),))
-        >>> plan.share(plan.releases[0])
-        1.0
         """
+        return self._shares()[self.releases.index(release)]
+
+    def _shares(self) -> list[float]:
+        # words decide nothing: what is imported here and below is no part of the core
         from skdpmf.privacy.text import release_shares
 
-        pure = pure_total(self.releases)
-        shares = release_shares(self.releases, self.epsilon, self.mu, pure)
-        return shares[self.releases.index(release)]
+        return release_shares(self.releases, self.epsilon, self.mu, pure_total(self.releases))
 
     def _repr_html_(self) -> str:
         from skdpmf.privacy.text import folded
@@ -492,22 +416,12 @@ class ReleasePlan:
         return f"{len(self.releases)} planned releases, {self.budget!r}"
 
     def __str__(self) -> str:
-        # words decide nothing: what is imported here is no part of the core
-        from skdpmf.privacy.text import (
-            guarantee_lines,
-            list_lines,
-            release_shares,
-            table_lines,
-        )
+        from skdpmf.privacy.text import guarantee_lines, list_lines, table_lines
 
-        pure = pure_total(self.releases)
-        lines = ["Planned releases", ""]
-        total = self.epsilon, self.delta, self.mu, pure, self.condition
-        lines += guarantee_lines(*total, local=self.local)
-        shares = release_shares(self.releases, self.epsilon, self.mu, pure)
-        lines += ["", *table_lines(self.releases, shares)]
-        lines += list_lines("Notes", self.notes)
-        return "\n".join(lines)
+        total = self.epsilon, self.delta, self.mu, pure_total(self.releases), self.condition
+        lines = ["Planned releases", "", *guarantee_lines(*total, local=self.local)]
+        lines += ["", *table_lines(self.releases, self._shares())]
+        return "\n".join([*lines, *list_lines("Notes", self.notes)])
 
 
 def _most_values(releases: tuple[Release, ...]) -> int:
@@ -520,16 +434,7 @@ def _most_values(releases: tuple[Release, ...]) -> int:
 
 
 def pure_total(releases: Iterable[Release | PureRelease]) -> float:
-    """Return the sum of the pure releases' epsilons, rounded up.
-
-    releases: Gaussian ones count nothing. Result: 0 if there are none.
-
-    Examples
-    --------
-    >>> draw = PureRelease("x", "V", (3,), 0.5, "posterior sample", 1.0, "loss", count=4)
-    >>> pure_total([draw, Release("a", "sums", (1,), 1.0)])
-    2.0
-    """
+    """Return the sum of the pure releases' epsilons, rounded up; Gaussian ones count nothing."""
     return sum_pure([release.event for release in releases if isinstance(release, PureRelease)])
 
 

@@ -42,39 +42,18 @@ __all__ = [
 class ReleaseRecord(ReleaseTerms):
     """One release as it was made: what went in, what was declared and what came out.
 
-    The statistic is exact, hence as private as the data: a record stays with the curator.
-
-    Attributes
-    ----------
-    name, index : str, int
-        The release's name and its number among those of that name (the round, say).
-    shape : tuple of int
-        Shape of the statistic.
-    sensitivity : float
-        The declared L2 sensitivity (of the full symmetric matrix for layout "packed"), for Laplace
-        noise l1.
-    noise_multiplier : float
-        Declared standard deviation, or scale of Laplace noise, over sensitivity.
-    noise_scale : float
-        Values that were drawn for it (for a diagonal entry with layout "packed").
-    layout : {"full", "packed"}
-        See `NoiseSource.release`.
-    noise : {"gaussian", "laplace"}
-        See `NoiseSource.release`.
-    statistic : ndarray of float64
-        The exact statistic before rounding and noise.
-    output : ndarray of float64
-        The released values; 0 where a release in blocks left places out.
+    The statistic is exact, before rounding and noise, hence as private as the data: a record stays
+    with the curator. The output is 0 where a release in blocks left places out.
     """
 
     statistic: NDArray[np.float64] = field(repr=False)
     output: NDArray[np.float64] = field(repr=False)
 
     def distance(self, other: ReleaseRecord) -> float:
-        """Return the distance of two records' statistics, in the norm of the sensitivity.
+        """Return the distance to the same release on neighbouring data, in the sensitivity's norm.
 
-        other: the same release on neighbouring data. Result: l1 distance for Laplace noise,
-        Frobenius distance of the full matrices for layout "packed", else Euclidean.
+        It is l1 for Laplace noise, Frobenius' of the full matrices for layout "packed", else
+        Euclidean.
         """
         difference = self.statistic - other.statistic
         if self.noise == "laplace":
@@ -89,18 +68,10 @@ class ReleaseRecord(ReleaseTerms):
 class ReportRecord:
     """The devices' inputs of one call of a randomiser, and its reports.
 
-    Attributes
-    ----------
-    mechanism : str
-        As in the plan.
-    randomiser : object
-        Randomizer, one of `skdpmf.mechanisms.device_reports.randomizers`.
-    keys : ndarray of shape (n_devices, 8), uint32
-        Keys of the reports, which follow from them and the inputs.
-    inputs : ndarray or csr_array of shape (n_devices, n_values)
-        Exact values, as they are when the drawing begins.
-    output : ndarray
-        The reports, or their sum where only that is used.
+    The mechanism's name is that of the plan, and the randomiser one of
+    `skdpmf.mechanisms.device_reports.randomizers`. The reports follow from the keys (n_devices, 8)
+    and the inputs (n_devices, n_values), dense or CSR: the exact values, as they are when the
+    drawing begins. The output is the reports, or their sum where only that is used.
     """
 
     mechanism: str
@@ -114,22 +85,9 @@ class ReportRecord:
 class DrawRecord:
     """The density of a released draw, in the notation of its guarantee in `posterior_draw`.
 
-    Attributes
-    ----------
-    name, index : str, int
-        As for `ReleaseRecord`.
-    targets : csr_array of shape (n_users, n_items)
-        e_ij.
-    weights : ndarray of shape (n_users,)
-        w_i.
-    inverse_temperature : float
-        a.
-    clip : float
-        h + kappa: predictions are clipped to it.
-    stds : tuple of float
-        Prior standard deviations of users' factors, items' factors and item biases (0: none).
-    output : tuple of ndarray
-        Item biases and factors that were drawn.
+    targets (n_users, n_items): e_ij; weights (n_users,): w_i; inverse_temperature: a; clip:
+    h + kappa, to which predictions are clipped; stds: prior standard deviations of users' factors,
+    items' factors and item biases (0: none); output: item biases and factors that were drawn.
     """
 
     name: str
@@ -145,22 +103,9 @@ class DrawRecord:
 class Recording(list[ReleaseRecord]):
     """The releases of a `record_releases` block, in the order in which they were made.
 
-    It also knows the keys that were made in the block, for replay only: they are neither shown nor
-    pickled nor copied.
-
-    Parameters
-    ----------
-    records : iterable of ReleaseRecord, default=()
-        Releases to start with.
-
-    Attributes
-    ----------
-    reports : list of ReportRecord
-        Reports of devices, in the order of the calls.
-    draws : list of DrawRecord
-        Draws from a posterior.
-    alter : callable
-        Function from exact and drawn values to those that an audit leaves in place of these.
+    `reports` and `draws` hold the other two kinds of records. `alter` is a function from exact and
+    drawn values to those that an audit leaves in place of these. A recording also knows the keys
+    that were made in the block, for replay only: they are neither shown nor pickled nor copied.
     """
 
     def __init__(self, records: Iterable[ReleaseRecord] = ()) -> None:
@@ -227,24 +172,7 @@ class Recorder:
 
 
 class RecordingNoise(NoiseSource):
-    """A noise source that notes what it releases; with a recording to replay it draws nothing.
-
-    Parameters
-    ----------
-    key : bytes of length 32
-        As for `NoiseSource`.
-    recorder : Recorder
-        Recorder of a `record_releases` block.
-
-    Examples
-    --------
-    >>> terms = {"name": "sums", "sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 50.0}
-    >>> recorder = Recorder(None)
-    >>> y = RecordingNoise(bytes(32), recorder).release([3.0, 5.0], **terms)
-    >>> again = RecordingNoise(bytes(32), Recorder(recorder.recording))
-    >>> bool((again.release([9.0, 9.0], **terms) == y).all())
-    True
-    """
+    """A noise source that notes what it releases; with a recording to replay it draws nothing."""
 
     def __init__(self, key: bytes, recorder: Recorder) -> None:
         super().__init__(key)
@@ -323,19 +251,8 @@ def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[R
     sensitivity (method: "Re:cord-play", arXiv 2602.17454).
 
     For the curator: records hold exact statistics. The block sees releases made in its own
-    context (its thread); of nested blocks the innermost records.
-
-    replay: usually a `Recording`. Default: nothing is replayed. Result: a list of `ReleaseRecord`,
-    filled as releases are made. Raises PrivacyParameterError when a release inside the block has no
-    recorded output of its shape.
-
-    Examples
-    --------
-    >>> from skdpmf import DPItemMeans, PrivacyBudget
-    >>> with record_releases() as records:
-    ...     model = DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit([[5.0, 1.0], [4.0, 2.0]])
-    >>> records[1].name, records[1].statistic.round(2).tolist()
-    ('item counts', [1.41, 1.41, 0.2])
+    context (its thread); of nested blocks the innermost records. The list is filled as releases are
+    made; one without a recorded output of its shape is refused.
     """
     recorder = Recorder(replay)
     token = _ACTIVE.set(recorder)
@@ -352,12 +269,7 @@ def recorded_reports(
     inputs: Any,
     output: NDArray[Any],
 ) -> NDArray[Any]:
-    """Return the reports, or the replayed ones, and note what went into them.
-
-    mechanism: as for `ReportRecord`, like the following; randomiser: what randomises; keys
-    (n_devices, 8) uint32: of the devices; inputs (ndarray or csr_array): exact values; output: the
-    reports.
-    """
+    """Return the reports, or the replayed ones, and note what went into them."""
     recorder = active_recorder()
     if recorder is None:
         return output
@@ -365,9 +277,6 @@ def recorded_reports(
 
 
 def recorded_draw(**terms: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a draw, or the replayed one, and note the density that it comes from.
-
-    **terms: of `DrawRecord`, ``output`` among them. Result: item biases and factors: what leaves.
-    """
+    """Return the draw that a `DrawRecord` of these terms has as output, or the replayed one."""
     recorder, record = active_recorder(), DrawRecord(**terms)
     return record.output if recorder is None else recorder.draw(record)

@@ -9,7 +9,7 @@ user. So the L2 sensitivity, the largest distance of S on neighbours, is
   <x, x'> >= 0 always, up to 2 sup |x| elsewhere, and neither for some joint vectors.
 
 Weights: user j gives the *distinct* item i the weight w_ij >= 0, and for every user
-sum_i w_ij^2 <= ``weight_budget``. Merge duplicate (user, item) pairs before weighting:
+sum_i w_ij^2 <= ``weight_budget``, called beta. Merge duplicate (user, item) pairs before weighting:
 contributions to one item add up linearly, and no bound on the weights' squares would hold.
 
 Bounds on ratings, norms and weights must be public and enforced by clipping, never read off the
@@ -46,15 +46,7 @@ def count_sensitivity(
 
     Proof: x = (w_i)_i has norm at most sqrt(beta); all entries are >= 0, so <x, x'> >= 0. Attained
     by users with disjoint items. Plain counts of at most tau items a user have beta = tau; the
-    number of non-empty users has beta = 1.
-
-    weight_budget: beta, bound on sum_i w_ij^2 of a user. Result: L2 sensitivity of the vector over
-    items, in units of the weights.
-
-    Examples
-    --------
-    >>> count_sensitivity(100)
-    10.0
+    number of non-empty users has beta = 1. weight_budget: beta.
     """
     beta = _check(unit, neighbors, weight_budget=weight_budget)[0]
     return math.sqrt(beta * _factor(neighbors, 2.0))
@@ -67,14 +59,7 @@ def sum_sensitivity(
 
     Also a sum of vectors clipped to norm Y (beta = 1). Proof:
     |x|^2 = sum_i w_i^2 y_i^2 <= beta Y^2, attained with |y| = Y; the other user has y' = -y.
-
-    weight_budget: beta, bound on sum_i w_ij^2 of a user; max_value: Y, bound on abs(y_ij). Result:
-    L2 sensitivity of the vector over items, in units of w y.
-
-    Examples
-    --------
-    >>> sum_sensitivity(1.0, 2.0, neighbors="replace")
-    4.0
+    weight_budget: beta; max_value: Y, bound on abs(y_ij).
     """
     beta, Y = _check(unit, neighbors, weight_budget=weight_budget, max_value=max_value)
     return Y * math.sqrt(beta) * _factor(neighbors, 2.0)
@@ -89,14 +74,7 @@ def gram_sensitivity(
     ``layout="packed"``. Proof: |x|^2 = sum_i w_i^2 |u|^4 <= beta G^4; and
     <x, x'> = sum_i w_i w'_i <u, u'>^2 >= 0. Attained by |u| = G, for replace with disjoint items.
     Also one sum of u u^T of clipped vectors (beta = 1), with or without its diagonal.
-
-    weight_budget: beta, bound on sum_i w_ij^2 of a user; max_norm: G, bound on the norm of user
-    vectors u_j. Result: L2 (Frobenius) sensitivity, in units of w u^2.
-
-    Examples
-    --------
-    >>> gram_sensitivity(4.0, 0.5)
-    0.5
+    weight_budget: beta; max_norm: G, bound on the norm of user vectors u_j.
     """
     beta, G = _check(unit, neighbors, weight_budget=weight_budget, max_norm=max_norm)
     return G * G * math.sqrt(beta * _factor(neighbors, 2.0))
@@ -113,16 +91,8 @@ def rhs_sensitivity(
     r"""Right-hand sides b_i = sum_j w_ij y_ij u_j: :math:`GY\sqrt\beta`, replace twice that.
 
     Proof: |x|^2 = sum_i w_i^2 y_i^2 |u|^2 <= beta Y^2 G^2, attained at the bounds; the other
-    user has y' = -y.
-
-    weight_budget: beta, bound on sum_i w_ij^2 of a user; max_norm: G, bound on the norm of user
-    vectors u_j; max_value: Y, bound on abs(y_ij). Result: L2 sensitivity of all items' vectors
-    stacked, in units of w y u.
-
-    Examples
-    --------
-    >>> rhs_sensitivity(4.0, 0.5, 2.0)
-    2.0
+    user has y' = -y. weight_budget: beta; max_norm: G, bound on the norm of user vectors u_j;
+    max_value: Y, bound on abs(y_ij).
     """
     beta, G, Y = _check(
         unit, neighbors, weight_budget=weight_budget, max_norm=max_norm, max_value=max_value
@@ -156,17 +126,9 @@ def item_mean_sensitivity(
     P^2 / kappa^2 the users have e = kappa C and -kappa C, the rest of their weights is on items of
     their own with e = 0.
 
-    count_scale: s > 0, weight of the counts against the sums; weight_budget: beta, bound on sum_i
-    w_ij^2 of a user; 1 for w = 1 / sqrt(number of the user's ratings); max_ratio: kappa > 0, public
-    bound on abs(e_i) / C; matters for replace only, if at least 1 / sqrt(beta). Result: L2
-    sensitivity of the joint vector of 2 n_items entries.
-
-    Examples
-    --------
-    >>> round(item_mean_sensitivity(0.3), 6)
-    1.044031
-    >>> item_mean_sensitivity(0.5, max_ratio=1.0, neighbors="replace")
-    2.0
+    count_scale: s > 0, weight of the counts against the sums; weight_budget: beta, 1 for
+    w = 1 / sqrt(number of the user's ratings); max_ratio: kappa > 0, which is public and matters
+    for replace only, if at least 1 / sqrt(beta).
     """
     s, beta = _check(unit, neighbors, count_scale=count_scale, weight_budget=weight_budget)
     kappa = math.inf if max_ratio == math.inf else _require_positive("max_ratio", max_ratio)
@@ -196,20 +158,12 @@ def item_statistics_sensitivity(
     with c = 1, and a cell that is emptied with one that is filled as one user for another. Of
     a user, the counts have norm s and the sums at most 1, in both norms; l1 distances are at most
     the sum of the norms, attained on disjoint items. For l2 and replace see
-    `skdpmf.privacy.sensitivity.item_mean_sensitivity` with max_ratio = 1: 2 is attained by v = 1
-    against v = -1 on the same items. Sums that are clipped as a vector, or centred by user, may
-    need more: that function has the value.
+    `item_mean_sensitivity` with max_ratio = 1: 2 is attained by v = 1 against v = -1 on the same
+    items. Sums that are clipped as a vector, or centred by user, may need more: that function has
+    the value.
 
-    count_scale: s > 0, weight of the counts against the sums; norm ("l1", "l2"): norm of the
-    change: "l1" for Laplace noise, "l2" for Gaussian noise. Result: sensitivity of the joint vector
-    of 2 n_items entries.
-
-    Examples
-    --------
-    >>> round(item_statistics_sensitivity(0.5, unit="rating"), 6)
-    1.118034
-    >>> item_statistics_sensitivity(0.5, norm="l1", neighbors="replace")
-    3.0
+    count_scale: s > 0, weight of the counts against the sums; norm of the change: "l1" for Laplace
+    noise, "l2" for Gaussian noise.
     """
     s = _require_positive("count_scale", count_scale)
     if norm not in ("l1", "l2"):

@@ -32,7 +32,6 @@ from skdpmf.privacy.text import (
 )
 
 __all__ = [
-    "EVENT_ASSUMPTIONS",
     "LOCAL_ASSUMPTIONS",
     "NOT_COVERED",
     "PERSONAL_ASSUMPTION",
@@ -41,8 +40,6 @@ __all__ = [
     "STANDARD_ASSUMPTIONS",
     "UNDECLARED",
     "PrivacyStatement",
-    "Release",
-    "ReleasePlan",
     "as_made",
 ]
 
@@ -60,9 +57,8 @@ STANDARD_ASSUMPTIONS = (
     "The items (columns) and the number of user slots (rows) were declared beforehand and are "
     "public; every item got noise in every release, rated or not.",
     *_COMMON,
-    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be distinguished from true "
-    "randomness. The distance of the sampler's law from the ideal Gaussian is bounded, and epsilon "
-    "and delta include it.",
+    f"{_RANDOM_BITS} The distance of the sampler's law from the ideal Gaussian is bounded, and "
+    "epsilon and delta include it.",
 )
 PURE_ASSUMPTIONS = (
     "The items (columns) and the number of user slots (rows) were declared beforehand and are "
@@ -171,6 +167,8 @@ class PrivacyStatement:
     >>> statement = PrivacyStatement.from_plan(plan)
     >>> statement == PrivacyStatement.from_json(statement.to_json())
     True
+    >>> statement == PrivacyStatement.from_dict(statement.to_dict())
+    True
     """
 
     epsilon: float
@@ -238,20 +236,14 @@ class PrivacyStatement:
         Returns
         -------
         PrivacyStatement
-
-        Examples
-        --------
-        >>> plan = ReleasePlan(PrivacyBudget.nonprivate(), (Release("a", "sums", (1,), 1.0),))
-        >>> PrivacyStatement.from_plan(plan).epsilon
-        inf
         """
-        first = (SEEDED_ASSUMPTION,) if seeded else ()
-        if personal:
-            first = (*first, PERSONAL_ASSUMPTION)
-        pure = bool(plan.releases) and all(isinstance(r, PureRelease) for r in plan.releases)
-        standard: tuple[str, ...] = PURE_ASSUMPTIONS if pure else STANDARD_ASSUMPTIONS
+        first = [SEEDED_ASSUMPTION] if seeded else []
+        first += [PERSONAL_ASSUMPTION] if personal else []
+        standard: tuple[str, ...] = STANDARD_ASSUMPTIONS
         if plan.local:
             standard = LOCAL_ASSUMPTIONS
+        elif plan.releases and not plan.gaussian:
+            standard = PURE_ASSUMPTIONS
         return cls(
             epsilon=plan.epsilon,
             delta=plan.delta,
@@ -387,8 +379,7 @@ class PrivacyStatement:
         """Return the statement of releases that `dp_accounting.DpEvent` objects describe.
 
         For what another library has released from the same data: `compose_statements` puts it
-        together with this package's fits. An event holds neither what its neighbours are nor which
-        delta is meant, so that both are asked for.
+        together with this package's fits. Events hold neither their neighbours nor a delta.
 
         Parameters
         ----------
@@ -456,11 +447,6 @@ class PrivacyStatement:
         -------
         dict
             Fields by name.
-
-        Examples
-        --------
-        >>> PrivacyStatement(0.5, 0.0, "user", "add-remove", ()).to_dict()["epsilon"]
-        0.5
         """
         releases = [_release_to_dict(release) for release in self.releases]
         return plain_values({**asdict(self), "releases": releases})
@@ -482,12 +468,6 @@ class PrivacyStatement:
         ------
         PrivacyParameterError
             If a field is missing, unknown or invalid.
-
-        Examples
-        --------
-        >>> statement = PrivacyStatement(0.5, 0.0, "user", "add-remove", ())
-        >>> PrivacyStatement.from_dict(statement.to_dict()) == statement
-        True
         """
         if not isinstance(plain, Mapping):
             raise PrivacyParameterError(
@@ -516,11 +496,6 @@ class PrivacyStatement:
         -------
         str
             JSON object.
-
-        Examples
-        --------
-        >>> '"unit": "user"' in PrivacyStatement(0.5, 0.0, "user", "add-remove", ()).to_json()
-        True
         """
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
@@ -541,12 +516,6 @@ class PrivacyStatement:
         ------
         PrivacyParameterError
             If a field is missing, unknown or invalid.
-
-        Examples
-        --------
-        >>> statement = PrivacyStatement(0.5, 0.0, "user", "add-remove", ())
-        >>> PrivacyStatement.from_json(statement.to_json()) == statement
-        True
         """
         return cls.from_dict(load_json(text))
 
@@ -687,7 +656,7 @@ def _release_of(event: Event, name: str) -> Release | PureRelease:
     statistic = "as its event says, in units of its sensitivity"
     if isinstance(event, GaussianEvent):
         return Release(name, statistic, (), 1.0, event.noise_multiplier, event.count)
-    terms = (event.epsilon, event.mechanism, 1.0, "not stated", event.count)
+    terms = event.epsilon, event.mechanism, 1.0, "not stated", event.count
     return PureRelease(name, statistic, (), *terms)
 
 
@@ -724,24 +693,23 @@ def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
     release that was planned and not made counts as if it were.
     """
     kinds = {release.name: release for release in plan.releases}
-    made: dict[tuple[str, str], list[Released]] = {}
+    made: dict[str, dict[str, list[Released]]] = {}
     for one in record:
-        made.setdefault((one.slot, one.statistic), []).append(one)
+        made.setdefault(one.slot, {}).setdefault(one.statistic, []).append(one)
     releases: list[Release | PureRelease] = []
     for slot in plan.releases:
-        own = {kind: drawn for (name, kind), drawn in made.items() if name == slot.name}
+        own = made.get(slot.name, {})
         left = slot.count - sum(map(len, own.values()))
         for statistic, drawn in own.items():
             kind = kinds[statistic]
             changes: dict[str, Any] = {
+                "name": slot.name if statistic == slot.name else f"{slot.name}: {statistic}",
                 "statistic": kind.statistic,
                 "shape": drawn[0].shape,
                 "sensitivity": drawn[0].sensitivity,
                 "count": len(drawn) + left,
                 "alternatives": (),
             }
-            if statistic != slot.name:
-                changes["name"] = f"{slot.name}: {statistic}"
             if isinstance(slot, Release):
                 changes["layout"] = kind.layout
             releases.append(replace(slot, **changes))

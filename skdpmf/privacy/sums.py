@@ -65,25 +65,10 @@ _MADE_HERE = object()
 class BoundedSum:
     """A sum over users that one unit of privacy changes by at most `sensitivity`.
 
-    Only the functions of this module make one.
-
-    Attributes
-    ----------
-    private_values : ndarray
-        The exact sum, for the curator alone.
-    sensitivity : float
-        Largest distance on neighbouring data, in `norm`; of the full symmetric matrices for layout
-        "packed".
-    norm : {"l2", "l1"}
-        Norm of the distance.
-    layout : {"full", "packed"}
-        As for `NoiseSource.release`.
-    unit, neighbors : str
-        Neighbouring relation, as for `PrivacyBudget`.
-    n_slots : int
-        Contributions that a value can have.
-    private : bool
-        Whether contributions were clipped; False in a fit without privacy.
+    Only the functions of this module make one. `private_values` is the exact sum, for the curator
+    alone. `sensitivity` is the largest distance on neighbouring data (`unit`, `neighbors`) in
+    `norm`, "l2" or "l1"; of the full symmetric matrices for `layout` "packed". A value has at most
+    `n_slots` contributions, which were clipped unless `private` is False: a fit without privacy.
     """
 
     private_values: NDArray[np.float64] = field(repr=False)
@@ -121,11 +106,6 @@ def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
     """Return factors that bring vectors of these norms into a ball; 0 for one that is not finite.
 
     Vectors that are inside by a sixteenth of a hair stay as they are; others end a hair inside.
-
-    Examples
-    --------
-    >>> shrink_to_ball(np.array([0.5, 2.0, np.inf]), 1.0).round(6).tolist()
-    [1.0, 0.5, 0.0]
     """
     norm, radius = np.asarray(norm, np.float64), np.asarray(radius, np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -159,10 +139,10 @@ def item_scalars(
     - replace for t >= 0 (``signed=False``, enforced): q cancels where both users have ratings, and
       <t, t'> >= 0: max(sqrt(2) s, sqrt(s^2 + q^2)), in l1 max(2 s, s + q).
 
-    users: of whose ratings `terms` are; terms: t_ij, aligned with the ratings; clip: C, in the
-    norm; grid: power of two; scale, presence: s > 0 and q >= 0; signed: whether terms may be
-    negative; norm ("l2", "l1"): for Gaussian or Laplace noise; influence (n_users,): f_i, times all
-    of x_i. Result: of shape (n_items,), or (n_items + 1,) with a presence.
+    terms: t_ij, aligned with the ratings; clip: C, in the norm; grid: power of two; scale,
+    presence: s > 0 and q >= 0; signed: whether terms may be negative; norm: "l2" or "l1";
+    influence (n_users,): f_i, times all of x_i. Result: of shape (n_items,), or (n_items + 1,) with
+    a presence.
     """
     rows, t = reveal(users), _values_of(terms)
     t = t if signed else np.maximum(t, 0.0)
@@ -205,8 +185,8 @@ def user_scalars(
     - unit "rating", for q = 0: a rating that comes or goes changes the value of its user, between
       any two values: 2 C. One that is exchanged for any other changes those of two users: 4 C.
 
-    users: the users; values: v_i; clip: C; grid: power of two; presence: q >= 0; norm ("l2", "l1"):
-    for Gaussian or Laplace noise. Result: of shape (2,), or (1,) without a presence.
+    values: v_i; clip: C; grid: power of two; presence: q >= 0; norm: "l2" or "l1". Result: of shape
+    (2,), or (1,) without a presence.
     """
     rows, values_of = reveal(users), _values_of(values)
     some = rows.n_ratings > 0
@@ -242,9 +222,8 @@ def rating_sums(
     place (``by_item`` False) these bounds hold too, as adding up places shortens no l1 distance and
     the counts cancel there.
 
-    users: of unit "rating"; scale: s > 0; grid: power of two; largest: Y; None: counts alone;
-    by_item: whether sums are by item, or over all ratings; norm ("l2", "l1"): for Gaussian or
-    Laplace noise. Result: of shape (2, n_items), (2,), or (n_items,) for counts alone.
+    users: of unit "rating"; scale: s > 0; grid: power of two; largest: Y; None: counts alone; norm:
+    "l2" or "l1". Result: of shape (2, n_items), (2,), or (n_items,) for counts alone.
     """
     rows, s = reveal(users), float(scale)
     places = rows.indices if by_item else np.zeros(rows.nnz, np.intp)
@@ -284,10 +263,9 @@ def item_vectors(
     x_i = (c_i t_ij u_i)_j, all items stacked, has norm c_i \|t_i\| \|u_i\| <= C: add-remove C,
     replace 2 C.
 
-    users: of whose ratings `terms` are; terms: t_ij, aligned with the ratings; factors: u_i, of
-    shape (n_users, k); clip: C; grid: power of two, for products; influence (n_users,): f_i.
-    Returns sums: of shape (n_items, k); clipped: c_i, 0 for users without ratings: weights for the
-    `gram` that belongs to it.
+    terms: t_ij, aligned with the ratings; factors (n_users, k): u_i; clip: C; grid: power of two,
+    for products; influence (n_users,): f_i. Returns sums: of shape (n_items, k); clipped: c_i, 0
+    for users without ratings: weights for the `gram` that belongs to it.
     """
     rows, t, U = reveal(users), _values_of(terms), _values_of(factors)
     factor = np.ones(rows.n_users)
@@ -321,11 +299,10 @@ def item_grams(
     Add-remove: B (Frobenius) and C; replace: sqrt(2) B, as
     <w u u', v y y'> = w v (u . y)^2 >= 0, and 2 C.
 
-    users: of whose ratings weights and residuals are; weights, residuals: w_ij and e_ij, aligned
-    with the ratings; factors: u_i, of shape (n_users, k), or with `of_ratings` u_ij in its place,
-    of shape (n_ratings, k): the norms are then sqrt(sum_j w_ij^2 \|u_ij\|^4) and sqrt(sum_j w_ij^2
-    e_ij^2 \|u_ij\|^2), and each item's term is bounded as before; gram_clip, clip: B and C; grid:
-    power of two, for products; of_ratings: see `factors`. Result: grams, vectors: of shapes
+    weights, residuals: w_ij and e_ij, aligned with the ratings; factors (n_users, k): u_i, or with
+    `of_ratings` (n_ratings, k): u_ij in its place: the norms are then
+    sqrt(sum_j w_ij^2 \|u_ij\|^4) and sqrt(sum_j w_ij^2 e_ij^2 \|u_ij\|^2), and each item's term is
+    bounded as before; gram_clip, clip: B and C; grid: power of two, for products. Result: of shapes
     (n_items, k (k + 1) / 2), packed lower triangles, and (n_items, k).
     """
     rows, U = reveal(users), np.ascontiguousarray(_values_of(factors))
@@ -372,9 +349,8 @@ def gram(
     x_i = c_i w_i u_i u_i', 0 <= w_i <= 1 (enforced), c_i w_i \|u_i\|^2 <= C^2. Frobenius norm C^2;
     replace sqrt(2) C^2, as <u u', y y'> = (u . y)^2 >= 0. Users without ratings count nothing.
 
-    users: the users; factors: u_i, of shape (n_users, k); clip: C, bound of the vectors' norms;
-    grid: power of two, for products; weights: w_i; None: 1; influence (n_users,): f_i: the bound is
-    f_i C^2. Result: of shape (k (k + 1) / 2,): the packed lower triangle.
+    factors (n_users, k): u_i; clip: C; grid: power of two, for products; weights: w_i; None: 1;
+    influence (n_users,): f_i: the bound is f_i C^2. Result: the packed lower triangle.
     """
     rows, U = reveal(users), _values_of(factors)
     weight = np.ones(rows.n_users) if weights is None else np.clip(_values_of(weights), 0.0, 1.0)
@@ -397,12 +373,10 @@ def products(
     replace sqrt(2) C^2, also without the diagonal, as leaving it out is a projection. Users without
     ratings count nothing.
 
-    users: the users; function: ``function(rows, start, stop, *args)`` returns the vectors of the
-    users [start, stop), an array or sparse array of shape (stop - start, width), and must be per
-    user as for `Users.map`; ``*args``: `PerUser`, released values and public ones; clip: C; grid:
-    power of two, for products; diagonal: whether the diagonal is summed, or 0. Result: of shape
-    (width (width + 1) / 2,): the packed lower triangle. Raises PrivacyParameterError if the
-    function returns more or fewer vectors than users.
+    function: ``function(rows, start, stop, *args)`` returns the vectors of the users [start, stop),
+    an array or sparse array with a row for each of them, and must be per user as for `Users.map`;
+    ``*args``: `PerUser`, released values and public ones; clip: C; grid: power of two, for
+    products; diagonal: whether the diagonal is summed, or 0. Result: the packed lower triangle.
     """
     rows, own = reveal(users), [_values_of(argument) for argument in args]
 
@@ -433,10 +407,9 @@ def centred_products(
     and the work is that of pairs of a user's ratings, not of pairs of items. All sums are exact, as
     \|t_i\| is at most \|m\| + C.
 
-    users: of whose ratings the terms are; terms: t_ij, aligned with the ratings; at: w_i, of
-    shape (n_users,); head (h,): items; centres (c, h): public, or released; clip: C; grid: power of
-    two, for products. Result: of shape (h (h + 1) / 2,): the packed lower triangle. It is clipped
-    without privacy, too.
+    terms: t_ij, aligned with the ratings; at (n_users,): w_i; head (h,): items; centres (c, h):
+    public, or released; clip: C; grid: power of two, for products. Result: the packed lower
+    triangle. It is clipped without privacy, too.
     """
     rows, given, n = reveal(users), _values_of(terms), len(centres)
     w = np.clip(np.nan_to_num(_values_of(at)), 0, n - 1).astype(np.int64)

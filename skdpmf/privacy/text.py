@@ -16,7 +16,6 @@ __all__ = [
     "list_lines",
     "outward",
     "release_shares",
-    "release_tables",
     "table_lines",
 ]
 
@@ -67,20 +66,10 @@ def guarantee_fields(
 
 
 def folded(short: str, long: str) -> str:
-    """Return HTML for notebooks: the short form, and the long one behind a click.
-
-    Examples
-    --------
-    >>> folded("epsilon < 1", "")
-    '<pre style="white-space: pre-wrap">epsilon &lt; 1</pre><details>...'
-    """
+    """Return HTML for notebooks: the short form, and the long one behind a click."""
     pre = '<pre style="white-space: pre-wrap">{}</pre>'
-    return (
-        pre.format(html.escape(short))
-        + "<details><summary>In full</summary>"
-        + pre.format(html.escape(long))
-        + "</details>"
-    )
+    short, long = pre.format(html.escape(short)), pre.format(html.escape(long))
+    return f"{short}<details><summary>In full</summary>{long}</details>"
 
 
 def abridged(short: str) -> str:
@@ -100,17 +89,7 @@ Row = tuple[str, ...]
 
 
 def table_lines(releases: Iterable[Any], shares: list[float]) -> list[str]:
-    """Return `release_tables` as lines."""
-    tables = [_aligned(head, rows) for head, rows in release_tables(releases, shares)]
-    lines = [line for table in tables for line in ("", *table)][1:]
-    return lines or ["Nothing is released."]
-
-
-def release_tables(releases: Iterable[Any], shares: list[float]) -> list[tuple[Row, list[Row]]]:
-    """Return a table of the Gaussian releases and one of the pure ones, as far as there are any.
-
-    Each is a head and rows, whose last cell, the statistic in words, is beyond the head's.
-    """
+    """Return a table of the Gaussian releases and one of the pure ones, as far as there are any."""
     gaussian: list[Row] = []
     pure: list[Row] = []
     release: Any
@@ -129,11 +108,15 @@ def release_tables(releases: Iterable[Any], shares: list[float]) -> list[tuple[R
     head: Row = _PURE_HEAD
     if all(row[5] == "-" for row in pure):  # the column is there for Laplace noise only
         head, *pure = ((*cells[:5], *cells[6:]) for cells in (head, *pure))
-    return [table for table in ((_GAUSSIAN_HEAD, gaussian), (head, pure)) if table[1]]
+    tables = [_aligned(*table) for table in ((_GAUSSIAN_HEAD, gaussian), (head, pure)) if table[1]]
+    return [line for table in tables for line in ("", *table)][1:] or ["Nothing is released."]
 
 
 def _aligned(head: Row, rows: list[Row]) -> list[str]:
-    """Return aligned columns; the last cell of a row, its statistic, goes on a line below it."""
+    """Return aligned columns; a row's last cell, the statistic in words, goes on a line below it.
+
+    It is beyond the cells of the head.
+    """
     cells = [head, *(row[:-1] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines: list[str] = []
@@ -171,12 +154,6 @@ def release_shares(releases: Sequence[Any], epsilon: float, mu: float, pure: flo
     """Return each release's share of what a plan spends; NaN without privacy.
 
     Epsilon and mu are the plan's, pure is the sum of its pure releases' epsilons.
-
-    Examples
-    --------
-    >>> from skdpmf.privacy.plan import Release
-    >>> release_shares((Release("a", "sums", (1,), 1.0, 4.0),), 1.0, 0.25, 0.0)
-    [1.0]
     """
     if math.isinf(mu) or (pure > 0.0 and math.isinf(epsilon)):
         return [math.nan] * len(releases)

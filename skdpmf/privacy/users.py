@@ -35,13 +35,7 @@ def set_once(self: Any, name: str, value: Any) -> None:
 
 
 class PerUser:
-    """Values of users, an entry or a row for each user or for each rating: nobody reads them.
-
-    Parameters
-    ----------
-    values : ndarray
-        Aligned with the users, or with the ratings.
-    """
+    """Values of users, an entry or a row for each user or for each rating: nobody reads them."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self.__values = values
@@ -60,15 +54,7 @@ class PerUser:
 
 
 class Rows:
-    """Rows of users, for the functions that `Users.map` calls.
-
-    Parameters
-    ----------
-    R : csr_array of shape (n_users, n_items)
-        One entry per user and item.
-    n_jobs : int or None
-        Threads of `run`.
-    """
+    """Rows of users, one entry per user and item, for the functions that `Users.map` calls."""
 
     def __init__(self, R: Any, n_jobs: int | None) -> None:
         self.R, self.n_jobs = R, n_jobs
@@ -101,18 +87,9 @@ class Rows:
 class Users:
     """Opaque handle of the users of one fit, and of some or all of their ratings.
 
-    Parameters
-    ----------
-    R : csr_array of shape (n_users, n_items)
-        One entry per user and item.
-    n_slots : int
-        Public number of rows of the whole matrix, of which these may be a block.
-    unit, neighbors : str
-        As for `PrivacyBudget`: what the bounds of sums are about.
-    private : bool
-        Whether sums are clipped. False is the limit without privacy.
-    n_jobs : int or None
-        Threads.
+    R (n_users, n_items): one entry per user and item; n_slots: public number of rows of the whole
+    matrix, of which these may be a block; unit, neighbors: what the bounds of sums are about;
+    private: whether sums are clipped. False is the limit without privacy.
     """
 
     def __init__(
@@ -155,8 +132,7 @@ class Users:
     def keep(self, function: Callable[..., Any], *args: Any, **public: Any) -> Users:
         """Return the users with some of their ratings, or other values of them.
 
-        function: as for `map`; it returns a CSR array with as many rows; ``*args``, ``**public``:
-        as for `map`.
+        The function is as for `map`, and returns a CSR array with as many rows.
         """
         R = function(self.__rows, *map(_values_of, args), **public)
         if R.shape != (self.__rows.n_users, self.n_items):
@@ -174,10 +150,7 @@ class Users:
         )
 
     def without_privacy(self) -> Rows:
-        """Return the rows, in a fit without privacy: exact solvers need them.
-
-        Raises PrivacyParameterError: in a private fit.
-        """
+        """Return the rows, in a fit without privacy alone: exact solvers need them."""
         if self.private:
             raise PrivacyParameterError(
                 "users are of a private fit, and their rows must not be read: map over them and "

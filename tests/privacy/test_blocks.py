@@ -21,7 +21,6 @@ from skdpmf.privacy.sampler.laws import CHUNK, _row_of
 from skdpmf.privacy.sampler.noise import (
     derived_key,
     fresh_key,
-    noise_parameters,
 )
 
 COMMON = {"name": "x", "sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
@@ -173,13 +172,17 @@ def test_blocks_in_order_need_no_memory():
         assert blocks._made == [(0, 1000)]
 
 
-def test_threads_cannot_release_one_place_twice():
-    outcomes = []
-    with source().blocks(shape=(2000,), **COMMON) as blocks:
+@pytest.mark.parametrize("whole", [False, True])
+def test_threads_cannot_release_one_thing_twice(whole):
+    shared, outcomes = source(), []
+    with shared.blocks(shape=(2000,), **COMMON) as blocks:
 
         def work(start):
             try:
-                outcomes.append(blocks.release(start, np.zeros(1000)))
+                if whole:
+                    outcomes.append(shared.release(np.zeros(10), index=1, **COMMON))
+                else:
+                    outcomes.append(blocks.release(start, np.zeros(1000)))
             except PrivacyParameterError:
                 outcomes.append(None)
 
@@ -189,16 +192,6 @@ def test_threads_cannot_release_one_place_twice():
         for thread in threads:
             thread.join()
     assert sum(outcome is not None for outcome in outcomes) == 1
-
-
-def test_a_release_is_claimed_when_it_begins():
-    s = source()
-    s.blocks(shape=(3,), **COMMON)
-    with pytest.raises(PrivacyParameterError, match="name='x', index=0 was released before"):
-        s.release(np.zeros(3), **COMMON)
-    s.release(np.zeros(3), index=1, **COMMON)
-    with pytest.raises(PrivacyParameterError, match="index=1 was released before"):
-        s.blocks(shape=(3,), index=1, **COMMON)
 
 
 @pytest.mark.parametrize(
@@ -224,23 +217,6 @@ def test_bad_blocks(start, values, message):
     with pytest.raises(PrivacyParameterError, match="is closed"):
         blocks.release(4, np.zeros(1))
     blocks.close()  # a second time does nothing
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"shape": (3, -1)}, r"shape=\(3, -1\) must hold lengths >= 0"),
-        ({"sensitivity": 0.0}, "sensitivity=0.0 must be a finite number > 0"),
-        ({"layout": "packed", "shape": (4,)}, r"statistic of shape \(4,\)"),
-        ({"layout": "packed", "noise": "laplace"}, "layout='packed' must be 'full'"),
-        ({"name": ""}, "name='' must be"),
-    ],
-)
-def test_bad_terms(change, message):
-    s = source()
-    with pytest.raises(PrivacyParameterError, match=message):
-        s.blocks(**{"shape": (3,), **COMMON, **change})
-    s.blocks(shape=(3,), **COMMON)
 
 
 def test_a_block_release_stays_where_it_is(monkeypatch):
@@ -313,16 +289,6 @@ def test_replay_returns_the_recorded_blocks(shape, kind):
     assert np.isfinite(first[0].output).all()
 
 
-def test_replay_wants_the_recorded_shape():
-    with record_releases() as first:
-        in_blocks(np.zeros(6), [(0, 6)])
-    with (
-        record_releases(replay=first),
-        pytest.raises(PrivacyParameterError, match=r"replay holds an output of shape \(6,\)"),
-    ):
-        in_blocks(np.zeros((2, 3)), [(0, 6)])
-
-
 def test_a_failing_block_ends_the_release_and_records_what_was_made():
     with record_releases() as records:
         try:
@@ -333,14 +299,3 @@ def test_a_failing_block_ends_the_release_and_records_what_was_made():
             pass
     np.testing.assert_array_equal(records[0].output[:2], made)
     assert records[0].statistic.tolist() == [1.0, 1.0, 0.0, 0.0]
-
-
-def test_parameters_do_not_depend_on_blocks():
-    shape = (2, 820)
-    setting = {k: v for k, v in COMMON.items() if k != "name"}
-    scale, units, _ = noise_parameters(shape, layout="packed", **setting)
-    with record_releases() as records:
-        (out,) = in_blocks(statistic(shape), [(815, 825)], layout="packed")
-    assert records[0].noise_scale == scale
-    at = units[np.arange(815, 825) % 820]
-    np.testing.assert_array_equal(at * np.rint(out / at), out)

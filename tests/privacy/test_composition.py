@@ -83,15 +83,6 @@ def test_a_split_without_room_for_the_sampler_would_overspend(whole, n_values):
     assert composed(whole.split([0.5, 0.5]), **fields).epsilon <= whole.epsilon
 
 
-def test_delta_counts_once():
-    spent = composed([PrivacyBudget(0.5, 1e-6)] * 4)
-    assert spent.delta == 1e-6
-    assert 1.0 < spent.epsilon < 2.0
-    mu = 2.0 * PrivacyBudget(0.5, 1e-6).mu
-    assert spent.epsilon == pytest.approx(gaussian_epsilon(mu, 1e-6), rel=1e-7)
-    assert spent.mu == pytest.approx(mu, rel=1e-7)
-
-
 @given(st.floats(1e-10, 1e-3), st.floats(1e-10, 1e-3), st.floats(0.1, 10.0))
 def test_different_deltas_add_up(one, two, epsilon):
     spent = composed([PrivacyBudget(epsilon, one), PrivacyBudget(epsilon, two)])
@@ -185,15 +176,6 @@ def test_many_weak_fits_have_a_finite_epsilon(n_fits):
     assert spent.epsilon <= kept.epsilon <= spent.epsilon * (1.0 + 1e-6)
     assert spent == PrivacyStatement.from_json(spent.to_json())
     assert spent.follows_from_releases
-
-
-def test_epsilon_falls_with_delta():
-    spent = composed([PrivacyBudget(16.0, 1e-5)] * 6)
-    budgets = [PrivacyBudget(math.inf, delta) for delta in (1e-8, 1e-7, 1e-5, 1e-3)]
-    epsilons = [ReleasePlan(budget, spent.releases).epsilon for budget in budgets]
-    assert epsilons == sorted(epsilons, reverse=True)
-    assert epsilons[2] == spent.epsilon
-    assert all(map(math.isfinite, epsilons))
 
 
 def test_one_strong_release_has_no_finite_epsilon():

@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -16,14 +15,13 @@ from scipy import stats
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import noise_source, record_releases, recorded_key
 from skdpmf.privacy.sampler import noise
+from skdpmf.privacy.sampler.grid import calibrate_grid, calibrate_laplace_grid, truncate_to_grid
 from skdpmf.privacy.sampler.noise import (
-    calibrate_grid,
     derived_key,
     exact_grid,
     fresh_key,
     noise_parameters,
     slot_priorities,
-    truncate_to_grid,
 )
 
 KEY = derived_key(7, "noise tests")
@@ -42,7 +40,7 @@ def source(*parts):
 # --- the law of a release ----------------------------------------------------------------
 
 
-def check_release_law(release):
+def check_release_law(release, law="norm"):
     """Raise AssertionError unless ``release(statistic, source, name, index)`` is sound.
 
     The check that the planted bugs below must fail. Statistical parts: |.| < 4.5 sd or
@@ -53,13 +51,16 @@ def check_release_law(release):
     exact = truncate_to_grid(rng.uniform(-900, 900, n), 2.0**-10)
     with record_releases() as records:
         first = release(exact, source("a"), "sums", 0)
-    scale, units, _ = noise_parameters((n,), **COMMON)
+    kind = {"noise": "laplace"} if law == "laplace" else {}
+    scale, units, _ = noise_parameters((n,), **COMMON, **kind)
     declared = COMMON["sensitivity"] * COMMON["noise_multiplier"]
     assert declared <= records[0].noise_scale == scale <= declared * 1.001, "recorded scale"
     z = (first - exact) / declared
-    assert abs(z.mean()) * np.sqrt(n) < 4.5, "mean"
-    assert abs(np.mean(z**2) - 1) * np.sqrt(n / 2) < 4.5, "scale"
-    assert stats.kstest(z, "norm").pvalue > 1e-5, "shape"
+    size, spread = (np.abs(z), 1.0) if law == "laplace" else (z**2, 2.0**0.5)
+    variance = 2.0 if law == "laplace" else 1.0
+    assert abs(z.mean()) * np.sqrt(n / variance) < 4.5, "mean"
+    assert abs(size.mean() - 1) * np.sqrt(n) < 4.5 * spread, "scale"
+    assert stats.kstest(z, law).pvalue > 1e-5, "shape"
     assert (units[0] * np.rint(first / units[0]) == first).all(), "grid"
     # another round, another name and another source have noise of their own
     same = source("b")
@@ -70,33 +71,21 @@ def check_release_law(release):
     ]
     for i, a in enumerate([first, *others]):
         for b in others[i:]:
-            correlation = np.mean((a - exact) * (b - exact)) / declared**2
+            correlation = np.mean((a - exact) * (b - exact)) / declared**2 / variance
             assert abs(correlation) * np.sqrt(n) < 4.5, "independence"
 
 
-def good(statistic, from_source, name, index):
-    return from_source.release(statistic, name=name, index=index, **COMMON)
+def good(statistic, from_source, name, index, **kind):
+    return from_source.release(statistic, name=name, index=index, **COMMON, **kind)
 
 
-def test_release_has_the_declared_law():
-    check_release_law(good)
+def laplace(*terms):
+    return good(*terms, noise="laplace")
 
 
-def scale_over_sqrt2(statistic, from_source, name, index):
-    return statistic + (good(statistic, from_source, name, index) - statistic) / np.sqrt(2)
-
-
-def two_percent_less(statistic, from_source, name, index):
-    return statistic + (good(statistic, from_source, name, index) - statistic) * 0.98
-
-
-def same_noise_every_round(statistic, from_source, name, index):
-    good(statistic, from_source, name, index)  # for the record
+def same_noise_every_round(statistic, *terms):
+    good(statistic, *terms)  # for the record
     return good(statistic, source("a"), "sums", 0)
-
-
-def statistic_not_rounded(statistic, from_source, name, index):
-    return statistic + good(np.zeros_like(statistic), from_source, name, index)
 
 
 def float_noise(statistic, from_source, name, index):
@@ -105,20 +94,22 @@ def float_noise(statistic, from_source, name, index):
     return statistic + 3.0 * rng.standard_normal(statistic.shape)
 
 
-def biased(statistic, from_source, name, index):
-    return good(statistic, from_source, name, index) + 0.1
+@pytest.mark.parametrize(("release", "law"), [(good, "norm"), (laplace, "laplace")])
+def test_release_has_the_declared_law(release, law):
+    check_release_law(release, law)
 
 
 @pytest.mark.parametrize(
     ("bug", "noticed"),
     [
-        (scale_over_sqrt2, "scale"),
-        (two_percent_less, "scale"),
+        (lambda exact, *terms: exact + (good(exact, *terms) - exact) / np.sqrt(2), "scale"),
+        (lambda exact, *terms: exact + (good(exact, *terms) - exact) * 0.98, "scale"),
         (same_noise_every_round, "independence"),
-        (statistic_not_rounded, "grid"),
+        (lambda exact, *terms: exact + good(np.zeros_like(exact), *terms), "grid"),
         (float_noise, "grid"),
-        (biased, "mean"),
+        (lambda exact, *terms: good(exact, *terms) + 0.1, "mean"),
     ],
+    ids=["over sqrt 2", "2 percent less", "one noise", "not rounded", "float noise", "biased"],
 )
 def test_planted_bugs_are_noticed(bug, noticed):
     with pytest.raises(AssertionError, match=noticed):
@@ -196,14 +187,24 @@ def test_rounded_statistics_stay_within_the_noise(kind, bound):
     assert excess[0] > 0.4  # so without the surcharge the claim would be false
 
 
-def test_surcharge_solves_its_equation():
-    for size, z, bound in [(1, 0.3, 1.0), (10**6, 50.0, 1e8), (4 * 10**7, 5.0, 1e6)]:
-        bits, scale = calibrate_grid(size, sensitivity=2.0, noise_multiplier=z, bound=bound)
+@pytest.mark.parametrize(
+    ("calibrate", "power", "cases"),
+    [
+        (calibrate_grid, 0.5, [(1, 0.3, 1.0), (10**6, 50.0, 1e8), (4 * 10**7, 5.0, 1e6)]),
+        (calibrate_laplace_grid, 1.0, [(1, 0.3, 1.0), (10**5, 50.0, 1e7), (7 * 10**8, 5.0, 1e3)]),
+    ],
+)
+def test_surcharge_solves_its_equation(calibrate, power, cases):
+    for size, z, bound in cases:
+        bits, scale = calibrate(size, sensitivity=2.0, noise_multiplier=z, bound=bound)
         unit = scale * 2.0**-bits
-        needed = z * (2.0 + 2 * unit * np.sqrt(size))
+        needed = z * (2.0 + 2 * unit * size**power)
         assert needed <= scale <= needed * (1 + 1e-11)
         assert bound / unit <= 2.0**51
+        assert scale > z * 2.0 * (1 + 2.0**-41)  # more than the sampler's own scale may be off
     assert calibrate_grid(43 * 10**6, sensitivity=1, noise_multiplier=7, bound=7e4)[1] < 7.00001
+    with pytest.raises(PrivacyParameterError, match="release fewer values at a time"):
+        calibrate_laplace_grid(10**9, sensitivity=1, noise_multiplier=1e3, bound=1.0)
 
 
 def test_out_of_range_entries_are_clamped_silently():
@@ -213,9 +214,10 @@ def test_out_of_range_entries_are_clamped_silently():
     np.testing.assert_array_equal(out, twin)
 
 
-def test_no_noise_returns_the_statistic_itself():
-    exact = np.array([0.1, -3.0])
-    out = source().release(exact, name="x", sensitivity=1.0, noise_multiplier=0.0, bound=1.0)
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_no_noise_returns_the_statistic_itself(kind):
+    exact, terms = np.array([0.1, -3.0]), {"sensitivity": 1.0, "noise_multiplier": 0.0}
+    out = source().release(exact, name="x", bound=1.0, noise=kind, **terms)
     np.testing.assert_array_equal(out, exact)
     assert out is not exact
 
@@ -245,24 +247,18 @@ def test_threads_do_not_change_a_release():
 
 
 def test_normals_and_uniforms_have_their_laws():
-    """Keys are fixed; a false alarm has probability below 1e-4 over all of these."""
-    n = 100_000
-    z, u = source("law").normals((n // 2, 2), "z", 0), source("law").uniforms((n,), "u", 0)
-    assert z.shape == (n // 2, 2)
+    """The key is fixed; a false alarm has probability below 1e-4 over all of these."""
+    n, s = 100_000, source("law")
+    z, u = s.normals((n // 2, 2), "z", 0), s.uniforms((n // 2, 2), "z", 0)
     assert z.dtype == u.dtype == np.float64
+    np.testing.assert_allclose(u, stats.norm.cdf(z), rtol=1e-12)  # the ranks of the normals
+    assert ((u > 0.0) & (u < 1.0)).all()
     z = z.ravel()
     assert stats.kstest(z, "norm").pvalue > 1e-5
-    assert stats.kstest(u, "uniform").pvalue > 1e-5
     for moment, mean, sd in ((z, 0, 1), (z**2, 1, 2**0.5), (z**3, 0, 15**0.5), (z**4, 3, 96**0.5)):
         assert abs(moment.mean() - mean) < 4.5 * sd / n**0.5
     assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 4.5 / n**0.5
-    assert ((u > 0.0) & (u < 1.0)).all()
     np.testing.assert_array_equal(z, np.rint(z * 2.0**40) * 2.0**-40)
-
-
-def test_uniforms_are_the_ranks_of_the_normals():
-    z, u = source().normals((500,), "a", 3), source().uniforms((500,), "a", 3)
-    np.testing.assert_allclose(u, stats.norm.cdf(z), rtol=1e-12)
 
 
 def test_a_samplers_streams_are_independent():
@@ -274,9 +270,10 @@ def test_a_samplers_streams_are_independent():
         s.normals((n,), "b", 0),
         s.initial_normals((n,), "a"),
         noise_of_release,
+        laplace(np.zeros(n), source("streams"), "a", 0) / 3.0,
         source("other").normals((n,), "a", 0),
     ]
-    # 15 pairs of 20,000: a false alarm has probability 1e-4
+    # 21 pairs of 20,000, twice: a false alarm has probability 3e-4
     correlations = np.corrcoef(streams) - np.eye(len(streams))
     assert np.abs(correlations).max() < 4.5 / n**0.5
     ranks = np.corrcoef([np.abs(x) for x in streams]) - np.eye(len(streams))
@@ -338,31 +335,21 @@ def test_fork_is_noticed_for_every_use(monkeypatch):
             use()
 
 
-def test_threads_cannot_release_one_thing_twice():
-    shared, outcomes = source(), []
-
-    def work():
-        try:
-            outcomes.append(shared.release(np.zeros(10), name="x", **COMMON))
-        except PrivacyParameterError:
-            outcomes.append(None)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(outcome is not None for outcome in outcomes) == 1
-
-
 def test_each_release_is_made_once():
+    """Also by the other kind of noise, by none, and where a release in blocks has only begun."""
     s = source()
     s.release(np.zeros(2), name="x", **COMMON)
     s.release(np.zeros(2), name="x", index=1, **COMMON)
+    s.blocks(shape=(2,), name="x", index=2, **COMMON)
     with pytest.raises(PrivacyParameterError, match="name='x', index=1 was released before"):
         s.release(np.zeros(2), name="x", index=np.int64(1), **COMMON)
-    with pytest.raises(PrivacyParameterError, match="released before"):
-        s.release(np.zeros(2), name="x", **{**COMMON, "noise_multiplier": 0.0})
+    with pytest.raises(PrivacyParameterError, match="index=1 was released before"):
+        s.blocks(shape=(2,), name="x", index=1, **COMMON)
+    with pytest.raises(PrivacyParameterError, match="index=2 was released before"):
+        s.release(np.zeros(2), name="x", index=2, **COMMON)
+    for change in ({"noise_multiplier": 0.0}, {"noise": "laplace"}):
+        with pytest.raises(PrivacyParameterError, match="released before"):
+            s.release(np.zeros(2), name="x", **(COMMON | change))
 
 
 def test_the_key_never_leaves():
@@ -402,6 +389,11 @@ def test_the_key_never_leaves():
         ({"bound": 1e14}, "Give a smaller bound"),
         ({"noise_multiplier": 1e12}, "release fewer values at a time"),
         ({"sensitivity": 1e-300}, "leaves the range of float64"),
+        ({"noise_multiplier": np.inf, "noise": "laplace"}, "noise_multiplier=inf"),
+        ({"sensitivity": -1.0, "noise": "laplace"}, "state its l1 bound"),
+        ({"layout": "packed", "noise": "laplace"}, "layout='packed' must be 'full' for noise="),
+        ({"noise": "Laplace"}, "noise='Laplace' must be 'gaussian' or 'laplace'"),
+        ({"noise": None}, "noise=None must be"),
         ({"layout": "upper"}, "layout='upper' must be 'full' or 'packed'"),
         ({"layout": "packed"}, r"statistic of shape \(5,\) must have k \* \(k \+ 1\) / 2"),
         ({"name": ""}, "name='' must be a non-empty str"),
@@ -428,6 +420,7 @@ def test_release_errors(change, message):
         (lambda: derived_key(0, np.array([1j])), "type complex128"),
         (lambda: recorded_source("secret"), "key of type str must be 32 bytes"),
         (lambda: slot_priorities(b"", "x", np.zeros(1), np.zeros(0)), "must be 32 bytes"),
+        (lambda: source().blocks(shape=(3, -1), name="x", **COMMON), r"\(3, -1\) must hold"),
         (lambda: truncate_to_grid([1.0], 0.3), "grid=0.3 must be a power of two"),
         (lambda: truncate_to_grid([1.0], -2.0), "grid=-2.0 must be a finite number > 0"),
         (lambda: exact_grid(0, 1.0), "n_slots=0 must be an integer >= 1"),

@@ -67,15 +67,8 @@ def truncate_to_grid(x: ArrayLike, grid: float) -> NDArray[np.float64]:
 
     Truncation, unlike rounding to nearest or downwards, raises no magnitude, hence no norm and no
     sensitivity. Sums of multiples of the grid (and of products of two of them) are exact in
-    float64, in any order and by any method of summation, as long as `check_exact` passes.
-
-    x: finite values; grid: a power of two. Result: ``trunc(x / grid) * grid``, without rounding
-    error. Raises PrivacyParameterError if ``grid`` is not a positive power of two.
-
-    Examples
-    --------
-    >>> truncate_to_grid([0.3, -0.3, 1.0], 0.25).tolist()
-    [0.25, -0.25, 1.0]
+    float64, in any order and by any method of summation, as long as `check_exact` passes. The
+    result is ``trunc(x / grid) * grid``, without rounding error, for finite x.
     """
     grid = _require_grid(grid)
     scaled = np.asarray(x, dtype=np.float64) / grid
@@ -83,22 +76,15 @@ def truncate_to_grid(x: ArrayLike, grid: float) -> NDArray[np.float64]:
 
 
 def check_exact(n_slots: int, bound: float, grid: float, *, degree: int = 2) -> None:
-    """Check that sums over all slots of values on a grid are exact in float64.
+    """Raise unless sums over all slots of values on a grid are exact in float64.
 
     Values of magnitude <= ``bound`` on a grid g are multiples of g; products of ``degree`` of them
     are multiples of g^degree of magnitude <= bound^degree. Every partial sum of at most n of those
     is a multiple of g^degree no larger than n bound^degree: a float64 without rounding, provided
     ``n_slots * bound**degree < 2**53 * grid**degree``. The sum then does not depend
     on order, blocks or threads, and a neighbouring data set changes it by exactly one
-    slot's part.
-
-    n_slots: number of rows (public); bound: bound on the magnitudes |z|; grid: a power of two of
-    which every z is a multiple; degree: 2 for sums of products z_a z_b (Gram matrices), 1 for plain
-    sums. Raises PrivacyParameterError if the sums could round, or a parameter is out of its range.
-
-    Examples
-    --------
-    >>> check_exact(6040, 5.0, 2.0**-17)
+    slot's part. n_slots is the public number of rows; degree is 2 for sums of products z_a z_b
+    (Gram matrices), 1 for plain sums.
     """
     grid = _require_grid(grid)
     finest = exact_grid(n_slots, bound, degree=degree)
@@ -111,16 +97,7 @@ def check_exact(n_slots: int, bound: float, grid: float, *, degree: int = 2) -> 
 
 
 def exact_grid(n_slots: int, bound: float, *, degree: int = 2) -> float:
-    """Return the finest power-of-two grid on which `check_exact` passes.
-
-    n_slots: number of rows (public); bound: bound on the magnitudes |z|; degree: 2 for sums of
-    products, 1 for plain sums.
-
-    Examples
-    --------
-    >>> exact_grid(2**18, 1.0) == 2.0**-17
-    True
-    """
+    """Return the finest power-of-two grid on which `check_exact` passes."""
     if degree not in (1, 2):
         raise PrivacyParameterError(
             f"degree={degree!r} must be 1 or 2: 1 for sums of values, 2 for sums of products."
@@ -160,16 +137,8 @@ def calibrate_grid(
     b is the largest that keeps |S| below 2^51 units, and at most 40 (then sigma' / sigma - 1 is
     2^-39 z sqrt(size): 1e-7 for 64 million values and z = 7).
 
-    size: number of released values; sensitivity: L2 sensitivity D > 0; noise_multiplier: z > 0;
-    bound: public bound on the statistic's magnitudes, such as n_rows * sensitivity. Returns bits:
-    b; the unit is ``noise_scale * 2.0**-bits``; noise_scale: sigma'. Raises PrivacyParameterError
-    if a parameter is out of range or the grid would be too coarse for the noise.
-
-    Examples
-    --------
-    >>> bits, scale = calibrate_grid(100, sensitivity=1.0, noise_multiplier=2.0, bound=1000.0)
-    >>> bits, round(scale, 9)
-    (40, 2.0)
+    size: number of released values; bound: public bound on the statistic's magnitudes, such as
+    n_rows * sensitivity. Returns b and sigma'. A grid too coarse for the noise is refused.
     """
     return _calibrate(size, math.sqrt(size), "L2", sensitivity, noise_multiplier, bound)
 
@@ -185,21 +154,7 @@ def calibrate_laplace_grid(
     .. math:: \lambda' = z (D + 2 \lambda' 2^{-b} size),
 
     and the release is exactly (1/z)-DP, pure, with respect to the *declared* D, but for the
-    slack of the sampler (``laws.py``).
-
-    size: number of released values; sensitivity: l1 sensitivity D > 0; noise_multiplier: scale over
-    sensitivity, z > 0; bound: public bound on the statistic's magnitudes, such as n_rows *
-    sensitivity. Returns bits: b; the unit is ``noise_scale * 2.0**-bits``; noise_scale: lambda'.
-    Raises PrivacyParameterError if a parameter is out of range or the grid would be too coarse for
-    the noise.
-
-    Examples
-    --------
-    >>> bits, scale = calibrate_laplace_grid(
-    ...     100, sensitivity=1.0, noise_multiplier=2.0, bound=1000.0
-    ... )
-    >>> bits, round(scale, 8)
-    (40, 2.0)
+    slack of the sampler (``laws.py``). Returns b and lambda'.
     """
     return _calibrate(size, float(size), "l1", sensitivity, noise_multiplier, bound)
 
@@ -306,19 +261,10 @@ def noise_parameters(
 ) -> tuple[float, NDArray[np.float64], int]:
     """Return what `NoiseSource.release` will draw, from public values only.
 
-    shape: shape of the statistic; **terms: of `release_grid`. Returns noise_scale: standard
-    deviation (of diagonal entries for layout "packed"), or scale of Laplace noise; 0 without noise;
-    units (1,) or (shape[-1],): the grid's unit, for each place of the last axis for layout
-    "packed"; bits: noise_scale = 2**bits units. Raises PrivacyParameterError if a
-    parameter is out of range or the grid would be too coarse for the noise.
-
-    Examples
-    --------
-    >>> scale, units, bits = noise_parameters(
-    ...     (10, 3), sensitivity=2.0, noise_multiplier=0.5, bound=64.0, layout="packed"
-    ... )
-    >>> round(scale, 9), bits, (units * 2.0**bits).round(4).tolist()
-    (1.0, 40, [1.0, 0.7071, 1.0])
+    shape: of the statistic; **terms: of `release_grid`. Returns noise_scale: standard deviation (of
+    diagonal entries for layout "packed"), or scale of Laplace noise; 0 without noise; units (1,):
+    the grid's unit, for layout "packed" (shape[-1],), one for each place; bits: noise_scale is
+    2**bits units.
     """
     scale, (unit, off_diagonal), _, bits = release_grid(shape, **terms)
     if terms.get("layout", "full") == "full" or scale == 0.0:

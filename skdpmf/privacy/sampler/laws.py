@@ -360,9 +360,7 @@ def rounded_draws(words, block, noise, bits, high, low, guide, law, start, stop,
     """Draw the values [start, stop) of a stream into ``out[start:stop]`` (int64).
 
     words, block, noise: the `scratch` of the stream's key; bits: the law's unit is 2^bits integers,
-    7 <= bits <= 51; high, low, guide: the law's `staircase_tables`; law (tuple of three floats):
-    base, step and curve; start, stop: the range; where it is cut does not change any value; out
-    (>= stop,) int64: the draws.
+    7 <= bits <= 51; high, low, guide: the law's `staircase_tables`; law: base, step and curve.
     """
     while start < stop:
         chunk, first = start // CHUNK, start - start % CHUNK
@@ -418,11 +416,8 @@ def add_grid_noise(  # type: ignore[no-untyped-def]
     The release is a row of lower triangles, of order 1 where it is none; they have a unit for the
     diagonal and one for the rest. The arrays hold a part of it, its values from ``offset`` on.
 
-    statistic (size,) float64: exact values; non-finite ones count as 0, others are clamped to
-    [-bound, bound]; units (tuple of two floats): grid units on and off the diagonal; order: order
-    of the triangles; bound: public bound on the magnitudes; words, block, noise, bits, high, low,
-    guide, law: as for `rounded_draws`; offset: where in the release, and in the stream, the arrays
-    begin; start, stop: the range in the arrays; out (size,) float64: receives
+    statistic: exact values; non-finite ones count as 0, others are clamped to [-bound, bound];
+    units: on and off the diagonal; words to law: as for `rounded_draws`; out: receives
     unit * (rint(statistic / unit) + noise).
     """
     place = (offset + start) % (order * (order + 1) // 2)

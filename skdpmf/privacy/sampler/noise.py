@@ -52,9 +52,6 @@ from skdpmf.privacy.sampler.cipher import LANES, slot_words, states
 from skdpmf.privacy.sampler.grid import (
     Layout,
     Noise,
-    calibrate_grid,
-    calibrate_laplace_grid,
-    check_exact,
     exact_grid,
     noise_parameters,
     release_grid,
@@ -82,9 +79,6 @@ __all__ = [
     "BlockRelease",
     "NoiseSource",
     "ReleaseTerms",
-    "calibrate_grid",
-    "calibrate_laplace_grid",
-    "check_exact",
     "derived_key",
     "exact_grid",
     "fresh_key",
@@ -118,11 +112,6 @@ def fresh_key() -> bytes:
 
     Call it inside ``fit``, after any fork, and never keep the key with the model: who knows it can
     take the noise off.
-
-    Examples
-    --------
-    >>> len(fresh_key())
-    32
     """
     return os.urandom(KEY_BYTES)
 
@@ -139,18 +128,8 @@ def derived_key(seed: int | Integral, *parts: bytes | str | NDArray[Any]) -> byt
     Arrays enter as their shape and their values in row-major order, as little-endian int64
     (booleans, integers) or float64 (floats; all NaN are one, -0.0 is 0.0), so that the key
     depends neither on dtype nor on memory layout. The caller passes the data *as used*: clipped,
-    bounded, rows without influence empty.
-
-    seed: the user's seed; *parts: usually the plan's text and the bounded matrix's ``indptr``,
-    ``indices`` and ``data``. Raises PrivacyParameterError if the seed is no integer, or a part is
-    of another type or dtype.
-
-    Examples
-    --------
-    >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(3, dtype="i2"))
-    True
-    >>> derived_key(0, "plan", np.arange(3)) == derived_key(0, "plan", np.arange(4))
-    False
+    bounded, rows without influence empty. *parts: usually the plan's text and the bounded matrix's
+    ``indptr``, ``indices`` and ``data``.
     """
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise PrivacyParameterError(
@@ -186,17 +165,7 @@ def row_digest(
     such a collision shows concerns only these rows, which he wrote.
 
     indptr, indices, data: CSR structure, each row's columns ascending, and values; first_row:
-    number of the first row, when the rows are a block of a larger matrix. Returns (8,) uint64:
-    digest.
-
-    Examples
-    --------
-    >>> places, values = np.array([4, 7, 4]), np.array([1.0, 5.0, 3.0])
-    >>> whole = row_digest(np.array([0, 2, 3]), places, values)
-    >>> first = row_digest(np.array([0, 2]), places[:2], values[:2])
-    >>> second = row_digest(np.array([0, 1]), places[2:], values[2:], first_row=1)
-    >>> bool((whole == first + second).all())
-    True
+    number of the first row, when the rows are a block of a larger matrix. Returns (8,) uint64.
     """
     total = np.zeros(8, np.uint64)
     for start in range(0, len(indptr) - 1, _ROWS_AT_ONCE):
@@ -265,14 +234,7 @@ class BlockRelease:
     """A release that is made block by block; `NoiseSource.blocks` returns it.
 
     A place is one entry of the statistic, counted row by row (C order). Use it in a ``with``
-    statement, or close it: that ends the release. Threads may share it.
-
-    Parameters
-    ----------
-    draw : callable
-        Adds the noise.
-    terms : ReleaseTerms
-        The release.
+    statement, or close it: that ends the release. Threads may share it. ``draw`` adds the noise.
     """
 
     def __init__(self, draw: Draw, terms: ReleaseTerms) -> None:
@@ -299,14 +261,10 @@ class BlockRelease:
         self.close()
 
     def release(self, start: int, values: ArrayLike) -> NDArray[np.float64]:
-        """Release the statistic's values at the places [start, start + len(values)).
+        """Release the statistic's exact values (n,) at the places [start, start + n).
 
-        They are those that `NoiseSource.release` would give for the whole statistic, bit for bit.
-
-        start: first place; values (array-like of float, shape (n,)): the exact statistic there.
-        Returns (n,) float64: the release there. Raises PrivacyParameterError if a place was
-        released before or does not exist, or the release is closed; RuntimeError: in a process
-        forked from the one that made the source.
+        The result is what `NoiseSource.release` would give there for the whole statistic, bit for
+        bit. A place that was released before or does not exist is refused.
         """
         exact = np.asarray(values, dtype=np.float64, order="C")
         if exact.ndim != 1:
@@ -373,39 +331,9 @@ _KINDS = {
 class NoiseSource:
     """The noise of one fit: a secret key, and releases each of which may be made once.
 
-    Make it inside ``fit`` and let it go with it. It is neither pickled nor copied, and refuses to
-    work in a process forked from its own: both would draw the same noise twice.
-
-    Parameters
-    ----------
-    key : bytes of length 32, optional
-        From `fresh_key` or `derived_key`. Default: a fresh key.
-
-    Raises
-    ------
-    PrivacyParameterError
-        If the key is not 32 bytes.
-    RuntimeError
-        By any method, in a process forked from the one that made the source.
-
-    References
-    ----------
-    The references are the module's, which has the proof.
-
-    Examples
-    --------
-    >>> source = NoiseSource()
-    >>> y = source.release(
-    ...     np.array([3.0, 5.0]), name="sums", sensitivity=1.0, noise_multiplier=1.0, bound=50.0
-    ... )
-    >>> y.shape, y.dtype
-    ((2,), dtype('float64'))
-    >>> source
-    NoiseSource(key=<secret>)
-    >>> source.initial_normals((2, 3)).shape, len(source.row_key()), source.total_rows(9)
-    ((2, 3), 32, 9)
-    >>> source.slot_priorities("trim", np.array([0, 2]), np.array([4, 7])).shape
-    (2,)
+    Make it inside ``fit``, from a `fresh_key` (the default) or a `derived_key`, and let it go with
+    it. It is neither pickled nor copied, and refuses to work in a process forked from its own: both
+    would draw the same noise twice. The proof is the module's.
     """
 
     #: whether several runs, on blocks of the users, make the same releases together
@@ -429,13 +357,9 @@ class NoiseSource:
     def release(
         self, statistic: ArrayLike, *, n_jobs: int | None = 1, **terms: Any
     ) -> NDArray[np.float64]:
-        r"""Release a statistic with exact rounded noise, Gaussian or Laplace.
+        """Release a statistic with exact rounded noise, Gaussian or Laplace, as the module says.
 
-        The result is unit * (rint(statistic / unit) + X), X_i independent with the law of
-        round(N(0, (noise_scale / unit)^2)): (1/noise_multiplier)-GDP; see `calibrate_grid` for
-        ``noise_scale`` and unit. For ``noise="laplace"`` it is that of
-        round(Laplace(0, noise_scale / unit)): (1/noise_multiplier)-DP, pure; see
-        `calibrate_laplace_grid`.
+        `calibrate_grid` and `calibrate_laplace_grid` have the noise's scale and the unit.
 
         Layout "packed" is for symmetric matrices: the last axis holds the lower triangle row by
         row, k (k + 1) / 2 entries, and ``sensitivity`` is of the full matrices in Frobenius norm.
@@ -444,10 +368,10 @@ class NoiseSource:
         it (the law of (Z + Z^T) / 2 off the diagonal, Z iid). For a stack of matrices, it is
         the norm of the stack.
 
-        statistic (array-like of float, of any shape): the exact statistic: an order-independent sum
-        (`truncate_to_grid`, `check_exact`). Entries beyond ``bound`` are clamped to it and
-        non-finite ones count as 0, silently: what rows hold must not raise. **terms: of `blocks`.
-        Returns (ndarray of float64, of the statistic's shape): the release.
+        statistic: exact, of any shape: an order-independent sum (`truncate_to_grid`,
+        `check_exact`). Entries beyond ``bound`` are clamped to it and non-finite ones count as 0,
+        silently: what rows hold must not raise. **terms: of `blocks`. The release has the
+        statistic's shape.
         """
         exact = np.asarray(statistic, dtype=np.float64, order="C")
         n_threads = n_threads_of(n_jobs)
@@ -474,23 +398,10 @@ class NoiseSource:
         name: what is released, as in the plan; index: number of the release among those of this
         name, such as the round; shape: of the whole statistic; sensitivity: L2 distance of the
         statistics of neighbouring data sets at most; l1 for Laplace noise; noise_multiplier:
-        standard deviation, or scale of Laplace noise, over sensitivity. 0: the statistic itself is
-        returned, without any privacy; for the non-private limit. bound: public bound on the
-        magnitude of entries, such as n_rows * sensitivity; layout ("full", "packed"): see
-        `release`; "full" for Laplace noise, also of triangles stored once; noise ("gaussian",
-        "laplace"): see `release`. The two have streams of their own. Result: with
-        ``release(start, values)``; to be used in a ``with`` statement. Raises PrivacyParameterError
-        if a parameter is out of range, or (name, index) was released before; RuntimeError: in a
-        process forked from the one that made the source.
-
-        Examples
-        --------
-        >>> terms = {"name": "sums", "sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 50.0}
-        >>> whole = NoiseSource(derived_key(0)).release(np.arange(9.0), **terms)
-        >>> with NoiseSource(derived_key(0)).blocks(shape=(9,), **terms) as blocks:
-        ...     part = blocks.release(4, np.arange(4.0, 7.0))
-        >>> bool((part == whole[4:7]).all())
-        True
+        standard deviation, or scale of Laplace noise, over sensitivity; 0 returns the statistic
+        itself, without any privacy; bound: public bound on the magnitude of entries, such as
+        n_rows * sensitivity; layout: "full" or "packed"; "full" for Laplace noise, also of
+        triangles stored once; noise: "gaussian" or "laplace", which have streams of their own.
         """
         index = operator.index(index)
         shape = tuple(operator.index(length) for length in shape)
@@ -540,11 +451,7 @@ class NoiseSource:
     def slot_priorities(
         self, purpose: str, indptr: Integers, indices: Integers
     ) -> NDArray[np.uint64]:
-        """Return `slot_priorities` under this source's `row_key`.
-
-        purpose: what the priorities are for; indptr, indices (n_rows + 1,) and (n_ratings,) int:
-        the CSR structure of all rows. Returns (len(indices),) uint64: aligned with ``indices``.
-        """
+        """Return `slot_priorities` of all rows under this source's `row_key`."""
         return slot_priorities(self.row_key(), purpose, indptr, indices)
 
     def row_key(self) -> bytes:
@@ -556,50 +463,26 @@ class NoiseSource:
         return stream_key(self.__key, "rows", "", 0).astype("<u4").tobytes()
 
     def total_rows(self, n_rows: int) -> int:
-        """Return the public number of rows of the whole matrix, given those at hand: here all.
-
-        n_rows: rows at hand.
-        """
+        """Return the public number of rows of the whole matrix, given those at hand: here all."""
         return n_rows
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
-        """Return `initial_normals` under this source's key.
-
-        shape: shape of the result; name: what they start. Returns (ndarray of float64, of this
-        shape): standard normal starting values.
-        """
+        """Return `initial_normals` under this source's key."""
         self._check_process()
         return initial_normals(self.__key, shape, name)
 
     def normals(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
         """Return standard normals of a sampler's own randomness, such as a Markov chain's.
 
-        Not for releases, which `release` makes and accounts for. The same (name, index) gives the
-        same values.
-
-        shape: shape of the result; name: what they are for; different names are independent; index:
-        such as the round; different ones are independent. Returns (ndarray of float64, of this
-        shape): multiples of 2**-40, from a ChaCha20 stream of their own.
-
-        Examples
-        --------
-        >>> NoiseSource(derived_key(0)).normals((2, 3), "users", 7).shape
-        (2, 3)
+        Not for releases, which `release` makes and accounts for. They are multiples of 2**-40, from
+        a ChaCha20 stream of their own: the same (name, index) gives the same values, different ones
+        are independent.
         """
         self._check_process()
         return _stream_normals(stream_key(self.__key, "sampler", name, index), shape)
 
     def uniforms(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
-        """Return uniform values in (0, 1): the distribution function of `normals`.
-
-        shape: shape of the result; name: as for `normals`, with which a (name, index) is shared;
-        index: as for `normals`. Returns (ndarray of float64, of this shape): the values.
-
-        Examples
-        --------
-        >>> bool(NoiseSource(derived_key(0)).uniforms((9,), "accept", 0).max() < 1.0)
-        True
-        """
+        """Return uniform values in (0, 1): the distribution function of the same `normals`."""
         return np.asarray(ndtr(self.normals(shape, name, index)))
 
     def _claim(self, name: str, index: int) -> None:
@@ -634,17 +517,9 @@ def slot_priorities(
     shared by all users would shift with a new user's length).
 
     key: the fit's key; purpose: what the priorities are for; different purposes are independent;
-    indptr, indices (n_rows + 1,) and (n_ratings,) int: the CSR structure; the order of a row's
-    entries does not matter; first_slot: slot of row 0, when the rows are a block of a larger
-    matrix. Returns (len(indices),) uint64: aligned with ``indices``.
-
-    Examples
-    --------
-    >>> key = derived_key(0)
-    >>> both = slot_priorities(key, "trim", np.array([0, 2, 3]), np.array([4, 7, 4]))
-    >>> second = slot_priorities(key, "trim", np.array([0, 1]), np.array([4]), first_slot=1)
-    >>> bool(both[2] == second[0]), bool(both[0] == both[2])
-    (True, False)
+    indptr, indices: the CSR structure; the order of a row's entries does not matter; first_slot:
+    slot of row 0, when the rows are a block of a larger matrix. Returns uint64, aligned with
+    ``indices``.
     """
     words = stream_key(require_key(key), "slots", purpose, 0)
     indptr, indices = np.asarray(indptr), np.asarray(indices)
@@ -660,15 +535,8 @@ def initial_normals(
 ) -> NDArray[np.float64]:
     """Return standard normal starting values: public randomness, not noise.
 
-    From a stream of their own, so that publishing them says nothing about any noise.
-
-    key: the fit's key; shape: shape of the result; name: what they start; different names are
-    independent. Result: multiples of 2**-40.
-
-    Examples
-    --------
-    >>> initial_normals(derived_key(0), (2, 3)).shape
-    (2, 3)
+    From a stream of their own for each name, so that publishing them says nothing about any noise.
+    They are multiples of 2**-40.
     """
     return _stream_normals(stream_key(require_key(key), "initial", name, 0), shape)
 
