@@ -120,9 +120,9 @@ def test_lower_limit_is_below_what_is_attained():
 def test_a_model_without_privacy_that_states_some_is_found(monkeypatch):
     claimed, real = PrivacyBudget(0.5, 1e-5), DPCovarianceRecommender._fit
 
-    def fit(self, R, y, plan):
+    def fit(self, R, y, fit):
         self.budget = PrivacyBudget.nonprivate()
-        real(self, R, y, plan=plan)
+        real(self, R, y, fit=fit)
         self.budget = claimed
         self.privacy_spent_ = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
 
