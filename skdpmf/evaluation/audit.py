@@ -339,10 +339,11 @@ class _Run:
         self.strange |= move.strange
         for name, ratio in move.ratios.items():
             self.ratios[name] = max(self.ratios.get(name, 0.0), ratio)
-        if pair.typical and move.epsilon > self.attained:
-            self.attained, self.worst = move.epsilon, pair.both
-        if pair.level is not None and move.epsilon > 0.0:
-            self.excess = max(self.excess, move.epsilon / (pair.level or 1e-300))
+        reached = move.epsilon
+        if pair.typical and reached > self.attained:
+            self.attained, self.worst = reached, pair.both
+        if pair.level is not None and reached > 0.0:
+            self.excess = max(self.excess, reached / (pair.level or 1e-300))
 
     def _budget_of(self, epsilon: float) -> PrivacyBudget:
         return clone(self.estimator.budget).set_params(epsilon=epsilon)

@@ -4,11 +4,11 @@ Verdicts alarm falsely once in 1e6 for each statistical check; seeds of the nois
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.base import clone
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -18,7 +18,7 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
-from skdpmf.evaluation import AuditDisplay, audit
+from skdpmf.evaluation import audit
 from skdpmf.evaluation._audit_releases import attack_reports, event_epsilon
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
@@ -47,8 +47,10 @@ from .test_audit_bugs import too_little_noise
 
 @pytest.mark.parametrize("name", [*ESTIMATORS, *MOVED])
 def test_honest_estimators_are_cleared(name):
-    estimator = {**ESTIMATORS, **MOVED}[name]
+    estimator = clone({**ESTIMATORS, **MOVED}[name]).set_params(random_state=3)
+    before = repr(estimator), set(vars(estimator))
     report = audit(estimator, ratings(), n_neighbors=10 if name in SAMPLED else 8, n_runs=2)
+    assert (repr(estimator), set(vars(estimator))) == before
     assert report.passed, str(report)
     assert "nothing found" in str(report)
     assert report.to_dict()["passed"] is True
@@ -110,7 +112,7 @@ def test_repeated_fits_find_little_noise(monkeypatch):
 
 
 def test_lower_limit_is_below_what_is_attained():
-    report = audit(ESTIMATORS["item means"], ratings(), n_neighbors=8, n_runs=40)
+    report = audit(ESTIMATORS["covariance, rating"], ratings(), n_neighbors=8, n_runs=40)
     assert 0.3 * report.epsilon_attained < report.epsilon_lower
     # above it in 5 % of the audits, by more than a quarter hardly ever
     assert report.epsilon_lower < 1.25 * report.epsilon_attained
@@ -198,29 +200,3 @@ def test_errors(changes, message):
 def test_only_claims_are_audited(estimator):
     with pytest.raises(ValueError, match="there is no claim"):
         audit(estimator, ratings())
-
-
-def test_the_estimator_is_left_alone():
-    estimator = AdaptiveWeightALS(BUDGET, n_components=2, max_iter=2, random_state=3)
-    before = repr(estimator)
-    report = audit(estimator, ratings(), n_neighbors=8)
-    assert repr(estimator) == before
-    assert not hasattr(estimator, "components_")
-    assert report.epsilon == pytest.approx(6.0, rel=1e-3)
-
-
-# -- the picture -----------------------------------------------------------------------------------
-
-
-def test_display_shows_what_was_found():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    display = AuditDisplay.from_estimator(ESTIMATORS["item means"], ratings(), n_neighbors=8)
-    (left, right), report = display.axes_, display.report
-    assert [bar.get_width() for bar in left.patches] == list(report.ratios.values())
-    assert [text.get_text() for text in left.get_yticklabels()] == list(report.ratios)
-    widths = [bar.get_width() for bar in right.patches]
-    assert widths == [report.epsilon, report.epsilon_attained]
-    assert left.get_title(loc="left") == "Privacy audit: nothing found"
-    AuditDisplay(replace(report, ratios={"sums": math.inf})).plot(display.axes_)
-    matplotlib.pyplot.close(display.figure_)
