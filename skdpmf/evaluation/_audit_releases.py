@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse, stats
 from scipy.special import logsumexp, ndtr
 
+from skdpmf.data.bounding import without_rows
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
@@ -48,21 +49,11 @@ _POINTS = 64  # of the users' factors, each with its opposite
 
 @dataclass(frozen=True)
 class AuditCheck:
-    """One check of an audit.
-
-    Parameters
-    ----------
-    name : str
-        Name of the check.
-    passed : bool
-        Whether nothing was found.
-    finding : str
-        Finding, in words.
-    """
+    """One check of an audit."""
 
     name: str
-    passed: bool
-    finding: str
+    passed: bool  # nothing was found
+    finding: str  # in words
 
 
 # -- replay: what one neighbour moves --------------------------------------------------------------
@@ -195,19 +186,14 @@ def _strange(a: DrawRecord, b: DrawRecord, slot: int) -> set[str]:
     """Return what differs in two densities beside one user's own terms."""
     scalars = "inverse_temperature", "clip", "stds"
     found = {f"a density's {name}" for name in scalars if getattr(a, name) != getattr(b, name)}
-    others = [_without(record, slot) for record in (a, b)]
-    if not all(map(np.array_equal, *others)):
+    rest = []
+    for record in (a, b):
+        own = np.arange(record.weights.size) == slot
+        R = without_rows(record.targets, own)
+        rest.append((record.weights[~own], R.indptr, R.indices, R.data))
+    if not all(map(np.array_equal, *rest)):
         found.add("others' part of a density")
     return found
-
-
-def _without(record: DrawRecord, slot: int) -> tuple[NDArray[Any], ...]:
-    """Return weights and targets of all other rows."""
-    R = record.targets
-    own = np.s_[R.indptr[slot] : R.indptr[slot + 1]]
-    n_ratings = np.delete(np.diff(R.indptr), slot)
-    rest = np.delete(R.indices, own), np.delete(R.data, own)
-    return np.delete(record.weights, slot), n_ratings, *rest
 
 
 # -- the noise of sums -----------------------------------------------------------------------------

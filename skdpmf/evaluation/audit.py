@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,7 +43,6 @@ from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.evaluation._audit_releases import (
     AuditCheck,
-    Move,
     attack_draws,
     attack_reports,
     attack_sums,
@@ -75,52 +75,19 @@ _STRESS_SWEEPS = 20
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit found. For the curator: it was made from exact statistics.
+    """What an audit found. For the curator: it was made from exact statistics."""
 
-    Parameters
-    ----------
-    estimator : str
-        Class and parameters of the estimator.
-    checks : tuple of AuditCheck
-        In their order.
-    epsilon, delta : float
-        As claimed, for the unit and the neighbours of the estimator's budget.
-    epsilon_attained : float
-        Epsilon at this delta that the worst neighbours found attain, by what is declared.
-    epsilon_lower : float
-        Lower confidence limit of it by what was seen in repeated fits; NaN if there are none, or if
-        nothing can be said.
-    confidence : float
-        Level of this limit. One above the claim is seen that rarely if the claim holds, and is no
-        verdict by itself.
-    ratios : dict
-        Largest move over sensitivity of each release, by name; for a kind of report the largest
-        input over what is covered, for a draw the epsilon that the losses need over the claimed.
-    not_tested : str
-        Limits of the audit, in words.
-
-    Examples
-    --------
-    >>> from skdpmf import DPItemMeans, PrivacyBudget
-    >>> from skdpmf.data import make_ratings
-    >>> X = make_ratings(60, 10, random_state=0)
-    >>> report = audit(DPItemMeans(PrivacyBudget(4.0, 1e-5)), X, n_neighbors=8)
-    >>> report.passed, sorted(report.ratios)
-    (True, ['global effects', 'item counts', 'item residuals'])
-    >>> print(report)
-    Privacy audit: nothing found
-    ...
-    >>> report.to_dict()["delta"]
-    1e-05
-    """
-
-    estimator: str
+    estimator: str  # its class and parameters
     checks: tuple[AuditCheck, ...]
-    epsilon: float
+    epsilon: float  # as claimed, for the unit and the neighbours of the estimator's budget
     delta: float
-    epsilon_attained: float
+    epsilon_attained: float  # of the worst neighbours found at this delta, by what is declared
+    # Lower confidence limit of it by repeated fits; NaN if nothing can be said. One above the claim
+    # is seen as rarely as `confidence` says, and is no verdict by itself.
     epsilon_lower: float
     confidence: float
+    # Largest move over sensitivity of each release, by name; for a kind of report the largest input
+    # over what is covered, for a draw the epsilon that the losses need over the claimed.
     ratios: dict[str, float] = field(default_factory=dict)
     not_tested: str = _NOT_TESTED
 
@@ -130,10 +97,7 @@ class AuditReport:
         return all(check.passed for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers.
-
-        Result: fields by name, and "passed".
-        """
+        """Return the fields by name, and "passed", as plain dicts, lists, strings and numbers."""
         return {"passed": self.passed, **asdict(self)}
 
     def __str__(self) -> str:
@@ -216,17 +180,8 @@ def audit(
             more = [AuditCheck("repeated fits", False, _failure(error))]
         checks += more
     condition = f"; the condition that the claim has, {spent.condition}" if spent.condition else ""
-    return AuditReport(
-        estimator=repr(estimator),
-        checks=tuple(checks),
-        epsilon=spent.epsilon,
-        delta=spent.delta,
-        epsilon_attained=run.attained,
-        epsilon_lower=lower,
-        confidence=float(confidence),
-        ratios=run.ratios,
-        not_tested=_NOT_TESTED + condition,
-    )
+    found = repr(estimator), tuple(checks), spent.epsilon, spent.delta, run.attained, lower
+    return AuditReport(*found, float(confidence), run.ratios, _NOT_TESTED + condition)
 
 
 def _check(estimator: Any, n_neighbors: Any, n_runs: Any, sure: Any) -> None:
@@ -268,6 +223,10 @@ class _Run:
         self.spent = self.model.privacy_spent_
         self.ratios: dict[str, float] = {}
         self.attained, self.worst = 0.0, (self.R, self.R)
+        self.strange: set[str] = set()  # what moves beside a row's own part
+        self.differing: set[str] = set()  # attributes of models with equal releases
+        self.raised: set[str] = set()
+        self.excess = 0.0  # of a personal level of epsilon
 
     def fit(
         self, R: Any, replay: Any = None, *, alter: Any = None, levels: Any = None, **params: Any
@@ -327,51 +286,41 @@ class _Run:
 
     def replayed(self, n_neighbors: int) -> list[AuditCheck]:
         """Fit on neighbours with all that leaves held fixed, and compare."""
-        others: set[str] = set()
-        strange: set[str] = set()
-        raised: set[str] = set()
-        excess = 0.0
         for how, n in self._recordings(n_neighbors):
-            try:
+            pairs: list[_Pair] = []
+            with self._course():
                 pairs = list(self._neighbors(how, n))
-            except Exception as error:
-                raised.add(_failure(error))
-                continue
             for pair in pairs:
-                try:
-                    move, differing = self._moved(pair)
-                except Exception as error:  # whatever it is, a row must not raise it
-                    raised.add(_failure(error))
-                    continue
-                others, strange = others | differing, strange | move.strange
-                for name, ratio in move.ratios.items():
-                    self.ratios[name] = max(self.ratios.get(name, 0.0), ratio)
-                reached = move.epsilon
-                if pair.typical and reached > self.attained:
-                    self.attained, self.worst = reached, pair.both
-                if pair.level is not None and reached > 0.0:
-                    excess = max(excess, reached / (pair.level or 1e-300))
+                with self._course():
+                    self._compare(pair)
         name, ratio = max(self.ratios.items(), key=lambda item: item[1], default=("nothing", 0.0))
         claimed = self.spent.epsilon
         near = f"they reach {self.attained:.4g} of {claimed:.4g}"
-        course = "; ".join(sorted(raised)) or "fits make the same releases, and raise nothing"
+        course = "; ".join(sorted(self.raised)) or "fits make the same releases, and raise nothing"
+        also = f"a row also moves: {_listed(self.strange)}"
+        more = f"with equal releases models differ in: {_listed(self.differing)}"
         found = {
             "sensitivities": (ratio <= ROUNDING, f"{name} reaches {ratio:.3f} of what is declared"),
             "epsilon of neighbours": (self.attained <= claimed * ROUNDING, near),
-            "users are on their own": (not strange, f"a row also moves: {_listed(strange)}"),
-            "one row does not change the course": (not raised, course),
-            "nothing else is released": (
-                not others,
-                f"with equal releases models differ in: {_listed(others)}",
-            ),
+            "users are on their own": (not self.strange, also),
+            "one row does not change the course": (not self.raised, course),
+            "nothing else is released": (not self.differing, more),
         }
         if self.personal:
-            text = f"a user with a level of epsilon of his own reaches {excess:.3f} of it at most"
-            found["personal levels"] = excess <= ROUNDING, text
+            text = f"a user with a level of epsilon of his own reaches {self.excess:.3f} of it"
+            found["personal levels"] = self.excess <= ROUNDING, f"{text} at most"
         return [AuditCheck(name, bool(passed), text) for name, (passed, text) in found.items()]
 
-    def _moved(self, pair: _Pair) -> tuple[Move, set[str]]:
-        """Return what a pair of neighbours moves, and the attributes of models that differ.
+    @contextmanager
+    def _course(self) -> Iterator[None]:
+        """Note what is raised, whatever it is: a row must not raise it."""
+        try:
+            yield
+        except Exception as error:
+            self.raised.add(_failure(error))
+
+    def _compare(self, pair: _Pair) -> None:
+        """Note what a pair of neighbours moves, and the attributes of models that differ.
 
         Those that `save` reads are among them; what says that it is not private is left out.
         """
@@ -379,14 +328,22 @@ class _Run:
         alone = before, after
         if before:  # sums: all other rows are empty
             others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
-            each = (without_rows(R, others) for R in pair.both)
-            alone_before, alone_after = (pair.replay(R, pair.slots)[1] for R in each)
-            alone = alone_before, alone_after
+            one, two = (pair.replay(without_rows(R, others), pair.slots)[1] for R in pair.both)
+            alone = one, two
+        move = move_of(before, after, alone, pair.slots, self.R.shape[0], self.spent)
         states = vars(model), vars(other)
         names = {name for state in states for name in state if not name.startswith("nonprivate")}
-        differing = {n for n in names if len({joblib.hash(state.get(n)) for state in states}) > 1}
-        move = move_of(before, after, alone, pair.slots, self.R.shape[0], self.spent)
-        return move, differing
+        self.differing |= {
+            n for n in names if len({joblib.hash(state.get(n)) for state in states}) > 1
+        }
+        self.strange |= move.strange
+        for name, ratio in move.ratios.items():
+            self.ratios[name] = max(self.ratios.get(name, 0.0), ratio)
+        reached = move.epsilon
+        if pair.typical and reached > self.attained:
+            self.attained, self.worst = reached, pair.both
+        if pair.level is not None and reached > 0.0:
+            self.excess = max(self.excess, reached / (pair.level or 1e-300))
 
     def _budget_of(self, epsilon: float) -> PrivacyBudget:
         return clone(self.estimator.budget).set_params(epsilon=epsilon)
@@ -447,28 +404,28 @@ class _Run:
 
         "replace": another value, another item, or another item and another user.
         """
-        m, last = row.size, R.shape[0] - 1
+        m, n = row.size, R.shape[0]
         known = np.flatnonzero(~np.isnan(row))
         cell = int(known[i % known.size]) if known.size else i % m
         other, row = row.copy(), row.copy()
         other[cell] = np.nan
+        pairs = {slot: (other, row)}
         if self.spent.neighbors != "replace":
-            return {slot: (other, row)}
+            return pairs
         row[cell] = value = row[cell] if known.size else self.high
         kind, place = (i + i // 3) % 3, (cell + 1 + i) % m
         if kind == 1 and place != cell:
-            row[place] = np.nan
-            other[place] = value
-        elif kind == 2 and last > 0:
-            next_, theirs = (slot + 1) % (last + 1), np.full(m, np.nan)
+            row[place], other[place] = np.nan, value
+        elif kind == 2 and n > 1:
+            next_, theirs = (slot + 1) % n, np.full(m, np.nan)
             own = slice(*R.indptr[next_ : next_ + 2])
             theirs[R.indices[own]] = R.data[own]
             more = theirs.copy()
             theirs[place], more[place] = np.nan, value
-            return {slot: (other, row), next_: (more, theirs)}
+            pairs[next_] = more, theirs
         else:
             other[cell] = self.low + self.high - value
-        return {slot: (other, row)}
+        return pairs
 
     def _rows(self, n: int) -> list[np.ndarray]:
         """Rows that try to move much; some know the released model."""

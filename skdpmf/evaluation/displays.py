@@ -166,22 +166,19 @@ class PrivacyUtilityDisplay:
         """
         pyplot()  # which may raise, before anything is spent
         data = [part for part in indexable(X, y) if part is not None]
-        splits = list(check_cv(cv).split(X, y))
-        fits = [clone(estimator).set_params(**{param_name: value}) for value in epsilons]
-        found = [
-            [_fit_and_score(clone(fit), scoring, data, *split) for split in splits] for fit in fits
-        ]
-        scores = np.array([[score for score, _ in row] for row in found])
-        spent = [max((spent for _, spent in row), key=lambda spent: spent.epsilon) for row in found]
-        private = [statement for statement in spent if statement.is_private]
+        splits, sign = list(check_cv(cv).split(X, y)), -1.0 if negate_score else 1.0
+        scores, spent, guarantee = [], [], ""
+        for value in epsilons:
+            fit = clone(estimator).set_params(**{param_name: value})
+            found = [_fit_and_score(clone(fit), scoring, data, *split) for split in splits]
+            scores.append([sign * score for score, _ in found])
+            most = max((one for _, one in found), key=lambda statement: statement.epsilon)
+            spent.append(most.epsilon)
+            guarantee = guarantee_words(most) if most.is_private else guarantee
         words = "minus score (lower is better)" if negate_score else "score (higher is better)"
-        return cls(
-            [statement.epsilon for statement in spent],
-            -scores if negate_score else scores,
-            score_name=words if score_name is None else score_name,
-            name=type(estimator).__name__ if name is None else name,
-            guarantee=guarantee_words(private[-1]) if private else "",
-        ).plot(**line)
+        words = words if score_name is None else score_name
+        name = type(estimator).__name__ if name is None else name
+        return cls(spent, scores, score_name=words, name=name, guarantee=guarantee).plot(**line)
 
     def plot(self, ax: Any = None, **line: Any) -> PrivacyUtilityDisplay:
         """Draw the picture.
@@ -209,9 +206,9 @@ class PrivacyUtilityDisplay:
         x, table = self.epsilons[order], self.scores.reshape(len(order), -1)[order]
         mean, private = table.mean(axis=1), np.isfinite(x)
         spread = np.abs([table.min(axis=1) - mean, table.max(axis=1) - mean])[:, private]
+        spread = spread if table.shape[1] > 1 else None
         label = f"{self.name} ({self.guarantee})" if self.name and self.guarantee else self.name
-        bars = spread if table.shape[1] > 1 else None
-        self.errorbar_ = draw_curve(ax, x[private], mean[private], bars, label, line)
+        self.errorbar_ = draw_curve(ax, x[private], mean[private], spread, label, line)
         self.reference_ = None
         if not private.all():
             colour = self.errorbar_.lines[0].get_color()
@@ -506,9 +503,7 @@ class BudgetDisplay:
             If it is neither of the two, has no privacy, or is the statement of a private search,
             whose releases do not make up what it spends.
         """
-        explained = isinstance(plan, ReleasePlan) or (
-            isinstance(plan, PrivacyStatement) and plan.follows_from_releases
-        )
+        explained = isinstance(plan, ReleasePlan) or getattr(plan, "follows_from_releases", False)
         if not (explained and plan.is_private and plan.epsilon > 0.0):
             raise PrivacyParameterError(
                 f"plan of type {type(plan).__name__} must be a plan or statement whose epsilon is "
@@ -516,14 +511,13 @@ class BudgetDisplay:
                 "search, which keeps its losers secret, there are no shares. Plot the plan of a "
                 "single private fit."
             )
-        gaussian = all(isinstance(release, Release) for release in plan.releases)
-        times = [f", {r.count} times" if r.count > 1 else "" for r in plan.releases]
-        return cls(
-            [release.name + words for release, words in zip(plan.releases, times, strict=True)],
-            release_shares(plan.releases, plan.epsilon, plan.mu, pure_total(plan.releases)),
-            share_name=f"share of {'mu^2' if gaussian else 'epsilon'} that is spent",
-            title=f"epsilon = {outward(plan.epsilon)}\n{guarantee_words(plan)}",
-        ).plot(**bars)
+        releases = plan.releases
+        whole = "mu^2" if all(isinstance(release, Release) for release in releases) else "epsilon"
+        names = [r.name + (f", {r.count} times" if r.count > 1 else "") for r in releases]
+        shares = release_shares(releases, plan.epsilon, plan.mu, pure_total(releases))
+        share_name = f"share of {whole} that is spent"
+        title = f"epsilon = {outward(plan.epsilon)}\n{guarantee_words(plan)}"
+        return cls(names, shares, share_name=share_name, title=title).plot(**bars)
 
     @classmethod
     def from_ledger(cls, ledger: PrivacyLedger, **bars: Any) -> BudgetDisplay:
@@ -552,27 +546,22 @@ class BudgetDisplay:
             If matplotlib is not installed.
         """
         report = ledger.report()
-        whole, limit = report.allowed.number, report.limit
-        names = [_entry_name(entry) for entry in report.entries]
-        shares = [entry["charge"] / whole if whole else 0.0 for entry in report.entries]
+        whole, limit, entries = report.allowed.number, report.limit, report.entries
+        names = [_entry_name(entry) for entry in entries]
+        shares = [entry["charge"] / whole if whole else 0.0 for entry in entries]
         early = len(names) - _SHOWN
         if early > 0:
             names = [f"{early} entries before", *names[early:]]
             shares = [sum(shares[:early]), *shares[early:]]
-        by_person = " of each person (left: of whoever spent most)"
-        whose = "limit" if report.at_most is None else f"limit{by_person}"
-        about = f"{whose}: epsilon = {limit.epsilon:g}, delta = {limit.delta:g}, one {limit.unit}, "
-        about += limit.neighbors
-        if not all(entry["private"] for entry in report.entries):
+        whose = "" if report.at_most is None else " of each person (left: of whoever spent most)"
+        about = f"limit{whose}: epsilon = {limit.epsilon:g}, delta = {limit.delta:g}, "
+        about += f"one {limit.unit}, {limit.neighbors}"
+        if not all(entry["private"] for entry in entries):
             about = "no limit holds: fits without privacy are among them"
-        spent = f"epsilon = {outward(report.epsilon)} spent by {len(report.entries)} entries"
-        return cls(
-            names,
-            shares,
-            left=report.left / whole if whole else 0.0,
-            share_name=f"share of the limit's {_NUMBERS[report.rule]}",
-            title=f"{spent}\n{about}",
-        ).plot(**bars)
+        title = f"epsilon = {outward(report.epsilon)} spent by {len(entries)} entries\n{about}"
+        left, name = report.left / whole if whole else 0.0, _NUMBERS[report.rule]
+        share_name = f"share of the limit's {name}"
+        return cls(names, shares, left=left, share_name=share_name, title=title).plot(**bars)
 
     def plot(self, ax: Any = None, **bars: Any) -> BudgetDisplay:
         """Draw the picture.

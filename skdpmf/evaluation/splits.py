@@ -116,16 +116,13 @@ def split_users(
         )
     rng = check_random_state(random_state)
     ratings = as_rating_matrix(X)
-    train, held_out = train_test_split(
-        np.arange(ratings.shape[0]), test_size=test_size, random_state=rng
-    )
-    users = ratings[np.sort(held_out)]
+    sides = train_test_split(np.arange(ratings.shape[0]), test_size=test_size, random_state=rng)
+    train, held_out = map(np.sort, sides)
+    users = ratings[held_out]
     # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
     target = _choose(users.indptr, n_targets, rng)
     known, targets = _keep(users, ~target), _keep(users, target)
-    held_out = np.sort(held_out)
-    train = np.sort(train)
     return (
         _like(X, ratings[train], train),
         _like(X, known, held_out),
@@ -267,21 +264,25 @@ def _latest(frame: Any, share: float, by: str, user: str, time: str) -> np.ndarr
         n_known = len(times) - int(np.ceil(share * len(times)))
         return np.asarray(times >= np.sort(times)[n_known])
     groups = np.unique(np.asarray(frame[user]), return_inverse=True)[1]
-    order = np.lexsort((np.arange(len(times)), times, groups))
     counts = np.bincount(groups)
-    rank = np.empty(len(times), dtype=np.intp)
-    rank[order] = np.arange(len(times)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.asarray(rank >= (counts - np.floor(share * counts))[groups])
+    n_known = counts - np.floor(share * counts)
+    return np.asarray(_rank(times, groups) >= n_known[groups])
 
 
 def _choose(indptr: np.ndarray, n_chosen: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
     """Mark n_chosen entries of each row, uniformly without replacement."""
     n_entries = np.diff(indptr)
     rows = np.repeat(np.arange(n_entries.size), n_entries)
-    shuffled = np.lexsort((rng.random_sample(rows.size), rows))
-    rank = np.empty(rows.size, dtype=np.intp)
-    rank[shuffled] = np.arange(rows.size) - indptr[:-1][rows]
-    return rank < n_chosen[rows]
+    return _rank(rng.random_sample(rows.size), rows) < n_chosen[rows]
+
+
+def _rank(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Places from 0 by value among the entries of the same group; of equal ones the first leads."""
+    counts = np.bincount(groups)
+    rank = np.empty(groups.size, dtype=np.intp)
+    order = np.lexsort((values, groups))
+    rank[order] = np.arange(groups.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rank
 
 
 def _like(X: Any, ratings: Any, rows: Any = slice(None)) -> Any:

@@ -3,32 +3,6 @@
 import numpy as np
 from matplotlib.colors import to_rgb
 
-# linear RGB as seen without one kind of cone: Machado, Oliveira, Fernandes (2009), severity 1
-CONES = {
-    "all": np.eye(3),
-    "protanopia": np.array(
-        [
-            [0.152286, 1.052583, -0.204868],
-            [0.114503, 0.786281, 0.099216],
-            [-0.003882, -0.048116, 1.051998],
-        ]
-    ),
-    "deuteranopia": np.array(
-        [
-            [0.367322, 0.860646, -0.227968],
-            [0.280085, 0.672501, 0.047413],
-            [-0.011820, 0.042940, 0.968881],
-        ]
-    ),
-    "tritanopia": np.array(
-        [
-            [1.255528, -0.076749, -0.178779],
-            [-0.078411, 0.930809, 0.147602],
-            [0.004733, 0.691367, 0.303900],
-        ]
-    ),
-}
-
 
 def render(figure):
     """Pixels of a figure, (height, width, 3) in 0 .. 255."""
@@ -98,27 +72,3 @@ def faults(figure):
     ]
     edge = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
     return found + ([] if close_to(edge, "white").all() else ["ink at the edge"])
-
-
-def least_difference(colours, cones):
-    """Smallest distance (CIE 1976, L*a*b*) of two colours, as seen with some of the cones."""
-    rgb = np.array([to_rgb(colour) for colour in colours])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    linear = np.clip(linear @ CONES[cones].T, 0.0, 1.0)
-    xyz = (
-        linear
-        @ np.array(  # of sRGB, over the white of D65
-            [
-                [0.4124, 0.3576, 0.1805],
-                [0.2126, 0.7152, 0.0722],
-                [0.0193, 0.1192, 0.9505],
-            ]
-        ).T
-        / [0.9505, 1.0, 1.089]
-    )
-    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
-    lab = np.column_stack(
-        (116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2]))
-    )
-    gaps = np.linalg.norm(lab[:, None] - lab[None], axis=2)
-    return gaps[~np.eye(len(gaps), dtype=bool)].min()

@@ -4,11 +4,11 @@ Verdicts alarm falsely once in 1e6 for each statistical check; seeds of the nois
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.base import clone
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -18,9 +18,8 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
-from skdpmf.evaluation import AuditDisplay, audit
+from skdpmf.evaluation import audit
 from skdpmf.evaluation._audit_releases import attack_reports, event_epsilon
-from skdpmf.evaluation.audit import AuditCheck
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
@@ -48,8 +47,10 @@ from .test_audit_bugs import too_little_noise
 
 @pytest.mark.parametrize("name", [*ESTIMATORS, *MOVED])
 def test_honest_estimators_are_cleared(name):
-    estimator = {**ESTIMATORS, **MOVED}[name]
-    report = audit(estimator, ratings(), n_neighbors=10, n_runs=5)
+    estimator = clone({**ESTIMATORS, **MOVED}[name]).set_params(random_state=3)
+    before = repr(estimator), set(vars(estimator))
+    report = audit(estimator, ratings(), n_neighbors=10 if name in SAMPLED else 8, n_runs=2)
+    assert (repr(estimator), set(vars(estimator))) == before
     assert report.passed, str(report)
     assert "nothing found" in str(report)
     assert report.to_dict()["passed"] is True
@@ -92,7 +93,7 @@ def test_honest_estimators_are_cleared_behind_what_small_data_release(estimator)
     X = make_ratings(60, 40, density=0.3, random_state=1)
     if estimator.get_params().get("feedback") == "implicit":
         X = (X > 3.0).astype(float)
-    report = audit(estimator, X)
+    report = audit(estimator, X, n_neighbors=8)
     assert report.passed, str(report)
     assert max(report.ratios.values()) > 0.9
 
@@ -111,7 +112,7 @@ def test_repeated_fits_find_little_noise(monkeypatch):
 
 
 def test_lower_limit_is_below_what_is_attained():
-    report = audit(ESTIMATORS["covariance, user"], ratings(), n_neighbors=8, n_runs=40)
+    report = audit(ESTIMATORS["covariance, rating"], ratings(), n_neighbors=8, n_runs=40)
     assert 0.3 * report.epsilon_attained < report.epsilon_lower
     # above it in 5 % of the audits, by more than a quarter hardly ever
     assert report.epsilon_lower < 1.25 * report.epsilon_attained
@@ -120,9 +121,9 @@ def test_lower_limit_is_below_what_is_attained():
 def test_a_model_without_privacy_that_states_some_is_found(monkeypatch):
     claimed, real = PrivacyBudget(0.5, 1e-5), DPCovarianceRecommender._fit
 
-    def fit(self, R, y, plan):
+    def fit(self, R, y, fit):
         self.budget = PrivacyBudget.nonprivate()
-        real(self, R, y, plan=plan)
+        real(self, R, y, fit=fit)
         self.budget = claimed
         self.privacy_spent_ = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
 
@@ -130,6 +131,7 @@ def test_a_model_without_privacy_that_states_some_is_found(monkeypatch):
     report = audit(DPCovarianceRecommender(claimed), ratings(), n_neighbors=8)
     assert {"releases", "size of the noise"} <= failed(report)
     assert report.epsilon_attained == np.inf
+    assert "THE CLAIM DOES NOT HOLD" in str(report)
 
 
 def test_an_error_that_one_row_raises_is_found(monkeypatch):
@@ -198,36 +200,3 @@ def test_errors(changes, message):
 def test_only_claims_are_audited(estimator):
     with pytest.raises(ValueError, match="there is no claim"):
         audit(estimator, ratings())
-
-
-def test_the_estimator_is_left_alone():
-    estimator = AdaptiveWeightALS(BUDGET, n_components=2, max_iter=2, random_state=3)
-    before = repr(estimator)
-    report = audit(estimator, ratings(), n_neighbors=8)
-    assert repr(estimator) == before
-    assert not hasattr(estimator, "components_")
-    assert report.epsilon == pytest.approx(6.0, rel=1e-3)
-
-
-# -- the picture -----------------------------------------------------------------------------------
-
-
-def test_display_shows_what_was_found():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    estimator = ESTIMATORS["covariance, user"]
-    display = AuditDisplay.from_estimator(estimator, ratings(), n_neighbors=8)
-    left, right = display.axes_
-    report = display.report
-    assert [bar.get_width() for bar in left.patches] == list(report.ratios.values())
-    assert [text.get_text() for text in left.get_yticklabels()] == list(report.ratios)
-    widths = [bar.get_width() for bar in right.patches]
-    assert widths == [report.epsilon, report.epsilon_attained]
-    assert display.plot(display.axes_) is display
-    assert display.axes_[0].get_title(loc="left") == "Privacy audit: nothing found"
-    broken = replace(
-        report, ratios={"sums": math.inf}, checks=(AuditCheck("sensitivities", False, "inf"),)
-    )
-    AuditDisplay(broken).plot(display.axes_)
-    assert "the claim does not hold: sensitivities" in display.axes_[0].get_title(loc="left")
-    matplotlib.pyplot.close(display.figure_)

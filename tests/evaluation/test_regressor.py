@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn import __version__ as sklearn_version
 from sklearn.base import clone
-from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import root_mean_squared_error
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score
 from sklearn.utils import get_tags
@@ -234,13 +234,6 @@ def test_predict_refuses(table):
         model.predict(X[["item", "user"]])
     with pytest.raises(ValueError, match="missing ids"):
         model.predict(pd.DataFrame({"user": [np.nan], "item": ["x"]}))
-
-
-def test_a_column_of_ratings_warns_as_scikit_learn_does(table):
-    X, y = xy(table)
-    with pytest.warns(DataConversionWarning):
-        model = RatingRegressor(MeansRecommender()).fit(X, y.to_numpy()[:, None])
-    assert model.predict(X).shape == y.shape
 
 
 def test_an_estimator_that_predicts_nan_is_named(table):
