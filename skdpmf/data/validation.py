@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from .labelled_rows import labelled_rows
-from .labels import RatingMatrix, catalogue_of, names_items
+from .labels import RatingMatrix, catalogue_of, labelled_rows, names_items
 from .loaders import rating_columns
 
 __all__ = [
@@ -23,6 +22,9 @@ __all__ = [
     "as_rating_matrix",
     "check_rating_range",
     "check_ratings",
+    "in_quarter_ranges",
+    "in_rating_units",
+    "middle_and_quarter",
     "note_catalogue",
     "refuse_table",
     "refuse_what_is_no_matrix",
@@ -71,6 +73,26 @@ def check_rating_range(rating_range: Any) -> tuple[float, float]:
     if not (-_FARTHEST <= low < high <= _FARTHEST and high - low >= 1 / _FARTHEST):
         raise ValueError(rule)
     return low, high
+
+
+def in_quarter_ranges(R: Any, rating_range: tuple[float, float]) -> Any:
+    """Return the ratings of a csr_array as (r - middle) / quarter."""
+    middle, unit = middle_and_quarter(rating_range)
+    y = R.data - middle
+    y /= unit  # in place: there are many ratings
+    return sparse.csr_array((y, R.indices, R.indptr), shape=R.shape)
+
+
+def in_rating_units(means: Any, rating_range: tuple[float, float]) -> Any:
+    """Return the way back, for means."""
+    middle, unit = middle_and_quarter(rating_range)
+    return np.asarray(middle + unit * means)
+
+
+def middle_and_quarter(rating_range: tuple[float, float]) -> tuple[float, float]:
+    """Return middle and quarter of the rating range."""
+    low, high = rating_range
+    return (low + high) / 2.0, (high - low) / 4.0
 
 
 def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float64) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.scale import middle_and_quarter
+from skdpmf.data.validation import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.neighbors import (
     NeighborModel,
