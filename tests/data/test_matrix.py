@@ -161,34 +161,6 @@ def test_bad_ids_are_refused():
         matrix_to_ratings(np.ones((1, 1)), users=pd.Index([1], name="item"))
 
 
-class Polars:
-    """As much of a polars DataFrame as the pivot needs: names, and columns that become arrays."""
-
-    def __init__(self, **columns):
-        self._columns, self.columns = columns, list(columns)
-
-    def __getitem__(self, name):
-        return _Series(self._columns[name])
-
-
-class _Series:
-    def __init__(self, values):
-        self._values = values
-
-    def __array__(self, dtype=None, copy=None):
-        return np.array(self._values, dtype=dtype)
-
-
-def test_a_table_of_another_library():
-    columns = {"user": [7, 7, 3], "item": ["b", "a", "b"], "rating": [4.0, 2.0, np.nan]}
-    expected = ratings_to_matrix(pd.DataFrame(columns), items=["a", "b", "c"])
-    found = ratings_to_matrix(Polars(**columns), items=["a", "b", "c"])
-    np.testing.assert_array_equal(found.X.toarray(), expected.X.toarray())
-    assert list(found.users) == list(expected.users)
-    with pytest.raises(ValueError, match="has no column 'item'"):
-        ratings_to_matrix(Polars(user=[1], rating=[1.0]))
-
-
 def test_ids_may_be_tuples():
     pairs = [("a", 1), ("b", 2)]
     frame = pd.DataFrame({"user": pairs, "item": pairs[::-1], "rating": [4.0, 2.0]})
