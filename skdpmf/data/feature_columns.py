@@ -62,13 +62,6 @@ def item_columns(features: NDArray[np.float64]) -> ItemColumns:
     """Centre the features, divide each by its range, and keep at most `MOST_COLUMNS` directions.
 
     features (n_items, p): F, finite. A feature that is the same for all items has no part in it.
-
-    Examples
-    --------
-    >>> from skdpmf.data.feature_columns import item_columns
-    >>> item_columns(np.array([[0.0, 7.0], [10.0, 7.0]])).values
-    array([[-1.],
-           [ 1.]])
     """
     low, high, centre = features.min(axis=0), features.max(axis=0), features.mean(axis=0)
     told = np.flatnonzero(high - low > _LEAST_RANGE * np.maximum(1.0, np.abs(centre)))
@@ -122,11 +115,8 @@ def check_item_features(item_features: Any) -> None:
 def aligned_features(item_features: Any, n_items: int, names: Any) -> NDArray[np.float64]:
     """Return the features of each item of the catalogue, in its order.
 
-    item_features (ndarray, sparse matrix or DataFrame): as `check_item_features` accepts. A
-    DataFrame is aligned by its index, and may have more items; anything else has a row for each
-    column of X, in their order. names (array-like of shape (n_items,) or None): its item ids; None:
-    unknown. Returns (n_items, p). Raises ValueError if the rows are not those of the catalogue. The
-    message names an item.
+    A DataFrame is aligned by its index with the ids `names`, None if unknown, and may have more
+    items; anything else has a row for each column of X, in their order. Returns (n_items, p).
     """
     import pandas as pd
 

@@ -307,11 +307,9 @@ def labelled_rows(
 ) -> tuple[Any, int]:
     """Return X with columns in the order of the catalogue, and the number of ratings left out.
 
-    X (anything): a dict {item: rating} of one user, a list of such, or a RatingMatrix with other
-    columns than the catalogue become a RatingMatrix; what else it is stays as it is.
-    n_items: columns that it must have; name: the argument that errors name; unknown ("error" or
-    "ignore"): what is done with ratings of items that are not in the catalogue. Raises ValueError
-    for such an item, or a rating that is no finite number.
+    A dict {item: rating} of one user, a list of such, or a RatingMatrix with other columns than the
+    catalogue become a RatingMatrix of `n_items` columns; what else it is stays as it is. `name` is
+    the argument that errors name. Unknown items are an error, or ignored.
     """
     if names_items(X):
         dicts = [X] if isinstance(X, Mapping) else X

@@ -123,14 +123,10 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
 def read_items(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd.DataFrame":
     r"""Read a file, folder or zip archive with the titles of items.
 
-    path (str or path-like): a text file as for `read_ratings` in UTF-8 or Latin-1, a Parquet file
-    (needs the extra ``parquet``), or a folder or zip archive that holds ``movies.dat``,
-    ``movies.csv``, ``u.item`` or ``items.csv``, ``.tsv``, ``.dat``, ``.parquet``; columns (dict or
-    sequence of str): as for `read_ratings`, with the names ``"item"``, ``"title"``, ``"genres"``,
-    which is also the order that is assumed without a header; sep: text between the fields. None:
-    found from the first line. Result: frame: columns item, title and, where the file has them,
-    genres (text such as ``"Comedy|Drama"``), rows in file order. Raises FileNotFoundError,
-    ValueError, MissingExtraError as `read_ratings`.
+    Files are those of `read_ratings`, in UTF-8 or Latin-1; in folders and archives ``movies.dat``,
+    ``movies.csv``, ``u.item`` or ``items.csv``, ``.tsv``, ``.dat``, ``.parquet``. The columns item,
+    title and, where the file has them, genres (text such as ``"Comedy|Drama"``) are also the order
+    that is assumed without a header.
 
     Examples
     --------

@@ -125,13 +125,11 @@ def fit(
     snapshot: Snapshot | None = None,
     snapshot_every: int | None = None,
 ) -> Descent:
-    """Run the rounds.
+    """Run the rounds 0, ..., max_iter - 1 that an iterable yields, and return the descent.
 
-    batches: the ratings; settings: the parameters; start: returns new `Factors` to start from;
-    called again after divergence; workers: the threads; rounds: yields 0, ..., max_iter - 1;
-    snapshot: where to keep the progress. If it holds some, the fit goes on from there.
-    snapshot_every: batches between two snapshots. None: one snapshot a round. Result: the descent
-    after the last round. Raises FloatingPointError if the fit diverges at any learning rate.
+    `start` returns new factors, again after divergence. If the snapshot holds progress, the fit
+    goes on from there; without `snapshot_every`, in batches, there is one snapshot a round. Raises
+    FloatingPointError if the fit diverges at any learning rate.
     """
     descent = Descent(batches, settings, start, workers, snapshot, snapshot_every)
     with closing(descent):
