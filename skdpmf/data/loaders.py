@@ -189,10 +189,8 @@ def _locate(path: Any, names: tuple[str, ...], what: str) -> _Source:
 
 
 def _file_source(path: Path) -> _Source:
-    def open_file() -> Any:
-        return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
-
-    return _Source(str(path), open_file)
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    return _Source(str(path), lambda: opener(path, "rb"))
 
 
 def _pick(members: list[str], names: tuple[str, ...], path: Path, what: str) -> str:
@@ -242,17 +240,15 @@ def pyarrow_for(label: str) -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def parquet_opener(label: str) -> Callable[..., Any]:
-    """Return what opens a stream as a Parquet file; `label` names the file in errors."""
+def parquet_file(stream: Any, label: str) -> Any:
+    """Open a stream as a Parquet file; `label` names the file in errors."""
     pyarrow, parquet = pyarrow_for(label)
-
-    def open_parquet(stream: Any, **options: Any) -> Any:
-        try:
-            return parquet.ParquetFile(stream, **options)
-        except pyarrow.ArrowInvalid as error:
-            raise ValueError(f"{label} is not a readable Parquet file ({error}).") from error
-
-    return open_parquet
+    # Files are buffered, as a row group may be the whole file; bytes in memory need no second copy.
+    size = 0 if isinstance(stream, pyarrow.BufferReader) else 1 << 20
+    try:
+        return parquet.ParquetFile(stream, buffer_size=size)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{label} is not a readable Parquet file ({error}).") from error
 
 
 def parquet_columns(
@@ -275,10 +271,10 @@ def parquet_columns(
 def _read_parquet(
     source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
 ) -> "pd.DataFrame":
-    open_parquet = parquet_opener(source.label)
     with source.open() as stream:
         # the footer comes last, so that a pipe must be read whole
-        file = open_parquet(stream if stream.seekable() else io.BytesIO(stream.read()))
+        whole = stream if stream.seekable() else io.BytesIO(stream.read())
+        file = parquet_file(whole, source.label)
         names = parquet_columns(file, columns, source.label, roles, kind)
         table = file.read(columns=list(names))
     return table.to_pandas(ignore_metadata=True).rename(columns=names)

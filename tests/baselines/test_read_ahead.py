@@ -132,11 +132,6 @@ def test_read_ahead_closed_while_an_item_is_being_made():
     assert produced == [0, 1]
 
 
-def test_read_ahead_checks_n_when_called():
-    with pytest.raises(ValueError, match="n=0 must be at least 1; pass the number of items"):
-        read_ahead(range(3), 0)
-
-
 @needs_signals
 def test_ctrl_c_while_waiting_for_the_reader(interrupts):
     produced = []

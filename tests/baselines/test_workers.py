@@ -296,12 +296,6 @@ def test_a_worker_that_cannot_flush_reports_it(monkeypatch):
         workers.run(lambda item, worker: item, range(3))
 
 
-@pytest.mark.parametrize("n_threads", [0, -1])
-def test_the_number_of_threads_is_checked(n_threads):
-    with pytest.raises(ValueError, match=f"n_threads={n_threads} must be at least 1"):
-        Workers(n_threads)
-
-
 # Ctrl-C
 
 

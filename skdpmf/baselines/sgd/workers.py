@@ -38,7 +38,7 @@ class Workers:
     """
 
     def __init__(self, n_threads: int) -> None:
-        self.n_threads = _positive("n_threads", n_threads, "threads")
+        self.n_threads = n_threads
         self._threads: list[tuple[threading.Thread, threading.Event]] = []
 
     def __enter__(self) -> Self:
@@ -138,10 +138,6 @@ def read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
 
     What the iterable raises, the generator raises, after the items before it.
     """
-    return _read_ahead(iterable, _positive("n", n, "items"))
-
-
-def _read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
     slots: SimpleQueue[bool] = SimpleQueue()
     ready: SimpleQueue[Any] = SimpleQueue()
     for _ in range(n):
@@ -228,9 +224,3 @@ def _clear(queue: SimpleQueue[Any]) -> None:
     with suppress(Empty):
         while True:
             queue.get_nowait()
-
-
-def _positive(name: str, value: int, what: str) -> int:
-    if value < 1:
-        raise ValueError(f"{name}={value!r} must be at least 1; pass the number of {what}.")
-    return value
