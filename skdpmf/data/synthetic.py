@@ -216,9 +216,9 @@ def make_ratings(
         "item_exponent": item_exponent,
     }
     for name, value in stds.items():
-        if not isinstance(value, Real) or not 0 <= value < np.inf:
+        if not _is_real(value) or not 0 <= value < np.inf:
             raise ValueError(f"{name}={value!r} must be a finite number >= 0.")
-    if mean is not None and not (isinstance(mean, Real) and np.isfinite(mean)):
+    if mean is not None and not (_is_real(mean) and np.isfinite(mean)):
         raise ValueError(f"mean={mean!r} must be a finite number, or None for 65 % of the range.")
     _check_step(step, low, high)
     n_ratings = _check_n_ratings(n_ratings, density, n_users, n_items, min_ratings_per_user)
@@ -255,10 +255,14 @@ def _check_int(value: Any, name: str, smallest: int) -> None:
         raise ValueError(f"{name}={value!r} must be an integer >= {smallest}.")
 
 
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real)
+
+
 def _check_step(step: Any, low: float, high: float) -> None:
     if step is None:
         return
-    if not isinstance(step, Real) or not 0 < step < np.inf:
+    if not _is_real(step) or not 0 < step < np.inf:
         raise ValueError(f"step={step!r} must be a number > 0, or None for continuous ratings.")
     n_steps = (high - low) / step
     if n_steps < 0.5 or abs(n_steps - round(n_steps)) > 1e-9 * n_steps:
@@ -270,7 +274,7 @@ def _check_step(step: Any, low: float, high: float) -> None:
 
 def _check_n_ratings(n_ratings: Any, density: Any, n_users: int, n_items: int, least: int) -> int:
     if n_ratings is None:
-        if not isinstance(density, Real) or not 0 < density <= 1:
+        if not _is_real(density) or not 0 < density <= 1:
             raise ValueError(f"density={density!r} must be a number in (0, 1].")
         n_ratings = max(round(density * n_users * n_items), least * n_users)
     else:
