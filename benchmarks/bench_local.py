@@ -18,8 +18,7 @@ from scipy import sparse
 
 from skdpmf import LocalDPGDDR
 from skdpmf.data import make_ratings, read_ratings
-from skdpmf.data.scale import in_quarter_ranges
-from skdpmf.data.validation import as_rating_matrix
+from skdpmf.data.validation import as_rating_matrix, in_quarter_ranges
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.device_reports import item_means as solver
 from skdpmf.mechanisms.device_reports.privunit import GRID_BITS

@@ -87,7 +87,7 @@ GUARANTEES = re.compile(
     r"|evaluation/_audit_releases)"
 )
 # Modules outside `privacy` that may draw: synthetic ratings and random splits hide nothing.
-DRAWING_MODULES = {"data/synthetic.py", "data/synthetic_tables.py", "evaluation/splits.py"}
+DRAWING_MODULES = {"data/synthetic.py", "evaluation/splits.py"}
 DRAWERS = re.compile(
     r"^(random|secrets)(\.|$)|^(numpy|np)\.random(\.|$)|^os\.urandom$|\.rvs$"
     r"|(^|\.)(default_rng|RandomState|check_random_state)$"

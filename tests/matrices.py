@@ -1,7 +1,10 @@
-"""Ratings as a dense array, NaN for unknown, and as a CSR matrix of the known entries."""
+"""Ratings as a dense array, NaN for unknown, as a CSR matrix of the known ones, and as a table."""
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
+
+from skdpmf.data.validation import as_rating_matrix
 
 
 def csr(X):
@@ -15,3 +18,13 @@ def dense(R):
     X = np.full(R.shape, np.nan)
     X[R.row, R.col] = R.data
     return X
+
+
+def matrix_to_ratings(X, users=None, items=None):
+    """List the ratings of a matrix, one a row, under the ids of its rows and columns."""
+    R = as_rating_matrix(X).tocoo()
+    users, items = (
+        range(n) if ids is None else ids for ids, n in zip((users, items), R.shape, strict=True)
+    )
+    ids = {"user": pd.Index(users).take(R.row), "item": pd.Index(items).take(R.col)}
+    return pd.DataFrame({**ids, "rating": R.data})

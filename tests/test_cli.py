@@ -19,7 +19,6 @@ from skdpmf import PrivacyCard, PrivacyLedger, load_model
 from skdpmf.commands.cli import main
 from skdpmf.commands.terminal import least_liked
 from skdpmf.data import make_ratings, ratings_to_matrix
-from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.estimators.contract.model_file import card_of_file, load_description
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (
@@ -34,6 +33,7 @@ from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.statement import UNDECLARED
 from tests.estimators.model_files import contents, forge
+from tests.matrices import matrix_to_ratings
 from tests.systems import with_path
 
 SMALL = ["--set", "n_components=2", "max_iter=1"]

@@ -8,8 +8,8 @@ import pytest
 
 from skdpmf.commands.demo import main
 from skdpmf.data import make_ratings
-from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import split_table
+from tests.matrices import matrix_to_ratings
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from skdpmf._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .feature_encoding import item_features
+    from .feature_columns import item_features
     from .loaders import read_ratings
     from .matrix import ratings_to_matrix
     from .parquet_ratings import ParquetRatings
@@ -23,7 +23,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "feature_encoding": ("item_features",),
+        "feature_columns": ("item_features",),
         "loaders": ("read_ratings",),
         "matrix": ("ratings_to_matrix",),
         "parquet_ratings": ("ParquetRatings",),

@@ -17,23 +17,10 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     user who joins or leaves changes one row of the result and nothing else. A bound that looked
     at other rows (a quantile of the activity, a draw shared by all) would not have this.
 
-    X (scipy.sparse CSR of shape (n_users, n_items)): ratings as `as_rating_matrix` returns them.
-    Not modified. max_ratings_per_user: largest number of entries that a row keeps, at least 1.
-    Public: never read off the data. priorities (n_ratings,): one number for each entry of
-    ``X.data``, unsigned integers or floats. The smallest stay; ties go to the smaller column, and
-    NaN counts as the largest. Returns bounded (scipy.sparse.csr_array of shape (n_users, n_items)):
-    the kept entries, columns ascending. Shares memory with `X` if all entries are kept. Raises
-    ValueError if `X` is not canonical CSR, `max_ratings_per_user` is no integer >= 1, or
-    `priorities` has another length than ``X.data`` or is not real.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.data.validation import as_rating_matrix
-    >>> X = as_rating_matrix([[5.0, 3.0, 4.0], [np.nan, 2.0, np.nan]])
-    >>> bound_contributions(X, 2, priorities=np.array([30, 10, 20, 70])).toarray()
-    array([[0., 3., 4.],
-           [0., 2., 0.]])
+    `X` is canonical CSR, `max_ratings_per_user` is public, never read off the data, and
+    `priorities` (n_ratings,) are one integer or float for each entry of ``X.data``: ties go to the
+    smaller column, and NaN counts as the largest. The result shares memory with `X` if all entries
+    are kept.
     """
     tau = max_ratings_per_user
     if not is_integer(tau, 1):

@@ -123,14 +123,10 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
 def read_items(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd.DataFrame":
     r"""Read a file, folder or zip archive with the titles of items.
 
-    path (str or path-like): a text file as for `read_ratings` in UTF-8 or Latin-1, a Parquet file
-    (needs the extra ``parquet``), or a folder or zip archive that holds ``movies.dat``,
-    ``movies.csv``, ``u.item`` or ``items.csv``, ``.tsv``, ``.dat``, ``.parquet``; columns (dict or
-    sequence of str): as for `read_ratings`, with the names ``"item"``, ``"title"``, ``"genres"``,
-    which is also the order that is assumed without a header; sep: text between the fields. None:
-    found from the first line. Result: frame: columns item, title and, where the file has them,
-    genres (text such as ``"Comedy|Drama"``), rows in file order. Raises FileNotFoundError,
-    ValueError, MissingExtraError as `read_ratings`.
+    Files are those of `read_ratings`, in UTF-8 or Latin-1; in folders and archives ``movies.dat``,
+    ``movies.csv``, ``u.item`` or ``items.csv``, ``.tsv``, ``.dat``, ``.parquet``. The columns item,
+    title and, where the file has them, genres (text such as ``"Comedy|Drama"``) are also the order
+    that is assumed without a header.
 
     Examples
     --------
@@ -193,10 +189,8 @@ def _locate(path: Any, names: tuple[str, ...], what: str) -> _Source:
 
 
 def _file_source(path: Path) -> _Source:
-    def open_file() -> Any:
-        return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
-
-    return _Source(str(path), open_file)
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    return _Source(str(path), lambda: opener(path, "rb"))
 
 
 def _pick(members: list[str], names: tuple[str, ...], path: Path, what: str) -> str:
@@ -246,17 +240,15 @@ def pyarrow_for(label: str) -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def parquet_opener(label: str) -> Callable[..., Any]:
-    """Return what opens a stream as a Parquet file; `label` names the file in errors."""
+def parquet_file(stream: Any, label: str) -> Any:
+    """Open a stream as a Parquet file; `label` names the file in errors."""
     pyarrow, parquet = pyarrow_for(label)
-
-    def open_parquet(stream: Any, **options: Any) -> Any:
-        try:
-            return parquet.ParquetFile(stream, **options)
-        except pyarrow.ArrowInvalid as error:
-            raise ValueError(f"{label} is not a readable Parquet file ({error}).") from error
-
-    return open_parquet
+    # Files are buffered, as a row group may be the whole file; bytes in memory need no second copy.
+    size = 0 if isinstance(stream, pyarrow.BufferReader) else 1 << 20
+    try:
+        return parquet.ParquetFile(stream, buffer_size=size)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{label} is not a readable Parquet file ({error}).") from error
 
 
 def parquet_columns(
@@ -279,10 +271,10 @@ def parquet_columns(
 def _read_parquet(
     source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
 ) -> "pd.DataFrame":
-    open_parquet = parquet_opener(source.label)
     with source.open() as stream:
         # the footer comes last, so that a pipe must be read whole
-        file = open_parquet(stream if stream.seekable() else io.BytesIO(stream.read()))
+        whole = stream if stream.seekable() else io.BytesIO(stream.read())
+        file = parquet_file(whole, source.label)
         names = parquet_columns(file, columns, source.label, roles, kind)
         table = file.read(columns=list(names))
     return table.to_pandas(ignore_metadata=True).rename(columns=names)

@@ -1,4 +1,4 @@
-"""Tables of (user, item, rating) rows to a users x items matrix and back."""
+"""Tables of (user, item, rating) rows to a users x items matrix."""
 
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from .validation import as_rating_matrix
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RatingMatrix", "matrix_to_ratings", "ratings_to_matrix"]
+__all__ = ["RatingMatrix", "ratings_to_matrix"]
 
 
 def ratings_to_matrix(
@@ -201,59 +201,3 @@ def rating_values(column: "pd.Series", where: str, remedy: str = "") -> Any:
             f"{infinite[0]}); ratings must be finite, or NaN where unknown."
         )
     return values
-
-
-def matrix_to_ratings(X: Any, users: Any = None, items: Any = None) -> "pd.DataFrame":
-    """List the ratings of a users x items matrix, one a row: the inverse of `ratings_to_matrix`.
-
-    X ({array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)): ratings,
-    as `as_rating_matrix` takes them. Not modified. users, items (array-like of ids, shapes
-    (n_users,) and (n_items,)): ids of the rows and columns. None: 0, 1, ... (for a DataFrame its
-    index and columns). Result: frame: columns user, item (or the names of the given indexes) and
-    rating, ordered by the row and column of `X`. Rows and columns without ratings do not show:
-    declare them on the way back with ``ratings_to_matrix(frame, users=users, items=items)``, which
-    gives `X` exactly. Raises ValueError if `X` is no rating matrix, or `users` or `items` does not
-    match its shape.
-
-    Examples
-    --------
-    >>> matrix_to_ratings([[5.0, float("nan")], [1.0, 2.0]], items=["a", "b"])
-       user item  rating
-    0     0    a     5.0
-    1     1    a     1.0
-    2     1    b     2.0
-    """
-    import pandas as pd
-
-    R = as_rating_matrix(X)
-    if isinstance(X, RatingMatrix):
-        users = X.users if users is None else users
-        items = X.items if items is None else items
-    if isinstance(X, pd.DataFrame):
-        users = X.index if users is None else users
-        items = X.columns if items is None else items
-    user_ids = _ids(users, R.shape[0], "users")
-    item_ids = _ids(items, R.shape[1], "items")
-    rows = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-    columns = {
-        user_ids.name or "user": user_ids.take(rows),
-        item_ids.name or "item": item_ids.take(R.indices),
-        "rating": R.data.copy(),
-    }
-    if len(columns) < 3:
-        raise ValueError(
-            f"users and items are named {user_ids.name!r} and {item_ids.name!r}; with the column "
-            "'rating' these must be three names. Rename an index."
-        )
-    return pd.DataFrame(columns)
-
-
-def _ids(ids: Any, length: int, parameter: str) -> "pd.Index":
-    import pandas as pd
-
-    index = pd.RangeIndex(length) if ids is None else pd.Index(ids)
-    if len(index) != length:
-        raise ValueError(
-            f"{parameter} has {len(index)} ids, but X has {length} {parameter}; give one id each."
-        )
-    return index

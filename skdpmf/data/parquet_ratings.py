@@ -30,7 +30,7 @@ from scipy import sparse
 from ..exceptions import RatingStoreError
 from .files import owners_file
 from .labels import RatingMatrix, labels_of
-from .loaders import parquet_opener, pyarrow_for
+from .loaders import parquet_file, pyarrow_for
 from .ratings_folder import (
     LABELS,
     MANIFEST,
@@ -688,8 +688,7 @@ def reading(path: Path, content: Any = None) -> Iterator[Any]:
 
 def open_parquet(stream: Any, path: Path) -> Any:
     """Return an open Parquet file that has the right columns."""
-    # Buffered: otherwise a row group, which may be the whole file, is read at once.
-    file = parquet_opener(str(path))(stream, buffer_size=1 << 20)
+    file = parquet_file(stream, str(path))
     schema = file.schema_arrow
     for name, types in _TYPES.items():
         index = schema.get_field_index(name)

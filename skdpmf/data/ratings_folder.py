@@ -145,13 +145,10 @@ def read_labels(path: Path, name: str, about: Any, n_labels: int) -> Any:
     if about is None:
         return None
     file = path / f"{name}.json"
+    content = read_file(file, *about)
     try:
-        labels = json.loads(read_file(file, *about))
-    except RecursionError:
-        labels = None
-    except ValueError as error:
-        if isinstance(error, RatingStoreError):
-            raise
+        labels = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise damaged(file, f"it is not the JSON that it must be ({error})") from None
     types = set(map(type, labels)) if isinstance(labels, list) else {None}
     if not types <= {int, str} or len(labels) != n_labels:

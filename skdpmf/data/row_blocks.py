@@ -36,20 +36,13 @@ class RowBlock(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Look whether the block is there and is the one that was meant; reads no rating.
-
-        Raises FileNotFoundError if there is nothing at the path of the data; RatingStoreError if
-        the data are incomplete, altered, or others than those the block was made from.
-        """
+        """Look whether the block is there and is the one that was meant; reads no rating."""
 
     @abstractmethod
     def load(self) -> sparse.csr_array:
-        """Read the block.
+        """Return the ratings as canonical CSR in float64, not clipped.
 
-        Returns R (scipy.sparse.csr_array of shape (n_rows, n_items)): the ratings in float64,
-        columns ascending and distinct in every row, not clipped; 32-bit indices where they suffice.
-        Do not write into it: it may be the block itself. Raises FileNotFoundError, RatingStoreError
-        as `check`, and if what was read is not what had been written.
+        Do not write into it: it may be the block itself.
         """
 
 
@@ -108,18 +101,8 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     The work of a user is taken as the ratings plus one. A matrix may be cut between any two
     users, what is on disk only between parts.
 
-    ratings (csr_array or whatever `as_rating_matrix` takes, or ParquetRatings): of all users;
-    n_blocks: number of blocks wished for, at least 1. Result: blocks: at most `n_blocks`, none
-    without users; together all rows, in order, each in one block. Raises ValueError if `n_blocks`
-    is no integer from 1 on, or `ratings` is no rating matrix.
-
-    Examples
-    --------
-    >>> from scipy.sparse import csr_array
-    >>> from skdpmf.data.row_blocks import row_blocks
-    >>> blocks = row_blocks(csr_array([[5.0, 1.0], [0.0, 3.0], [0.0, 0.0], [2.0, 0.0]]), 2)
-    >>> [(block.first_row, block.n_rows, block.n_ratings) for block in blocks]
-    [(0, 1, 2), (1, 3, 2)]
+    There are at most `n_blocks`, none without users; together they are all rows, in order, each in
+    one block.
     """
     if not is_integer(n_blocks, 1):
         raise ValueError(f"n_blocks={n_blocks!r} must be an integer from 1 on: blocks of users.")

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from .labels import as_pandas, ids_and_titles
-from .loaders import parquet_columns, parquet_opener
+from .loaders import parquet_columns, parquet_file
 from .matrix import present_ids, rating_values
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer
 
@@ -258,12 +258,10 @@ def stacked(parts: Iterable[Any], shape: tuple[int, int], n_ratings: int) -> Any
 
 def parquet_chunks(path: Path, columns: Any) -> Iterator["pd.DataFrame"]:
     """Yield a Parquet file as tables of the columns user, item and rating."""
-    open_parquet = parquet_opener(str(path))
     if not path.is_file():
         raise FileNotFoundError(f"file={str(path)!r}: there is no such Parquet file.")
     with path.open("rb") as stream:
-        # Buffered: otherwise a row group, which may be the whole file, is read at once.
-        file = open_parquet(stream, buffer_size=1 << 20)
+        file = parquet_file(stream, str(path))
         found = parquet_columns(file, columns, str(path))
         names = {name: role for name, role in found.items() if role in COLUMNS}
         for batch in file.iter_batches(batch_size=_PIECE, columns=list(names)):

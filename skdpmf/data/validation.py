@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from .labelled_rows import labelled_rows
-from .labels import RatingMatrix, catalogue_of, names_items
+from .labels import RatingMatrix, catalogue_of, labelled_rows, names_items
 from .loaders import rating_columns
 
 __all__ = [
@@ -23,6 +22,9 @@ __all__ = [
     "as_rating_matrix",
     "check_rating_range",
     "check_ratings",
+    "in_quarter_ranges",
+    "in_rating_units",
+    "middle_and_quarter",
     "note_catalogue",
     "refuse_table",
     "refuse_what_is_no_matrix",
@@ -43,18 +45,7 @@ def is_integer(value: Any, least: float, most: float = np.inf) -> bool:
 
 
 def check_rating_range(rating_range: Any) -> tuple[float, float]:
-    """Check a rating range and return it as two floats.
-
-    rating_range ((float, float)): smallest and largest possible rating, in rating units. Public:
-    never read off the data. Result: low, high: the two ends. Raises ValueError if it is not a pair
-    of finite numbers with low < high, or they are beyond 1e100 or closer than 1e-100: their squares
-    would be no numbers.
-
-    Examples
-    --------
-    >>> check_rating_range((1, 5))
-    (1.0, 5.0)
-    """
+    """Return a rating range, which is public and never read off the data, as two floats."""
     rule = (
         f"rating_range={rating_range!r} must be a pair (low, high) of finite numbers with "
         "low < high, such as (1.0, 5.0): the rating scale that the ratings were given on. Both "
@@ -73,6 +64,26 @@ def check_rating_range(rating_range: Any) -> tuple[float, float]:
     return low, high
 
 
+def in_quarter_ranges(R: Any, rating_range: tuple[float, float]) -> Any:
+    """Return the ratings of a csr_array as (r - middle) / quarter."""
+    middle, unit = middle_and_quarter(rating_range)
+    y = R.data - middle
+    y /= unit  # in place: there are many ratings
+    return sparse.csr_array((y, R.indices, R.indptr), shape=R.shape)
+
+
+def in_rating_units(means: Any, rating_range: tuple[float, float]) -> Any:
+    """Return the way back, for means."""
+    middle, unit = middle_and_quarter(rating_range)
+    return np.asarray(middle + unit * means)
+
+
+def middle_and_quarter(rating_range: tuple[float, float]) -> tuple[float, float]:
+    """Return middle and quarter of the rating range."""
+    low, high = rating_range
+    return (low + high) / 2.0, (high - low) / 4.0
+
+
 def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float64) -> Any:
     """Turn users x items ratings into a canonical CSR array.
 
@@ -82,17 +93,11 @@ def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float6
     and the result is clipped to `rating_range`. Row i of the result is a function of row i of
     `X` alone, whatever the order in which its entries are stored.
 
-    X ({array-like, DataFrame, sparse matrix, sparse array} of shape (n_users, n_items)): ratings:
-    real numbers of any width. Sparse formats csr, csc, coo, lil and dok, with 32- or 64-bit
-    indices. Never modified; may be read-only or non-contiguous. rating_range ((float, float)):
-    ratings outside are clipped to it. None clips nothing. dtype (numpy.float64, numpy.float32):
-    type of the result's ratings. Means are taken in float64; ratings too large for float32 become
-    its largest number. Returns R (scipy.sparse.csr_array of shape (n_users, n_items)): finite
-    ratings, columns ascending and distinct in every row; 32-bit indices unless the shape or the
-    number of ratings needs 64. Shares memory with `X` where nothing had to change: do not write
-    into it. Raises ValueError if `X` is not a 2-d container of real numbers, is in a sparse format
-    that cannot hold a rating of 0 apart from an unknown one (bsr, dia), or has a broken ``indptr``;
-    or if `rating_range` or `dtype` is invalid. What the rows hold raises and warns nothing.
+    `X` holds real numbers of any width; sparse formats are csr, csc, coo, lil and dok, as bsr and
+    dia cannot tell a rating of 0 from an unknown one. It is never modified. Ratings too large for
+    float32 become its largest number. Columns of the result ascend, distinct in every row; indices
+    have 32 bits unless more are needed. It shares memory with `X` where nothing had to change: do
+    not write into it. What the rows hold raises and warns nothing.
 
     Examples
     --------

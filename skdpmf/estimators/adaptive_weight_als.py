@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data.scale import middle_and_quarter
+from skdpmf.data.validation import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import require

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.scale import middle_and_quarter
+from skdpmf.data.validation import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.neighbors import (

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.scale import in_rating_units
+from skdpmf.data.validation import in_rating_units
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel

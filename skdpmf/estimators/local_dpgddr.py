@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.scale import middle_and_quarter
+from skdpmf.data.validation import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel

@@ -89,10 +89,9 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
     >>> from sklearn.model_selection import KFold, cross_val_score
     >>> from skdpmf import DPItemMeans, PrivacyBudget
     >>> from skdpmf.data import make_ratings
-    >>> from skdpmf.data.matrix import matrix_to_ratings
-    >>> table = matrix_to_ratings(make_ratings(60, 10, random_state=0))
-    >>> model = RatingRegressor(DPItemMeans(PrivacyBudget(4.0, 1e-5)), items=range(10))
-    >>> pairs, ratings = table[["user", "item"]], table["rating"]
+    >>> data = make_ratings(60, 10, random_state=0, as_frame=True)
+    >>> model = RatingRegressor(DPItemMeans(PrivacyBudget(4.0, 1e-5)), items=data.matrix.items)
+    >>> pairs, ratings = data.ratings[["user", "item"]], data.ratings["rating"]
     >>> model.fit(pairs, ratings).predict(pairs[:3]).shape
     (3,)
     >>> folds = KFold(3, shuffle=True, random_state=0)

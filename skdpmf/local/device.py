@@ -14,8 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from skdpmf.data.feature_columns import aligned_features, check_item_features, item_columns
-from skdpmf.data.scale import in_quarter_ranges, middle_and_quarter
-from skdpmf.data.validation import as_rating_matrix, check_rating_range
+from skdpmf.data.validation import (
+    as_rating_matrix,
+    check_rating_range,
+    in_quarter_ranges,
+    middle_and_quarter,
+)
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.averaging import (
     TASTE_PENALTIES,

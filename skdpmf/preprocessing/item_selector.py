@@ -10,8 +10,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpmf.data.labelled_rows import labelled_rows
-from skdpmf.data.labels import Catalogue, RatingMatrix
+from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings, shape_of
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.parameters import (

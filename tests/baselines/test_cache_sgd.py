@@ -102,6 +102,8 @@ def test_the_start():
     assert one.V[:, :3].all()
     assert not one.V[:, 3:].any()
     assert {array.dtype for array in one.arrays().values()} == {np.dtype(np.float32)}
+    V = starting_factors((5, 4000), 20, 1, 0).V[:, :20]
+    np.testing.assert_allclose(np.mean(np.sum(V**2, axis=1)), 0.2**2, rtol=0.02)
     again, other = starting_factors((9, 5), 3, 1, 0), starting_factors((7, 5), 3, 2, 1)
     np.testing.assert_array_equal(one.V, again.V)
     assert (one.V[:, :3] != other.V[:, :3]).all()

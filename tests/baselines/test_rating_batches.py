@@ -1,6 +1,7 @@
 """Batches hold every rating once, standardised, in item order, from matrix or files."""
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -199,17 +200,42 @@ def test_files_in_batches(group_rows, n_rows, bounds, tmp_path):
     assert batches.spread == 1.0
 
 
-@pytest.mark.parametrize(("group_rows", "n_rows"), [(5, 5), (10, 3), (37, 10), (37, 2)])
-def test_store_batches_from_a_number_on(group_rows, n_rows, tmp_path):
-    batches = disk_batches(tmp_path / "s", problem(), group_rows, n_rows)
+@pytest.mark.parametrize(("group_rows", "n_rows"), [(5, 5), (10, 3), (37, 10), (37, 2), (0, 7)])
+def test_rounds_of_batches_from_a_number_on(group_rows, n_rows, tmp_path):
+    """Of files and, without row groups, of a matrix; later rounds begin at the first batch."""
+    X = problem()
+    if group_rows:
+        batches = disk_batches(tmp_path / "s", X, group_rows, n_rows)
+    else:
+        batches = matrix_batches(X, n_rows)
     expected = list(batches.read(0))
     assert len(expected) == len(batches)
     for first in range(len(batches) + 1):
-        found = list(batches.read(first))
-        assert [batch.start for batch in found] == [batch.start for batch in expected[first:]]
-        for one, two in zip(found, expected[first:], strict=True):
-            np.testing.assert_array_equal(one.ratings, two.ratings)
-            np.testing.assert_array_equal(one.items, two.items)
+        for n_rounds in (1, 3):
+            found = list(batches.read(first, n_rounds))
+            wanted = expected[first:] + (n_rounds - 1) * expected
+            for one, two in zip(found, wanted, strict=True):
+                assert one.start == two.start
+                np.testing.assert_array_equal(one.ratings, two.ratings)
+                np.testing.assert_array_equal(one.items, two.items)
+
+
+def test_the_reader_is_at_the_next_round_while_one_ends(tmp_path, monkeypatch):
+    batches = disk_batches(tmp_path / "s", problem(), 10, 10)
+    opened, read_on, groups = [], threading.Event(), ParquetBatches._groups
+
+    def counted(self, first):
+        opened.append(first)
+        if len(opened) == 2:
+            read_on.set()
+        return groups(self, first)
+
+    monkeypatch.setattr(ParquetBatches, "_groups", counted)
+    with closing(batches.read(1, 5)) as stream:
+        for _ in range(len(batches) - 1):  # all of the first round
+            next(stream)
+        assert read_on.wait(60)
+    assert opened == [1, 0]
 
 
 @pytest.mark.parametrize("n_rows", [5, 2])

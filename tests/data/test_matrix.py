@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 
 from skdpmf.data import ratings_to_matrix
-from skdpmf.data.matrix import RatingMatrix, matrix_to_ratings
-from skdpmf.data.validation import as_rating_matrix
+from skdpmf.data.matrix import RatingMatrix
+from tests.matrices import matrix_to_ratings
 
 from .twins import rating_rows, rows_of
 
@@ -54,9 +54,7 @@ def test_undeclared_ids_are_sorted_and_named():
     matrix = ratings_to_matrix(frame, "u", "movie", "stars")
     assert isinstance(matrix, RatingMatrix)
     assert (list(matrix.users), list(matrix.items)) == ([2, 5], ["a", "x", "y"])
-    back = matrix_to_ratings(*matrix)
-    assert list(back.columns) == ["u", "movie", "rating"]
-    assert back["u"].dtype == np.int64
+    assert (matrix.users.name, matrix.users.dtype) == ("u", np.int64)
 
 
 def test_declared_ids_keep_their_order_and_empty_lines():
@@ -105,7 +103,6 @@ def test_empty_table():
     frame = pd.DataFrame({"user": [], "item": [], "rating": []})
     assert ratings_to_matrix(frame).X.shape == (0, 0)
     assert ratings_to_matrix(frame, users=[1, 2], items=[3]).X.shape == (2, 1)
-    assert len(matrix_to_ratings(np.full((2, 2), np.nan))) == 0
 
 
 def table(**columns):
@@ -138,55 +135,6 @@ def test_long_lists_of_unknown_ids_are_cut():
     frame = pd.DataFrame({"user": 0, "item": np.arange(10), "rating": 1.0})
     with pytest.raises(ValueError, match=r"10 rows .*\(0, 1, 2, 3, 4, \.\.\.\)"):
         ratings_to_matrix(frame, items=[99])
-
-
-def test_ids_of_a_data_frame_are_its_own():
-    X = pd.DataFrame([[1.0, np.nan], [np.nan, 2.0]], index=["u", "v"], columns=["i", "j"])
-    assert matrix_to_ratings(X).to_numpy().tolist() == [["u", "i", 1.0], ["v", "j", 2.0]]
-    renamed = matrix_to_ratings(X, items=[7, 8])
-    assert renamed["item"].tolist() == [7, 8]
-
-
-def test_table_does_not_share_memory_with_the_matrix():
-    X = as_rating_matrix([[1.0]])
-    assert not np.shares_memory(matrix_to_ratings(X)["rating"].to_numpy(), X.data)
-
-
-def test_bad_ids_are_refused():
-    with pytest.raises(ValueError, match="users has 1 ids, but X has 2 users"):
-        matrix_to_ratings(np.ones((2, 3)), users=[1])
-    with pytest.raises(ValueError, match="items has 4 ids, but X has 3 items"):
-        matrix_to_ratings(np.ones((2, 3)), items=range(4))
-    with pytest.raises(ValueError, match="three names"):
-        matrix_to_ratings(np.ones((1, 1)), users=pd.Index([1], name="item"))
-
-
-class Polars:
-    """As much of a polars DataFrame as the pivot needs: names, and columns that become arrays."""
-
-    def __init__(self, **columns):
-        self._columns, self.columns = columns, list(columns)
-
-    def __getitem__(self, name):
-        return _Series(self._columns[name])
-
-
-class _Series:
-    def __init__(self, values):
-        self._values = values
-
-    def __array__(self, dtype=None, copy=None):
-        return np.array(self._values, dtype=dtype)
-
-
-def test_a_table_of_another_library():
-    columns = {"user": [7, 7, 3], "item": ["b", "a", "b"], "rating": [4.0, 2.0, np.nan]}
-    expected = ratings_to_matrix(pd.DataFrame(columns), items=["a", "b", "c"])
-    found = ratings_to_matrix(Polars(**columns), items=["a", "b", "c"])
-    np.testing.assert_array_equal(found.X.toarray(), expected.X.toarray())
-    assert list(found.users) == list(expected.users)
-    with pytest.raises(ValueError, match="has no column 'item'"):
-        ratings_to_matrix(Polars(user=[1], rating=[1.0]))
 
 
 def test_ids_may_be_tuples():
@@ -256,7 +204,6 @@ def test_rows_and_columns_keep_their_labels():
     assert matrix.rows(2).X.toarray().tolist() == [[0.0, 2.0]]
     for users in ([3, 1], np.array([3, 1]), pd.Series([3, 1]), pd.array([3, 1]), {3: 0, 1: 0}):
         np.testing.assert_array_equal(matrix.rows(users).X.toarray(), some.X.toarray())
-    pd.testing.assert_frame_equal(matrix_to_ratings(matrix), frame, check_names=False)
     with pytest.raises(ValueError, match="users names 9, which has no row"):
         matrix.rows([1, 9])
     with pytest.raises(ValueError, match="items has 1 values and must have 2"):

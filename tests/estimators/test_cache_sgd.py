@@ -137,11 +137,6 @@ def test_a_fit_is_its_twin(params, monkeypatch):
         np.testing.assert_allclose(model.decision_function(X), folded, rtol=1e-6, atol=1e-6)
 
 
-def test_the_start_is_small_and_in_standardised_units():
-    V = solver.starting_factors((5, 4000), 20, 1, 0).V[:, :20]
-    np.testing.assert_allclose(np.mean(np.sum(V**2, axis=1)), 0.2**2, rtol=0.02)
-
-
 # -- any rating scale ------------------------------------------------------------------------------
 
 

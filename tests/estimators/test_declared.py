@@ -14,10 +14,10 @@ from skdpmf import (
     privacy_spent,
 )
 from skdpmf.data import ParquetRatings, make_ratings, ratings_to_matrix
-from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import RatingRegressor
 from skdpmf.privacy.composition import compose_statements
 from skdpmf.privacy.statement import UNDECLARED
+from tests.matrices import matrix_to_ratings
 
 X = make_ratings(30, 8, density=0.5, random_state=0)
 TABLE = matrix_to_ratings(X)

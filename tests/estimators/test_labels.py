@@ -25,7 +25,6 @@ from skdpmf import (
 )
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
-from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import (
     PrivateSearchCV,
     leave_one_out,
@@ -35,6 +34,7 @@ from skdpmf.evaluation import (
     split_users,
 )
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+from tests.matrices import matrix_to_ratings
 
 BUDGET = PrivacyBudget(50.0, 1e-5)
 X = make_ratings(120, 20, density=0.4, random_state=0)

@@ -17,10 +17,10 @@ from skdpmf import (
     recommender_of,
 )
 from skdpmf.data import make_ratings, ratings_to_matrix
-from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+from tests.matrices import matrix_to_ratings
 
 ITEMS = [f"m{j}" for j in range(30)]
 HEAD, REST = PrivacyBudget(4.0, 1e-5).split([0.1, 0.9])

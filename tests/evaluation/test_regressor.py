@@ -20,9 +20,9 @@ from sklearn.utils.fixes import parse_version
 
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.data.matrix import matrix_to_ratings
 from skdpmf.evaluation import RatingRegressor
 from tests.evaluation.standin import Budget, MeansRecommender
+from tests.matrices import matrix_to_ratings
 
 V1_7 = parse_version("1.7")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.data.scale import in_quarter_ranges
+from skdpmf.data.validation import in_quarter_ranges
 from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import protocol
 from skdpmf.mechanisms.device_reports.protocol import N_PARTS, device_key, simulate

@@ -16,12 +16,13 @@ themselves: the more popular an item, the more ratings share one fetch.
 
 Threads take batches from one queue. Two batches have no user in common, but share the items,
 without locks (Niu et al. 2011, "Hogwild!"); each thread starts at another item, so that they
-rarely meet. A batch that comes from disk is read by one more thread while others are updated.
+rarely meet. Batches that come from disk are read by one more thread while others are updated, also
+those of the next round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -124,18 +125,17 @@ def fit(
     snapshot: Snapshot | None = None,
     snapshot_every: int | None = None,
 ) -> Descent:
-    """Run the rounds.
+    """Run the rounds 0, ..., max_iter - 1 that an iterable yields, and return the descent.
 
-    batches: the ratings; settings: the parameters; start: returns new `Factors` to start from;
-    called again after divergence; workers: the threads; rounds: yields 0, ..., max_iter - 1;
-    snapshot: where to keep the progress. If it holds some, the fit goes on from there.
-    snapshot_every: batches between two snapshots. None: one snapshot a round. Result: the descent
-    after the last round. Raises FloatingPointError if the fit diverges at any learning rate.
+    `start` returns new factors, again after divergence. If the snapshot holds progress, the fit
+    goes on from there; without `snapshot_every`, in batches, there is one snapshot a round. Raises
+    FloatingPointError if the fit diverges at any learning rate.
     """
     descent = Descent(batches, settings, start, workers, snapshot, snapshot_every)
-    for t in rounds:
-        while len(descent.losses) <= t:
-            descent.round()
+    with closing(descent):
+        for t in rounds:
+            while len(descent.losses) <= t:
+                descent.round()
     if snapshot is not None:
         snapshot.clear()
     return descent
@@ -164,19 +164,22 @@ class Descent:
         self.learning_rate = self.settings.learning_rate
         self.losses: list[float] = []
         self.done, self.squares = 0, 0.0  # batches of this round, and their squared errors
+        self.waiting: Generator[Batch, None, None] | None = None
         saved = self.snapshot.load(self.factors.arrays()) if self.snapshot else None
         for name, value in (saved or {}).items():
             setattr(self, name, value)
 
     def round(self) -> None:
         """Finish a round; if it diverged, start all over at half the learning rate."""
-        with closing(self.batches.read(self.done)) as waiting:
-            while self.done < len(self.batches):
-                n = min(self.every - self.done % self.every, len(self.batches) - self.done)
-                self.squares += sum(self.workers.run(self.update, islice(waiting, n)))
-                self.done += n
-                if self.snapshot is not None and self.done < len(self.batches):
-                    self.save()
+        if self.waiting is None:
+            left = self.settings.max_iter - len(self.losses)
+            self.waiting = self.batches.read(self.done, left)
+        while self.done < len(self.batches):
+            n = min(self.every - self.done % self.every, len(self.batches) - self.done)
+            self.squares += sum(self.workers.run(self.update, islice(self.waiting, n)))
+            self.done += n
+            if self.snapshot is not None and self.done < len(self.batches):
+                self.save()
         loss = np.sqrt(self.squares / max(1, self.batches.nnz))
         self.done, self.squares = 0, 0.0
         limit = _DIVERGED * max(1.0, self.batches.spread)
@@ -221,7 +224,14 @@ class Descent:
                 "0.07; or, when going on from a fitted model, fit anew, as the ratings may be on "
                 "another scale."
             )
+        self.close()
         self.factors, self.losses = self.start(), []
+
+    def close(self) -> None:
+        """Let the reader end, wherever it is."""
+        if self.waiting is not None:
+            self.waiting.close()
+            self.waiting = None
 
     def save(self) -> None:
         """Write a snapshot of the progress."""

@@ -104,9 +104,11 @@ class MatrixBatches:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def read(self, first: int) -> Generator[Batch, None, None]:
-        """Yield the batches from number `first` on, standardised, spare entries behind."""
-        yield from self._batches[first:]
+    def read(self, first: int, n_rounds: int = 1) -> Generator[Batch, None, None]:
+        """Yield the batches of some rounds, of the first of them from number `first` on."""
+        for _ in range(n_rounds):
+            yield from self._batches[first:]
+            first = 0
 
     def fingerprint(self) -> str:
         """Return a digest of the ratings and of how they are cut."""
@@ -144,9 +146,12 @@ class ParquetBatches:
     def __len__(self) -> int:
         return sum(self._n_groups) * self._parts
 
-    def read(self, first: int) -> Generator[Batch, None, None]:
-        """Yield the batches from number `first` on."""
-        return read_ahead(self._batches(first), _GROUPS_AHEAD * self._parts)
+    def read(self, first: int, n_rounds: int = 1) -> Generator[Batch, None, None]:
+        """Yield the batches of some rounds, of the first of them from number `first` on.
+
+        One reader goes through them all: it is at the next round while one ends.
+        """
+        return read_ahead(self._batches(first, n_rounds), _GROUPS_AHEAD * self._parts)
 
     def fingerprint(self) -> str:
         """Return a digest of the ratings and of how they are cut."""
@@ -166,12 +171,14 @@ class ParquetBatches:
                 self.item_counts[batch.items] += np.diff(batch.indptr)
                 yield np.clip(rating.astype(np.float64), *self._range)
 
-    def _batches(self, first: int) -> Iterator[Batch]:
-        skipped = first % self._parts
-        for group in self._groups(first // self._parts):
-            batch = self._ordered(group, self.scale)
-            yield from self._cut(batch)[skipped:] if self._parts > 1 else [batch]
-            skipped = 0
+    def _batches(self, first: int, n_rounds: int) -> Iterator[Batch]:
+        for _ in range(n_rounds):
+            skipped = first % self._parts
+            for group in self._groups(first // self._parts):
+                batch = self._ordered(group, self.scale)
+                yield from self._cut(batch)[skipped:] if self._parts > 1 else [batch]
+                skipped = 0
+            first = 0
 
     def _ordered(self, group: Any, scale: Scale) -> Batch:
         """Return a row group as a batch, every number of which has been looked at."""

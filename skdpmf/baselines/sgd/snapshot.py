@@ -16,13 +16,7 @@ __all__ = ["Snapshot"]
 class Snapshot:
     """One file that holds the arrays and the progress of a fit.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-    purpose : str
-        Purpose of the fit, with its settings and ratings: a snapshot of another purpose
-        is refused.
+    The purpose tells the fit's settings and ratings: a snapshot of another purpose is refused.
     """
 
     def __init__(self, path: Any, purpose: str) -> None:

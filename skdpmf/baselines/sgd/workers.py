@@ -35,27 +35,10 @@ class Workers:
     keeps to a CPU of its own where the system (Linux) allows; fewer are left to the scheduler, as
     another process may have made the same choice. A task should start no thread: it would inherit
     both.
-
-    Parameters
-    ----------
-    n_threads : int
-        Number of threads, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If `n_threads` is smaller than 1.
-
-    Examples
-    --------
-    >>> from skdpmf.baselines.sgd.workers import Workers
-    >>> with Workers(2) as workers:
-    ...     workers.run(lambda item, worker: item**2, range(5))
-    [0, 1, 4, 9, 16]
     """
 
     def __init__(self, n_threads: int) -> None:
-        self.n_threads = _positive("n_threads", n_threads, "threads")
+        self.n_threads = n_threads
         self._threads: list[tuple[threading.Thread, threading.Event]] = []
 
     def __enter__(self) -> Self:
@@ -97,10 +80,8 @@ class Workers:
         workers: items that no worker has taken are dropped, tasks at work are waited for, and the
         threads end. A generator stays as it is; close it, as with `contextlib.closing`.
 
-        task: called with an item and the number of the worker, 0 to n_threads - 1. It must not call
-        `run` of the same workers. items: what to work on. Result: what the task returned, in the
-        order of the items. Raises RuntimeError if the threads have not started or have ended;
-        BaseException: the first that a task or the iterator raised.
+        Workers are numbered from 0 on; a task must not call `run` of its own workers. The result is
+        what the task returned, in the order of the items.
         """
         if not self._threads:
             raise RuntimeError(
@@ -155,20 +136,8 @@ def read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
     The thread starts with the first item that is asked for. It ends with the iterable or, if the
     generator is closed before, after the item that it is at; a generator is then closed there.
 
-    iterable: what to iterate over. What it raises, the generator raises, after the items before it.
-    n: number of items produced and not yet taken, at most; at least 1. Result: the items of the
-    iterable in order. Raises ValueError if `n` is smaller than 1.
-
-    Examples
-    --------
-    >>> from skdpmf.baselines.sgd.workers import read_ahead
-    >>> list(read_ahead(range(5), 2))
-    [0, 1, 2, 3, 4]
+    What the iterable raises, the generator raises, after the items before it.
     """
-    return _read_ahead(iterable, _positive("n", n, "items"))
-
-
-def _read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
     slots: SimpleQueue[bool] = SimpleQueue()
     ready: SimpleQueue[Any] = SimpleQueue()
     for _ in range(n):
@@ -255,9 +224,3 @@ def _clear(queue: SimpleQueue[Any]) -> None:
     with suppress(Empty):
         while True:
             queue.get_nowait()
-
-
-def _positive(name: str, value: int, what: str) -> int:
-    if value < 1:
-        raise ValueError(f"{name}={value!r} must be at least 1; pass the number of {what}.")
-    return value

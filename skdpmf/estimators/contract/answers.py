@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.labelled_rows import labelled_rows
-from skdpmf.data.labels import Catalogue, RatingMatrix, names_items
+from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows, names_items
 from skdpmf.data.validation import as_rating_matrix, refuse_table
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import check_items, require

@@ -16,12 +16,11 @@ from skdpmf.data.feature_columns import (
     aligned_features,
     item_columns,
 )
-from skdpmf.data.labelled_rows import labelled_rows
-from skdpmf.data.labels import Catalogue, catalogue_of, names_items
-from skdpmf.data.scale import middle_and_quarter
+from skdpmf.data.labels import Catalogue, catalogue_of, labelled_rows, names_items
 from skdpmf.data.validation import (
     as_rating_matrix,
     check_ratings,
+    middle_and_quarter,
     shape_of,
 )
 from skdpmf.estimators.contract import filled

@@ -16,8 +16,13 @@ from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.labels import RatingMatrix, labels_of
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.row_blocks import row_blocks
-from skdpmf.data.scale import in_quarter_ranges, middle_and_quarter
-from skdpmf.data.validation import as_rating_matrix, note_catalogue, shape_of
+from skdpmf.data.validation import (
+    as_rating_matrix,
+    in_quarter_ranges,
+    middle_and_quarter,
+    note_catalogue,
+    shape_of,
+)
 from skdpmf.distributed.exchange import Alone, Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel

@@ -3,8 +3,7 @@
 import math
 from typing import Any
 
-from skdpmf.data.labelled_rows import labelled_rows
-from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of
+from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of, labelled_rows
 from skdpmf.data.validation import shape_of
 from skdpmf.estimators.contract.parameters import require_budget
 from skdpmf.privacy.accounting import gaussian_epsilon

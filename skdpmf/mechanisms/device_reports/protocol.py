@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data.scale import in_rating_units, middle_and_quarter
+from skdpmf.data.validation import in_rating_units, middle_and_quarter
 from skdpmf.mechanisms.device_reports.factors import (
     add_covariance,
     choose_head,
