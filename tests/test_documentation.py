@@ -83,9 +83,6 @@ def test_planted_mistakes_are_noticed():
     assert error.traceback[-1].lineno == 13 - 1  # counted from 0
 
 
-# Links
-
-
 def anchors(text):
     """Return the anchors of a page's headings, as they are made on GitHub and by MyST."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
@@ -164,9 +161,6 @@ def test_sound_link_passes(text):
     assert broken_links(text, DOCS / "page.md") == []
 
 
-# Numbers
-
-
 def unmeasured_in(text, page):
     """Return the numbers of three digits of a text that a benchmark's page does not have."""
     numbers = re.findall(r"(?<![\d,])[01]?\.\d{4}\b", (DOCS / page).read_text(encoding="utf-8"))
@@ -202,9 +196,6 @@ def test_numbers_of_the_readme_were_measured():
     assert len(re.findall(r"\.\d{3}\b", table)) > 15
     assert unmeasured_in(table, page) == []
     assert unmeasured_in(table.replace(".924", ".824"), page) == [(page, ".824")]
-
-
-# The API
 
 
 def test_api_lists_every_public_name():

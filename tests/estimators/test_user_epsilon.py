@@ -52,9 +52,6 @@ def some_levels(own=EPSILON):
     return levels
 
 
-# -- what levels do --------------------------------------------------------------------------------
-
-
 ROWS = {
     "nothing": np.full(N_ITEMS, np.nan),
     "all low": np.full(N_ITEMS, 1.0),
@@ -136,9 +133,6 @@ def test_seeded_fits_with_other_levels_share_no_noise():
     assert np.all(abs(noises[0][:n] - noises[1][:n]) > 1e-9)
 
 
-# -- errors ----------------------------------------------------------------------------------------
-
-
 def levels_with(value, place=7):
     levels = np.full(N_USERS, 1.0)
     levels[place] = value
@@ -187,9 +181,6 @@ def test_the_first_bad_level_is_named_whatever_the_ratings_are():
             fitted(X, levels)
         said.append(str(error.value))
     assert said[0] == said[1]
-
-
-# -- metadata routing ------------------------------------------------------------------------------
 
 
 class Witness(DPMFSampler):

@@ -142,11 +142,6 @@ def test_a_window_of_row_pointers():
     assert balanced_blocks(np.array([100, 110, 111, 120]), 2) == [(0, 1), (1, 3)]
 
 
-def test_no_blocks_is_an_error():
-    with pytest.raises(ValueError, match=r"n_blocks=0 must be at least 1"):
-        balanced_blocks(np.array([0, 1]), 0)
-
-
 @pytest.mark.parametrize("n_jobs", [None, 1, 3, -1])
 def test_threads_return_results_in_order_and_raise_the_first_error(n_jobs):
     tasks = [(k, 2) for k in range(40)]

@@ -154,9 +154,6 @@ def assert_like_twin(seed, k, size=None, batch=None, tolerance=2e-5, user_bias=T
     return before, after
 
 
-# Against the twin
-
-
 @pytest.mark.parametrize("k", N_COMPONENTS)
 def test_any_number_of_components(path, k):
     assert_like_twin(k, k)
@@ -212,9 +209,6 @@ def test_weights_bound_and_no_user_biases(path, user_bias, bound, weighted):
         weights = random_weights(random_model(seed + 1, 23, 9, k)) if weighted else None
         options = {"user_bias": user_bias, "bound": bound, "weights": weights}
         assert_like_twin(seed, k, **options, clip=1.5)
-
-
-# By the formulas alone
 
 
 def test_no_influence_without_weight_bit_for_bit(path):
@@ -285,9 +279,6 @@ def test_a_factor_that_is_not_finite_shows_in_the_loss(path):
     model.V[2, 1] = np.nan
     assert np.isnan(update(model, batch, 4, clip=1.0))
     assert np.isnan(model.U[BEFORE : BEFORE + 9, :4]).all()
-
-
-# Reads and writes
 
 
 @pytest.mark.parametrize("k", [16, 20])
@@ -372,9 +363,6 @@ def test_layout_changes_nothing(path):
         wanted_shape = got[..., : wanted.shape[1]] if got.ndim == 2 else got
         np.testing.assert_allclose(wanted_shape, wanted, rtol=1e-5, atol=1e-6)
     assert (odd.V[:, k:] == 0).all()
-
-
-# Layout and choice of the path
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,6 @@ def assert_normal(z):
     assert stats.kstest(np.ravel(z), "norm").pvalue > ALPHA
 
 
-# Shapes and limits
-
-
 @pytest.mark.parametrize("sample_precisions", [False, True])
 @pytest.mark.parametrize(
     "R",
@@ -159,9 +156,6 @@ def test_every_purpose_has_a_stream_of_its_own():
     # starts of users, items and biases; factors, directions, choices, precisions of both sides
     assert len(spy.used) == 2 * (3 + 3 * 8)
     assert len(set(spy.used)) == len(spy.used)
-
-
-# The law
 
 
 def grid_posterior(e, weight, a, bound, n=1200, reach=6.0):
