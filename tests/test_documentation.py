@@ -2,7 +2,6 @@
 
 import contextlib
 import doctest
-import importlib
 import io
 import re
 from pathlib import Path
@@ -196,19 +195,3 @@ def test_numbers_of_the_readme_were_measured():
     assert len(re.findall(r"\.\d{3}\b", table)) > 15
     assert unmeasured_in(table, page) == []
     assert unmeasured_in(table.replace(".924", ".824"), page) == [(page, ".824")]
-
-
-def test_api_lists_every_public_name():
-    listed, module = {}, ""
-    for line in SOURCES["docs/api.rst"].read_text(encoding="utf-8").splitlines():
-        if line.startswith(".. currentmodule:: "):
-            module = line.split()[-1]
-        elif re.fullmatch(r"   \w+", line):
-            listed.setdefault(module, set()).add(line.strip())
-    parts = ["data", "preprocessing", "evaluation", "privacy", "local"]
-    parts += ["datasets", "exceptions"]
-    assert set(listed) == {"skdpmf", *(f"skdpmf.{part}" for part in parts)}
-    for name, found in listed.items():
-        public = set(importlib.import_module(name).__all__)
-        # a name of the top level that belongs to a part as well has its page at the top
-        assert found == (public if name == "skdpmf" else public - listed["skdpmf"]), name

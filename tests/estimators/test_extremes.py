@@ -102,7 +102,8 @@ def test_rows_of_any_content_give_finite_models(X, epsilon, kind):
     assert np.isfinite(model.predict(X)).all()
 
 
-# The RMSE that defaults must reach on MovieLens 1M at delta 1e-5; one seed may be 0.01 worse.
+# The RMSE that defaults must reach on MovieLens 1M at delta 1e-5, as means of these seeds
+SEEDS = {DPCovarianceRecommender: 2, DPMFSampler: 3}
 MOVIELENS = [
     *((AdaptiveWeightALS, "user", *best) for best in ((1, 0.955), (4, 0.935), (8, 0.925))),
     *((AdaptiveWeightALS, "user", *best) for best in ((20, 0.905), (math.inf, 0.865))),
@@ -127,5 +128,8 @@ def movielens(ml1m_path):
 @pytest.mark.parametrize(("estimator", "unit", "epsilon", "most"), MOVIELENS)
 def test_movielens(estimator, unit, epsilon, most, movielens):
     budget = PrivacyBudget(epsilon, 1e-5 if math.isfinite(epsilon) else 0.0, unit=unit)
-    model = estimator(budget, random_state=0, n_jobs=2).fit(movielens[0])
-    assert -model.score(*movielens) <= most
+    scores = [
+        estimator(budget, random_state=seed, n_jobs=2).fit(movielens[0]).score(*movielens)
+        for seed in range(SEEDS.get(estimator, 1) if budget.is_private else 1)
+    ]
+    assert -np.mean(scores) <= most

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.model_selection import GridSearchCV, KFold, cross_validate
+from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -215,21 +215,6 @@ def check_seen(n_fits, levels):
         np.testing.assert_array_equal(own, levels[rows])
     # parts of the rows, and not always the same
     assert len({tuple(rows) for rows, _ in Witness.seen}) > 1
-
-
-def test_grid_search_splits_levels_with_the_rows(witness):
-    X, levels = marked()
-    search = GridSearchCV(
-        witness,
-        {"alpha": [0.5, 1.0], "budget__epsilon": [40.0, 50.0]},
-        cv=KFold(3, shuffle=True, random_state=0),
-        error_score="raise",
-    )
-    search.fit(X, user_epsilon=levels)
-    check_seen(4 * 3 + 1, levels)
-    spent = search.best_estimator_.privacy_spent_
-    assert spent.personal
-    assert spent.epsilon_for(1.0) == 1.0
 
 
 @pytest.mark.parametrize("searched", [False, True])

@@ -238,25 +238,6 @@ def test_a_prediction_that_overflows_moves_nothing(path):
     assert np.isfinite(after.V).all()
 
 
-def test_one_rating_is_the_textbook_step(path):
-    k, item, user = 5, 2, 4
-    batch = batch_of([(item, np.array([user]))], 6)
-    before = random_model(0, 6, 9, k)
-    after = before.copy()
-    loss = update(after, batch, k, step=0.1, bias_step=0.2, penalty=0.3)
-    u, v = (x.astype(float) for x in (before.U[BEFORE + user], before.V[item]))
-    b, c = float(before.b[BEFORE + user]), float(before.c[item])
-    e = float(batch.ratings[0]) - u @ v - b - c
-    assert loss == pytest.approx(e**2, rel=1e-5)
-    expected = before.copy()
-    expected.U[BEFORE + user] = u + 0.1 * (e * v - 0.3 * u)
-    expected.V[item] = v + 0.1 * (e * u - 0.3 * v)
-    expected.b[BEFORE + user] = b + 0.2 * (e - 0.3 * b)
-    expected.c[item] = c + 0.2 * (e - 0.3 * c)
-    for got, wanted in zip(after, expected, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
-
-
 def test_step_zero_gives_the_loss_and_changes_no_bit(path):
     batch = random_batch(9)
     model = random_model(10, batch.n_users, 9, 20)

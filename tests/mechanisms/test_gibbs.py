@@ -272,7 +272,7 @@ def test_joint_law_of_parameters_and_ratings_is_kept(bound, bias_std, sample_pre
     posterior too. J. Geweke, "Getting it right", JASA 99 (2004), with independent replicates.
     """
     draws, rejected = zip(
-        *[joint_draw(i, bound, bias_std, sample_precisions) for i in range(500)], strict=True
+        *[joint_draw(i, bound, bias_std, sample_precisions) for i in range(300)], strict=True
     )
     assert np.mean(rejected) > 0.5 if bound < np.inf else not any(rejected)
     for name in draws[0]:
