@@ -51,8 +51,6 @@ CURATING = {"estimators", "preprocessing"}
 MAPPERS = {"map", "keep", "products"}
 MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit)|preprocessing/)")
 
-# Modules of programs: they print.
-PROGRAMS = "commands/"
 
 # Other packages that a part may import: at its top, and only where they are used.
 OUTSIDE = {
@@ -331,15 +329,6 @@ def _is_log_of_privacy(call: ast.Call) -> bool:
         for argument in call.args
         for node in ast.walk(argument)
     )
-
-
-def print_violations(path: str, source: str) -> list[str]:
-    """Find calls of print in the package; programs may."""
-    return [
-        f"{node.lineno}: print"
-        for node in ast.walk(parsed(source))
-        if isinstance(node, ast.Name) and node.id == "print" and not path.startswith(PROGRAMS)
-    ]
 
 
 OPENING = re.compile(r"^\s*(# )?(Of|That of|Those of|What|As who) (?!.*\?$)[a-z]")

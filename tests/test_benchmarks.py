@@ -48,9 +48,6 @@ def script(monkeypatch):
     return importlib.import_module
 
 
-# Commands
-
-
 def problem(words):
     """Why a script does not take these words, None if it does."""
     name, *arguments = words
@@ -127,8 +124,6 @@ def test_peak_memory_is_a_size_or_said_not_to_be_measured(monkeypatch):
     texts = {p.name: p.read_text(encoding="utf-8") for p in BENCHMARKS.glob("*.py")}
     assert [name for name, text in texts.items() if re.search(importing, text, re.M)] == []
 
-
-# Results
 
 FIELDS = {
     "entry", "source", "page", "run", "command", "state", "reason", "exit_status", "seconds",
@@ -284,8 +279,6 @@ def test_runner_tells_what_it_skips(runner, monkeypatch):
     with pytest.raises(SystemExit):
         run.main(["no-such-entry"], [entry()], runner.results)
 
-
-# Programs
 
 TINY = ["--shape", "80", "25", "--n-components", "2"]
 SMALL = ["--synthetic", "--shape", "120", "40", "--seeds", "1", "--epsilons", "4"]

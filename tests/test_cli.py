@@ -87,9 +87,6 @@ def matrix(path):
     return ratings_to_matrix(frame, items=load_model("model").catalogue_["item"]).X
 
 
-# Results of the commands
-
-
 def test_refresh_goes_on_with_new_people_and_items(run):
     frame = pd.read_csv("ratings.csv")
     more = frame.assign(user=frame["user"] + 1000, item=frame["item"].replace("i3", "new"))
@@ -136,20 +133,6 @@ def test_refresh_leaves_out_who_is_spent(run):
     code, _, err = run(*words, "two")
     assert code == 3
     assert "at most 1" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
-        (("model", "train.csv", "-o", "model"), 1, "model exists already"),
-        (("model", "clicks.csv", "-o", "x2"), 1, "has no column of ratings"),
-        (("model", "train.csv", "-o", "x2", "--epsilon", -1), 2, "epsilon=-1"),
-    ],
-)
-def test_refresh_refuses(run, words, code, text):
-    found, _, err = run("refresh", *words)
-    assert found == code
-    assert text in err
 
 
 def test_fit_writes_the_estimator_that_python_fits(run):
@@ -203,17 +186,8 @@ def test_a_catalogue_off_the_ratings_is_told_and_stated(run):
 def test_genres_of_the_catalogue_are_in_the_model(run):
     items, genres = [f"i{j}" for j in range(15)], ["Comedy|Drama", "", *["Drama"] * 13]
     pd.DataFrame({"item": items, "title": items, "genres": genres}).to_csv("genres.csv")
-    fit = (
-        "fit",
-        "train.csv",
-        "--epsilon",
-        4,
-        *SMALL,
-        "--items",
-        "genres.csv",
-        "--no-item-features",
-    )
-    assert run(*fit, "-o", "genres")[0] == 0
+    fit = ("fit", "train.csv", "--epsilon", 4, *SMALL, "--items", "genres.csv")
+    assert run(*fit, "--no-item-features", "-o", "genres")[0] == 0
     assert load_model("genres").catalogue_["genres"].tolist() == genres
 
 
@@ -578,8 +552,6 @@ def test_progress_is_for_terminals(run, monkeypatch):
     assert "[##############################] round 1/1" in err
 
 
-# Messages about mistakes
-
 FIT = ("fit", "train.csv", "--epsilon", "1")
 MISTAKES = [
     # wrong usage, with the code 2
@@ -647,6 +619,9 @@ MISTAKES = [
     (("recommend", "model", "train.csv", "--user", "5"), 1, "--user 5 has no rating in train.csv"),
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
     (("show", "."), 1, "it is no regular file"),
+    (("refresh", "model", "train.csv", "-o", "model"), 1, "model exists already"),
+    (("refresh", "model", "clicks.csv", "-o", "new"), 1, "has no column of ratings"),
+    (("refresh", "model", "train.csv", "-o", "new", "--epsilon", "-1"), 2, "epsilon=-1"),
     (("show", "model", "-o", "new.pdf"), 2, "--output new.pdf: the ending must be .html, .md or"),
     (("show", "model", "-o", "none/new.md"), 1, "there is no folder none; make it first"),
     (("serve", "none"), 1, "none: there is no such file. Make one: skdpmf fit"),
@@ -833,12 +808,3 @@ def test_ratings_from_the_standard_input():
         run = subprocess.run(program, stdin=file, capture_output=True, text=True, env=environment)
     assert (run.returncode, run.stderr) == (0, "")
     assert len(run.stdout.splitlines()) == 81
-
-
-def test_as_a_program(folder):
-    program = [sys.executable, "-m", "skdpmf", "show", "none"]
-    environment = with_path(Path(skdpmf.__file__).parents[1])
-    ran = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
-    remedy = "there is no such file. Make one: skdpmf fit ... -o none"
-    assert ran.stderr == f"skdpmf: error: none: {remedy}\n"

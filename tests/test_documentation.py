@@ -2,7 +2,6 @@
 
 import contextlib
 import doctest
-import importlib
 import io
 import re
 from pathlib import Path
@@ -83,9 +82,6 @@ def test_planted_mistakes_are_noticed():
     assert error.traceback[-1].lineno == 13 - 1  # counted from 0
 
 
-# Links
-
-
 def anchors(text):
     """Return the anchors of a page's headings, as they are made on GitHub and by MyST."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
@@ -164,9 +160,6 @@ def test_sound_link_passes(text):
     assert broken_links(text, DOCS / "page.md") == []
 
 
-# Numbers
-
-
 def unmeasured_in(text, page):
     """Return the numbers of three digits of a text that a benchmark's page does not have."""
     numbers = re.findall(r"(?<![\d,])[01]?\.\d{4}\b", (DOCS / page).read_text(encoding="utf-8"))
@@ -202,22 +195,3 @@ def test_numbers_of_the_readme_were_measured():
     assert len(re.findall(r"\.\d{3}\b", table)) > 15
     assert unmeasured_in(table, page) == []
     assert unmeasured_in(table.replace(".924", ".824"), page) == [(page, ".824")]
-
-
-# The API
-
-
-def test_api_lists_every_public_name():
-    listed, module = {}, ""
-    for line in SOURCES["docs/api.rst"].read_text(encoding="utf-8").splitlines():
-        if line.startswith(".. currentmodule:: "):
-            module = line.split()[-1]
-        elif re.fullmatch(r"   \w+", line):
-            listed.setdefault(module, set()).add(line.strip())
-    parts = ["data", "preprocessing", "evaluation", "privacy", "local"]
-    parts += ["datasets", "exceptions"]
-    assert set(listed) == {"skdpmf", *(f"skdpmf.{part}" for part in parts)}
-    for name, found in listed.items():
-        public = set(importlib.import_module(name).__all__)
-        # a name of the top level that belongs to a part as well has its page at the top
-        assert found == (public if name == "skdpmf" else public - listed["skdpmf"]), name

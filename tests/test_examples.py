@@ -180,8 +180,6 @@ def test_planted_faults_are_noticed(tmp_path, monkeypatch):
         asking.connect(("192.0.2.1", 80))
 
 
-# The notebooks that sphinx-gallery has made of the examples
-
 DOWNLOADS = CHECKOUT / "docs" / "_build" / "html" / "_downloads"
 
 
@@ -216,9 +214,6 @@ def test_planted_notebooks_are_noticed():
     assert not same_program(notebook("x = 1"), source)
     with pytest.raises(SyntaxError):
         same_program(notebook("%matplotlib inline\nx = 1", "print(x)"), source)
-
-
-# What each example must find, small as it is
 
 
 def test_first_hour(ran):

@@ -51,9 +51,6 @@ def test_folders_are_the_known_ones():
     assert set(house.LAYERS) == {*FOLDERS, "exceptions", ""}
 
 
-# Imports
-
-
 def test_imports_go_one_way():
     assert_none(scan(house.import_violations))
 
@@ -120,9 +117,6 @@ def test_planted_import_is_noticed(path, source):
 )
 def test_allowed_import_passes(path, source):
     assert house.import_violations(path, source) == []
-
-
-# Private values
 
 
 def test_private_values_stay_with_the_curator():
@@ -195,9 +189,6 @@ def test_allowed_map_passes():
     assert house.map_violations("mechanisms/als.py", source) == []
 
 
-# Compilers, noise, print, sizes
-
-
 def test_compiler_flags_come_from_one_place():
     assert_none(scan(house.compiler_violations))
 
@@ -258,11 +249,6 @@ def test_allowed_randomness_passes():
     assert house.noise_violations("estimators/als.py", "if budget.epsilon > 1: log(x)") == []
 
 
-def test_package_does_not_print():
-    assert_none(scan(house.print_violations))
-    assert house.print_violations("data/matrix.py", "print(1)") == ["1: print"]
-
-
 def test_sentences_name_their_subject():
     assert_none(scan(house.prose_violations))
     planted = "# Of what is left\n\n    What it costs.\n# What is it?\n"
@@ -308,8 +294,6 @@ def test_kernels_are_short():
     assert house.function_violations("kernels/als.py", planted)
     assert not house.function_violations("kernels/als.py", planted.removesuffix("    x = 1\n"))
 
-
-# Files and words that stay out of the project
 
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".rst", ".csv", ""}
 SKIPPED_FOLDERS = re.compile(
@@ -359,8 +343,6 @@ def test_no_ratings_are_stored():
     assert data == []
 
 
-# Importing
-
 IMPORT_EVERYTHING = """
 import pkgutil, sys
 from importlib import import_module
@@ -408,9 +390,6 @@ def test_importing_compiles_nothing_and_reads_no_data(tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert list(tmp_path.rglob("*.nb?")) == []
-
-
-# Versions
 
 
 def test_oldest_constraints_are_the_lower_bounds():

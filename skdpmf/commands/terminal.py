@@ -33,7 +33,7 @@ def remark(text: str) -> None:
 
 
 class Progress:
-    """scikit-learn callback that counts rounds on the terminal; it sees no data.
+    """Callback of scikit-learn that counts rounds on the terminal; it sees no data.
 
     Parameters
     ----------

@@ -171,6 +171,7 @@ def _write_card(options: argparse.Namespace) -> None:
 
 
 def print_json(**parts: Any) -> None:
+    """Print these parts as one JSON object."""
     print(json.dumps(parts, indent=1, allow_nan=False))
 
 

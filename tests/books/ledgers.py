@@ -59,9 +59,6 @@ def reserve_all(ledger, plans):
     return admitted
 
 
-# Formulas in 60 digits
-
-
 def gdp_delta(mu, epsilon):
     """Delta of mu-GDP at epsilon."""
     with mpmath.workdps(60):

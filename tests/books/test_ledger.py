@@ -61,9 +61,6 @@ def cost(rule, plan):
     return charge(rule, Spending.of(plan))
 
 
-# Charges and limits against their formulas in 60 digits
-
-
 @pytest.mark.parametrize("mu", [1e-4, 0.01, 0.3, 2.0, 5.0])
 @pytest.mark.parametrize("n_values", [1, 10**4, 10**9])
 @pytest.mark.parametrize(("rule", "half"), [("gaussian", 1), ("zcdp", 2)])
@@ -154,9 +151,6 @@ def test_a_plan_for_the_whole_limit_fits_whatever_it_noises(epsilon, delta, n_va
     assert ledgered >= gaussian_mu(epsilon, delta) * (1 - (1e-3 if epsilon < 10 else 1e-2))
 
 
-# The last legal charge
-
-
 def fill(rule, limit, plans):
     """Return how many of the plans fit one after the other."""
     spent, costs = Amount(0, 0), {}
@@ -215,9 +209,6 @@ def test_parts_that_get_their_ledger_later_fit_and_not_one_more(tmp_path, epsilo
     assert fill("gaussian", limit, [later[0]] * 1002) == 1000
     # a plan that was made before knows nothing of what the ledger sets aside
     assert fill("gaussian", limit, [own] * 1002) == 999
-
-
-# Whatever is admitted is within the limit
 
 
 plans = st.one_of(
@@ -302,9 +293,6 @@ def test_a_plan_with_a_worse_sampler_is_refused(tmp_path):
     assert len(ledger.report().entries) == 1
 
 
-# The refusal
-
-
 @pytest.mark.parametrize("rule", ["gaussian", "zcdp", "basic"])
 @pytest.mark.parametrize("kind", ["calibrated", "pure", "mixed"])
 def test_the_error_says_what_fits_and_it_does(tmp_path, rule, kind):
@@ -352,9 +340,6 @@ def test_the_largest_fit_is_the_request_scaled_down(plan, rule):
     assert charge(rule, fits).within(left)
     assert charge(rule, fits).main >= left.main * (1 - 1e-9)
     assert largest_fit(rule, Spending.of(plan), Amount(0, 10**9)) is None
-
-
-# Budgets with a ledger
 
 
 def test_a_budget_with_a_ledger(tmp_path):

@@ -36,9 +36,6 @@ def entry_of(ledger, number=-1):
     return ledger.report().entries[number]
 
 
-# Its terms
-
-
 def test_limit_and_rule_are_fixed_when_it_is_made(tmp_path):
     kind = {"unit": "rating", "neighbors": "replace"}
     made = new_ledger(tmp_path, 2.0, 1e-6, **kind, rule="zcdp")
@@ -90,9 +87,6 @@ def test_bad_terms_make_no_file(tmp_path, limit, rule, message):
     with pytest.raises(PrivacyParameterError, match=message):
         PrivacyLedger(tmp_path / "x", limit, rule=rule)
     assert list(tmp_path.iterdir()) == []
-
-
-# Entries
 
 
 def test_an_entry_is_reserved_then_done_or_failed_and_always_spent(tmp_path):
@@ -199,9 +193,6 @@ def test_a_plan_of_nothing_costs_nothing_and_an_absurd_one_too_much(tmp_path):
     assert ledger.verify() == 1
 
 
-# Copies
-
-
 class Model(BaseEstimator):
     def __init__(self, budget=None):
         self.budget = budget
@@ -249,9 +240,6 @@ def test_a_refusal_survives_a_pickle(tmp_path):
     assert copied.largest == caught.value.largest > 0
 
 
-# A file that is not what it should be
-
-
 def test_a_file_put_in_its_place_is_noticed(tmp_path):
     ledger = new_ledger(tmp_path)
     ledger.reserve(gaussian_plan(0.5))
@@ -270,9 +258,6 @@ def test_a_file_put_in_its_place_is_noticed(tmp_path):
         for use in (held.report, lambda held=held: held.reserve(gaussian_plan(0.1))):
             with pytest.raises(LedgerError, match="another ledger was put in its place"):
                 use()
-
-
-# A file that cannot be written
 
 
 def test_a_locked_file(tmp_path, monkeypatch):
@@ -331,9 +316,6 @@ def test_a_read_only_file():
         assert "it is read-only: make the file and its folder" in in_forks([refused])[0]
         os.chmod(folder, 0o755)
         assert ledger.verify() == 1
-
-
-# The report
 
 
 def test_report_as_text_table_and_json(tmp_path):

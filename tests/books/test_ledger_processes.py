@@ -144,9 +144,6 @@ def test_forks_beside_a_thread_that_charges(tmp_path, quick):
     assert [entry["status"] for entry in ledger.report().entries].count("reserved") == 15
 
 
-# Kills
-
-
 def kill_once(ledger, rng):
     """Kill a process while it charges; return how many charges it had been told of."""
     read, write = os.pipe()

@@ -83,9 +83,6 @@ def oracle(events, order):
     return float(accountant._rdp[0])
 
 
-# The order
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), LIMITS)
 def test_a_limit_holds_by_its_one_order(epsilon, delta):
     """All that the limit promises follows from divergences of this order alone."""
@@ -106,9 +103,6 @@ def test_the_order_is_a_function_of_what_the_file_holds(tmp_path):
     ledger = new_ledger(tmp_path, 1.0, rule="zcdp")
     assert ledger._order == search_order(1.0, Fraction(ledger.report().allowed.main, SCALE))
     assert order_of("gaussian", 1.0, ledger._allowed) is None
-
-
-# Charges
 
 
 @pytest.mark.parametrize("law", LAWS[:2], ids=str)
@@ -237,9 +231,6 @@ def test_sixty_four_searches_do_not_run_out_of_values(tmp_path, law, delta):
     worse = gaussian_plan(0.01, budget=part.fit_budget, tau=1.01 * TAU)
     with pytest.raises(PrivacyParameterError, match=r"\(eta, tau\)=.* must be at most"):
         part.check_fit(worse)
-
-
-# The ledger
 
 
 def test_gaussian_refuses_a_search_and_names_the_remedy(tmp_path):

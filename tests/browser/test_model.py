@@ -223,36 +223,20 @@ def test_damage_is_refused(fitted, tmp_path):
     assert "Get a newer page" in in_node([(tmp_path / "newer", [])])[0]["error"]
 
 
-HOSTILE = {
-    "another class": {"class": "Pipeline"},
+SHARED = ("another class", "a list as class", "no parameters", "a range from high to low")
+SHARED += ("a negative ridge", "implicit by a number", "no numbers", "no items", "an item too few")
+SHARED += ("an item of neither kind", "a title that is none", "genres of fewer items")
+SHARED += ("genres that are none", "no card", "another card", "no statement", "epsilon below 0")
+SHARED += ("epsilon that is none", "delta as a text", "a unit of its own")
+SHARED += ("notes that are numbers", "a flag that is a text")
+HOSTILE = {name: test_model_file.HOSTILE[name] for name in SHARED} | {
     "a dunder as class": {"class": "__proto__"},
-    "a list as class": {"class": ["DPItemMeans"]},
-    "no parameters": {"params": None},
-    "a range from high to low": {"params.rating_range": [5, 1]},
     "a range of texts": {"params.rating_range": ["1", "5"]},
-    "a negative ridge": {"numbers.item_model.rating_ridge": -1.0},
-    "implicit by a number": {"numbers.item_model.implicit": 1},
     "another predictor": {"numbers.predictor": "toString"},
-    "no numbers": {"numbers": [1]},
-    "no items": {"items": None},
-    "an item too few": {"items.ids": [1]},
-    "an item of neither kind": {"items.ids": [True] * 12},
     "titles as a text": {"items.titles": "abcdefghijkl"},
-    "a title that is none": {"items.titles": [1] * 12},
-    "genres of fewer items": {"items.genres": ["Drama"] * 11},
-    "genres that are none": {"items.genres": [["Drama"]] * 12},
     "components below 0": {"numbers.n_components": -1},
     "more components than factors": {"numbers.n_components": 99},
     "half a component": {"numbers.n_components": 0.5},
-    "no card": {"card": None},
-    "another card": {"card.format": "skdpmf privacy card 2"},
-    "no statement": {"card.statement": None},
-    "epsilon below 0": {"card.statement.epsilon": -1.0},
-    "epsilon that is none": {"card.statement.epsilon": "nan"},
-    "delta as a text": {"card.statement.delta": "0"},
-    "a unit of its own": {"card.statement.unit": "nobody"},
-    "notes that are numbers": {"card.statement.notes": [1]},
-    "a flag that is a text": {"card.statement.seeded": "no"},
     "a condition that is none": {"card.statement.condition": {}},
 }
 ARRAYS = {

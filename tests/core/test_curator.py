@@ -72,9 +72,6 @@ def product(curator):
     return sums.products(curator.users, rows_as_they_are, clip=2.0, grid=grid)
 
 
-# -- releases --------------------------------------------------------------------------------------
-
-
 def test_releases_are_noisy_sums_and_are_noted(curator):
     found = [curator.release("counts", total(curator), t) for t in (0, 1)]
     assert np.abs(found[0] - found[1]).min() > 0.0
@@ -109,53 +106,6 @@ def test_noise_is_planned_for_whatever_a_sum_needs():
     assert records[0].sensitivity == 2.0
 
 
-REFUSED = {
-    "name": (lambda c: c.release("means", total(c)), "release 'means', index 0, is not planned"),
-    "index": (lambda c: c.release("counts", total(c), 2), "is one too many: it is planned 2 times"),
-    "negative": (lambda c: c.release("counts", total(c), -1), "index -1, is one too many"),
-    "statistic": (
-        lambda c: c.release("sums", total(c), statistic="counts"),
-        "holds 'counts': the slot may hold",
-    ),
-    "bound": (
-        lambda c: c.release("counts", total(c, scale=1.01)),
-        r"changes by up to 1\.01 with one user: planned is 1\.0",
-    ),
-    "layout": (lambda c: c.release("counts", product(c)), "is a sum of norm, layout"),
-    "values": (lambda c: c.release("counts", np.zeros(4)), "was given a ndarray"),
-    "rows": (lambda c: c.release("counts", reveal(c.users)), "was given a Rows"),
-    "pieces": (
-        lambda c: c.release_pieces("counts", total(c)).__enter__(),
-        "was given a BoundedSum",
-    ),
-    "axis": (
-        lambda c: c.release("counts", sums.stack(total(c), total(c))),
-        r"changes by|has the shape",
-    ),
-    "length": (
-        lambda c: c.release("counts", sums.padded(total(c), (9,))),
-        r"has the shape \(9,\): planned is at most \(4,\)",
-    ),
-    "foreign sum": (
-        lambda c: c.release(
-            "counts",
-            total(Curator(some_ratings(), some_plan(PrivacyBudget(2.0, 1e-5, neighbors="replace")),
-                          NoiseSource(), None), scale=0.25),
-        ),
-        "neighbours",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_not_planned_is_refused(what, curator):
-    release, match = REFUSED[what]
-    with pytest.raises(PrivacyParameterError, match=match) as error:
-        release(curator)
-    assert "nothing else" in str(error.value)
-    assert curator.record == ()
-
-
 def test_sums_of_fits_without_privacy_are_refused(curator):
     free = Curator(some_ratings(), some_plan(PrivacyBudget.nonprivate()), NoiseSource(), None)
     assert not free.private
@@ -177,9 +127,6 @@ def test_deviations_are_those_of_the_noise(curator):
     assert curator.deviation("counts") == pytest.approx(math.sqrt(2.0) * scale)
 
 
-# -- what is shown, and what is fixed --------------------------------------------------------------
-
-
 def test_nothing_shows_a_rating(curator):
     values = curator.users.map(data_of)
     for one in (curator, curator.users, values, total(curator), [curator.users]):
@@ -196,9 +143,6 @@ def test_a_curator_takes_no_part_of_its_ratings_along(curator):
     assert not any(sparse.issparse(value) or isinstance(value, Rows) for value in public.values())
     users = {name for name in vars(curator.users) if not name.startswith("_")}
     assert users == {"n_slots", "n_items", "unit", "neighbors", "private", "n_jobs"}
-
-
-# -- users -----------------------------------------------------------------------------------------
 
 
 def test_maps_get_rows_and_arrays_and_return_values(curator):
@@ -250,9 +194,6 @@ def test_rows_know_their_users_and_items():
     np.testing.assert_array_equal(dense[by_item.indices, columns], rows.data[by_item.data])
 
 
-# -- pieces ----------------------------------------------------------------------------------------
-
-
 def test_pieces_are_one_release():
     terms = {"value_range": (-2.0, 2.0), "clamp": 1.0, "damping": 5.0, "weight_scale": 0.25}
     release = Release("pairs", "pairs", (2, 10), 9.0, layout="packed")
@@ -277,9 +218,6 @@ def test_pieces_are_one_release():
     assert records[0].sensitivity == pairs.sensitivity < 9.0
     with pytest.raises(PrivacyParameterError, match="was made before"):
         curator.release_pieces("pairs", pairs).__enter__()
-
-
-# -- the statement ---------------------------------------------------------------------------------
 
 
 def test_a_plan_as_made_says_what_its_slots_held():

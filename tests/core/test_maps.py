@@ -167,9 +167,6 @@ def test_every_map_of_the_package_is_called(calls):
     assert named - seen == only_without_privacy
 
 
-# -- planted maps ----------------------------------------------------------------------------------
-
-
 def less_the_mean_of_all(rows, weights, mean, damping):
     r = rows.data - rows.data.mean()
     return weights * r

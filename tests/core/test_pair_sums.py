@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.pair_sensitivity import PairSums, pair_sensitivity
 from tests.core.audit import users_of
+from tests.matrices import csr
 from tests.privacy.covariance_attack import evolve
 
 N_ITEMS, N_SLOTS = 7, 30
@@ -28,10 +28,7 @@ def means(seed=0):
 
 def pair_sums(X, unit, noise, neighbors, *, private=True, shared=False, head=HEAD, **terms):
     """Both packed triangles, and what they come from."""
-    known = ~np.isnan(X)
-    indptr = np.append(0, known.sum(axis=1).cumsum())
-    R = sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
-    users = users_of(R, n_slots=N_SLOTS, unit=unit, neighbors=neighbors, private=private)
+    users = users_of(csr(X), n_slots=N_SLOTS, unit=unit, neighbors=neighbors, private=private)
     made = PairSums(users, head, means(), noise=noise, shared=shared, n_pieces=4, **(TERMS | terms))
     out = np.full(made.shape, np.nan)
     for start, stop in made.pieces:

@@ -56,9 +56,6 @@ def refused(name, match, error=PrivacyParameterError, neighbors="add-remove"):
         CASES[name]._replace(neighbors=neighbors).fit()
 
 
-# -- the plan --------------------------------------------------------------------------------------
-
-
 def before_the_curator(monkeypatch, change):
     """Plant: the solver's plan is changed before its curator is made."""
     real = Curator.__init__
@@ -146,9 +143,6 @@ FIXED = {
 def test_what_bounds_rest_on_is_fixed(name, what, monkeypatch):
     after_the_curator(monkeypatch, FIXED[what])
     refused(name, "is fixed|has no setter|has no attribute", AttributeError)
-
-
-# -- releases --------------------------------------------------------------------------------------
 
 
 def releases(monkeypatch, change):
@@ -326,9 +320,6 @@ def test_a_statistic_that_is_no_alternative_of_the_slot(name, slot, statistic, m
     refused(name, f"release {slot!r}, index 0, holds {statistic!r}")
 
 
-# -- bounds that solvers change after the plan -----------------------------------------------------
-
-
 def in_the_fit(monkeypatch, solver, **constants):
     """Plant: constants of a solver change between its plan and its fit."""
     for fit in ("fit", "model"):
@@ -371,8 +362,6 @@ def test_a_covariance_of_other_terms_than_planned(name, change, monkeypatch):
         refused(name, "changes by up to")
 
 
-# -- exact values ----------------------------------------------------------------------------------
-
 READS = {
     "numpy": np.asarray,
     "a ufunc": np.exp,
@@ -414,9 +403,6 @@ def test_ratings_are_not_read_in_a_private_fit(name, monkeypatch):
 def test_exact_sums_are_not_read_in_a_private_fit(name, monkeypatch):
     releases(monkeypatch, lambda r, n, t, i, **k: t.without_privacy())
     refused(name, "the exact values of a BoundedSum are private")
-
-
-# -- harmless --------------------------------------------------------------------------------------
 
 
 @every_mechanism

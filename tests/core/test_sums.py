@@ -13,6 +13,7 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import padded, shrink_to_ball, stack
 from skdpmf.privacy.users import PerUser, Users
+from tests.matrices import csr
 
 N_ITEMS, K, N_SLOTS = 6, 3, 40
 GRID, SINGLE = exact_grid(N_SLOTS, 4.0), exact_grid(N_SLOTS, 2.0, degree=1)
@@ -280,9 +281,6 @@ def test_bounds_are_attained(name, neighbors):
     assert min(found) > NOT_ATTAINED.get((name, neighbors), 0.999), found
 
 
-# -- one rating is the unit ------------------------------------------------------------------------
-
-
 def cells(values, neighbors):
     """Pairs of neighbouring matrices of two users; values of cells that are known."""
     empty = np.full((2, N_ITEMS), np.nan)
@@ -308,15 +306,9 @@ def cells(values, neighbors):
 
 
 def of_matrix(X, neighbors):
-    R = sparse.csr_array(
-        (
-            X[~np.isnan(X)],
-            np.nonzero(~np.isnan(X))[1],
-            np.append(0, (~np.isnan(X)).sum(1).cumsum()),
-        ),
-        X.shape,
+    return Users(
+        csr(X), n_slots=N_SLOTS, unit="rating", neighbors=neighbors, private=True, n_jobs=None
     )
-    return Users(R, n_slots=N_SLOTS, unit="rating", neighbors=neighbors, private=True, n_jobs=None)
 
 
 def value_of_user(rows):
@@ -377,9 +369,6 @@ def test_sums_of_ratings_are_refused_where_a_user_is_the_unit():
     users, _ = built(BIG)
     with pytest.raises(PrivacyParameterError, match="unit='user' must be 'rating'"):
         sums.rating_sums(users, scale=1.0, grid=SINGLE)
-
-
-# -- twins -----------------------------------------------------------------------------------------
 
 
 def clipped(x, radius, private, order=2):
@@ -469,9 +458,6 @@ def test_sums_are_those_of_their_slow_twins(name, private):
         assert total.private == private
 
 
-# -- exactness -------------------------------------------------------------------------------------
-
-
 @every_sum
 def test_sums_do_not_depend_on_blocks_order_and_threads(name):
     rng = np.random.default_rng(3)
@@ -501,9 +487,6 @@ def test_clip_factors_weigh_the_gram_that_belongs_to_them():
     assert weighted.sensitivity == 2.25
     assert np.abs(weighted.private_values).sum() < np.abs(gram(users, a)[0].private_values).sum()
     assert total.sensitivity == 0.7
-
-
-# -- balls, and sums of sums -----------------------------------------------------------------------
 
 
 def test_shrink_to_ball_ends_a_hair_inside():

@@ -208,22 +208,6 @@ def test_an_error_of_a_block_is_the_fits(tmp_path, blocks):
     assert ledger.report().spent == 0.0  # known before anything was spent
 
 
-def test_damage_within_a_file_is_found_after_the_ledger_was_charged(tmp_path, blocks):
-    pytest.importorskip("pyarrow")
-    store = ParquetRatings.write(tmp_path / "ratings", ratings())
-    ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
-    file = max((tmp_path / "ratings").iterdir(), key=lambda path: path.stat().st_size)
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    blocks(2)
-    with pytest.raises(ValueError, match=file.name):
-        DPItemMeans(PrivacyBudget(1.0, 1e-5, ledger=ledger)).fit(store)
-    (entry,) = ledger.report().entries
-    assert entry["status"] == "failed"
-    assert ledger.report().spent > 0.0
-
-
 def test_without_noise_all_ratings_stay_together(tmp_path, blocks, monkeypatch):
     pytest.importorskip("pyarrow")
     X = ratings()

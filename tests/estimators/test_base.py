@@ -198,22 +198,6 @@ def test_arguments_out_of_range(call, message):
         call(MeansSVD().fit(X), X)
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"rating_range": (5.0, 1.0)}, r"rating_range=\(5.0, 1.0\) must be a pair"),
-        ({"n_jobs": 0}, r"n_jobs=0 must be None or an integer other than 0"),
-        ({"n_jobs": 1.5}, r"n_jobs=1.5 must"),
-        ({"random_state": -1}, r"random_state=-1 must be None or an integer >= 0"),
-        ({"random_state": np.random.RandomState(0)}, r"random_state=RandomState.* must"),
-        ({"random_state": True}, r"random_state=True must"),
-    ],
-)
-def test_parameters_out_of_range(params, message):
-    with pytest.raises(ValueError, match=message):
-        MeansSVD(**params).fit(ratings())
-
-
 def test_the_base_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         BaseRecommender()

@@ -4,23 +4,19 @@ import math
 from dataclasses import fields
 
 import numpy as np
-import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from skdpmf import DPMFSampler, PosteriorDraw, PrivacyBudget
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import split_ratings, split_table
+from skdpmf.data import make_ratings
+from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
 from skdpmf.privacy.recording import record_releases
-from tests.built import built, nested
+from tests.built import built
 from tests.core.audit import cost_of, fitted_state, noise_of
-from tests.estimators.test_adaptive_weight_als import Untouchable, baselines
+from tests.estimators.test_adaptive_weight_als import baselines
+from tests.estimators.test_parameters import check_refused
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -54,60 +50,6 @@ def posterior(X, budget=BUDGET, **params):
     return fitted(X, budget, **{**POSTERIOR, **params})
 
 
-# -- parameters ------------------------------------------------------------------------------------
-
-
-NUMBERS = ("alpha", "user_damping", "user_std", "item_std", "bias_std", "rating_std", "step_size")
-COUNTS = ("n_components", "max_iter", "max_ratings_per_user", "n_draws", "table_size")
-BAD_PARAMETERS = [
-    ("budget", None, "must be a PrivacyBudget", "pass PrivacyBudget"),
-    ("budget", 1.0, "must be a PrivacyBudget", "pass PrivacyBudget"),
-    ("guarantee", "each-step", "'every-step', 'posterior' or PosteriorDraw(...)", "default"),
-    ("guarantee", None, "'every-step', 'posterior' or PosteriorDraw(...)", "default"),
-    ("sampler", "hmc", "'gibbs' or 'sgld'", "default"),
-    ("calibration", "loose", "'tight' or 'paper'", "default"),
-    ("noise", "none", "'exact' or 'table'", "default"),
-    ("rating_range", (5.0, 1.0), "", ""),
-    ("rating_range", (1.0, math.inf), "", ""),
-    *((name, value, "integer >= 1", "use") for name in COUNTS for value in (0, -1, 2.0, True, "3")),
-    *((name, None, "integer", "use") for name in ("n_components", "n_draws", "table_size")),
-    *((name, value, "> 0", "use") for name in NUMBERS for value in (0.0, -1.0, math.inf, math.nan)),
-    *((name, value, "> 0", "use") for name in NUMBERS for value in (None, "1", True)),
-    ("kappa", -0.1, ">= 0", "use"),
-    ("kappa", math.inf, "finite", "use"),
-    ("kappa", math.nan, "finite", "use"),
-    ("weight_cap", 0.0, "> 0", "inf"),
-    ("weight_cap", -math.inf, "> 0", "inf"),
-    ("weight_cap", math.nan, "> 0", "inf"),
-    ("weight_cap", "1", "> 0", "inf"),
-    ("item_bias", 1, "True, False or None", "use"),
-    ("sample_precisions", "no", "True or False", "use"),
-    ("nonprivate_diagnostics", None, "True or False", "use"),
-    ("random_state", -1, ">= 0", ""),
-    ("random_state", np.random.RandomState(0), "integer", ""),
-    ("n_jobs", 0, "other than 0", ""),
-]
-
-
-def check_refused(model, *words):
-    """With an error that has the words, before the data are touched."""
-    with pytest.raises((ValueError, TypeError)) as error:
-        model.fit(Untouchable())
-    for word in words:
-        assert word in str(error.value)
-    with pytest.raises((ValueError, TypeError)):
-        model.plan(10)
-    assert not [key for key in vars(model) if key.endswith("_")]
-
-
-@pytest.mark.parametrize(("name", "value", "rule", "remedy"), BAD_PARAMETERS)
-def test_bad_parameters(name, value, rule, remedy):
-    """Parameter, value, rule and remedy."""
-    model = DPMFSampler(BUDGET, guarantee="posterior")
-    model.set_params(**nested(DPMFSampler, {name: value}))
-    check_refused(model, f"{name}={value!r}", "must", rule, remedy)
-
-
 BAD_COMBINATIONS = [
     ({"noise": "table", **POSTERIOR}, "'exact' unless", "use 'exact'"),
     ({"noise": "table", **MODES["sgld"]}, "private", "PrivacyBudget.nonprivate()"),
@@ -128,76 +70,9 @@ def test_bad_combinations(params, rule, remedy):
     check_refused(model, f"{name}={params[name]!r}", "must be", rule, remedy)
 
 
-@pytest.mark.parametrize("guarantee", ["every-step", "posterior"])
-@pytest.mark.parametrize(
-    ("name", "value"), [("epsilon", 0.0), ("epsilon", -1.0), ("delta", 1.0), ("unit", "rating")]
-)
-def test_bad_budgets_are_refused_before_the_data(name, value, guarantee):
-    model = DPMFSampler(PrivacyBudget(1.0, 1e-5), guarantee=guarantee)
-    check_refused(model.set_params(**{f"budget__{name}": value}), f"{name}={value!r} must be")
-
-
 def test_every_step_needs_a_delta_and_the_posterior_none(small):
     check_refused(DPMFSampler(PrivacyBudget(1.0)), "delta=0.0 must be > 0")
     assert posterior(small, PrivacyBudget(1.0)).privacy_spent_.delta == 0.0
-
-
-@pytest.mark.parametrize("n_items", [0, -1, 2.0, None, True, "3"])
-def test_plan_of_a_bad_catalogue(n_items):
-    with pytest.raises(ValueError, match=r"n_items=.*must be an integer >= 1: pass"):
-        DPMFSampler(BUDGET).plan(n_items)
-
-
-EXTREMES = [
-    {"alpha": 1e-12},
-    {"alpha": 1e12},
-    {"user_damping": 1e-9},
-    {"user_damping": 1e9},
-    {"n_components": 100},
-    {"max_ratings_per_user": 1},
-    {"max_iter": 1},
-    {"rating_range": (-1e6, 1e6)},
-    {"rating_range": (2.0, 2.0 + 1e-9)},
-    {"user_std": 1e3, "item_std": 1e3},
-    {"user_std": 1e-6, "item_std": 1e-6, "bias_std": 1e-6},
-    {"rating_std": 1e-3},
-    {"kappa": 1e6},
-    {"weight_cap": 1e-9},
-    {"sample_precisions": True, "item_bias": True},
-]
-
-
-@pytest.mark.parametrize("epsilon", [0.05, 1000.0, math.inf])
-@pytest.mark.parametrize("params", EXTREMES, ids=str)
-@every_mode
-def test_extreme_parameters_give_finite_models(params, epsilon, mode, small):
-    budget = PrivacyBudget(epsilon, 1e-5) if math.isfinite(epsilon) else NONPRIVATE
-    model = fitted(small, budget, **{**mode, **params})
-    assert np.isfinite(model.components_).all()
-    assert np.isfinite(model.item_means_).all()
-    predicted = model.predict(small)
-    low, high = model.rating_range
-    assert np.all((low <= predicted) & (predicted <= high))
-
-
-@given(
-    X=arrays(
-        np.float64,
-        st.tuples(st.integers(1, 12), st.integers(1, 6)),
-        elements=st.one_of(st.just(np.nan), st.floats(0.0, 6.0), st.floats(-1e300, 1e300)),
-    ),
-    epsilon=st.sampled_from([0.1, 5.0, 50.0]),
-    mode=st.sampled_from(list(MODES.values())),
-)
-@hypothesis_settings(max_examples=40)
-def test_rows_of_any_content_give_finite_models(X, epsilon, mode):
-    model = fitted(X, PrivacyBudget(epsilon, 1e-5), **mode)
-    assert np.isfinite(model.components_).all()
-    assert model.components_.shape == (3, X.shape[1])
-    assert np.isfinite(model.predict(X)).all()
-
-
-# -- plans and statements --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
@@ -284,9 +159,6 @@ def test_the_condition_is_told_where_there_is_one(mode, small):
     for text in (str(exact.privacy_spent_), str(exact.plan(12))):
         assert "CONDITIONAL" not in text
         assert "sweeps" not in text
-
-
-# -- what is left ----------------------------------------------------------------------------------
 
 
 @every_mode
@@ -393,9 +265,6 @@ def test_seeded_draws_with_other_parameters_or_data_are_unrelated(change, sample
     assert stats.beta.sf(r**2, 0.5, (n - 1) / 2) > 1e-6
 
 
-# -- draws -----------------------------------------------------------------------------------------
-
-
 @every_sampler
 @pytest.mark.parametrize("item_bias", [False, True])
 def test_without_privacy_loss_the_draw_is_the_prior(sampler, item_bias):
@@ -481,9 +350,6 @@ def test_samplers_agree_and_a_mean_is_better_than_a_draw(data):
     assert rmse(data, PrivacyBudget(1.0), **BAYES) > max(found.values()) + 0.1
 
 
-# -- every step: accuracy --------------------------------------------------------------------------
-
-
 def means_only(data, epsilon):
     """RMSE of noisy item means and the users' offsets, for the whole budget."""
     with pytest.MonkeyPatch.context() as patch:
@@ -510,19 +376,3 @@ def test_every_parameter_is_in_the_settings():
     model = DPMFSampler(BUDGET, guarantee="posterior")
     settings = {field.name for field in fields(model._posterior_settings())}
     assert settings == (set(model.get_params(deep=False)) | draw) - outside
-
-
-# RMSE that the defaults must reach on MovieLens 1M at delta 1e-5.
-MOVIELENS = {1.0: 0.945, 4.0: 0.915, 8.0: 0.895, 16.0: 0.885}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", MOVIELENS)
-def test_movielens(epsilon, ml1m_path):
-    pytest.importorskip("pyarrow")
-    train, test = split_table(read_ratings(ml1m_path))
-    frame = pd.concat([train, test])
-    ids = {"users": np.unique(frame["user"]), "items": np.unique(frame["item"])}
-    X, Y = (ratings_to_matrix(part, **ids).X for part in (train, test))
-    budget = PrivacyBudget(epsilon, 1e-5)
-    assert rmse((X, Y), budget, n_jobs=2) <= MOVIELENS[epsilon]

@@ -233,9 +233,6 @@ def test_features_of_ratings_are_found_by_the_audit():
     assert audit(honest, rows, n_neighbors=10, n_runs=5).passed
 
 
-# -- items that nobody has rated -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_new_items_are_like_others_of_their_genre(name, tmp_path):
     model = clone(MODELS[name]).set_params(item_features=GENRES).fit(X)

@@ -306,18 +306,6 @@ def test_names_survive_pipelines():
     assert model.predict(as_dict(0)).shape == (1, 12)
 
 
-@pytest.mark.parametrize("matrix", [M, NUMBERS])
-def test_names_survive_files(matrix, means, tmp_path):
-    model = means.fit(matrix)
-    model.save(tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
-    pd.testing.assert_frame_equal(loaded.catalogue_, model.catalogue_)
-    item = matrix.items[3]
-    table = loaded.set_output(recommend="pandas").recommend({item: 4.0}, 2)
-    assert list(table) == ["user", "rank", "item", "title", "score"]
-    assert item not in set(table["item"])
-
-
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
 def test_names_of_ratings_on_disk(kind, tmp_path, means):
     frame, items = matrix_to_ratings(X, USERS, ITEMS), pd.DataFrame({"item": ITEMS})

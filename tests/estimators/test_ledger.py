@@ -112,9 +112,6 @@ def total_of(ledger, plans):
     return sum((charge(ledger.rule, Spending.of(plan)) for plan in plans), start=Amount(0, 0))
 
 
-# One fit
-
-
 SETTINGS = [
     (AdaptiveWeightALS, {}, {}),
     (AdaptiveWeightALS, {"solver": "dpals"}, {"neighbors": "replace"}),
@@ -281,9 +278,6 @@ def test_a_local_protocol_is_charged_only_to_a_ledger_of_its_relation(tmp_path):
     with pytest.raises(PrivacyParameterError, match="neighbors='replace' of the budget must be"):
         make(LocalDPGDDR, ledger).set_params(budget__neighbors="replace").fit(watched)
     assert ledger.report().entries == ()
-
-
-# Many fits
 
 
 def test_what_wraps_an_estimator_is_charged(tmp_path):

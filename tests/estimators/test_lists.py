@@ -11,7 +11,6 @@ from skdpmf import (
     DPCovarianceRecommender,
     NearestItems,
     PrivacyBudget,
-    load_model,
 )
 from skdpmf.estimators.contract.recommend import (
     ItemModel,
@@ -26,6 +25,7 @@ from skdpmf.estimators.contract.recommend import top_items as ranked
 from skdpmf.mechanisms.gram.item_item import EXACT_RIDGE
 from tests.built import built
 from tests.estimators.common import ranking_scores, ratings
+from tests.matrices import csr
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 LARGE, TINY = PrivacyBudget(50.0, 1e-5), PrivacyBudget(0.05, 1e-5)
@@ -63,15 +63,6 @@ def rated_model(budget=LARGE, **params):
     return built(AdaptiveWeightALS, budget, **params)
 
 
-def as_csr(X):
-    known = ~np.isnan(X)
-    indptr = np.append(0, known.sum(axis=1).cumsum())
-    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
-
-
-# Linear fold-in
-
-
 @pytest.mark.parametrize("implicit", [False, True])
 def test_scores_of_an_encoder_are_the_loops(implicit):
     """Dense, at entries and in lists; no item adds to its own score."""
@@ -84,9 +75,9 @@ def test_scores_of_an_encoder_are_the_loops(implicit):
     for i, j, other in np.ndindex(25, 9, 9):
         if other != j and not np.isnan(X[i, other]):
             expected[i, j] += (X[i, other] if implicit else 1.0) * (W[other] @ V[j])
-    R = as_csr(X)
+    R = csr(X)
     np.testing.assert_allclose(all_scores(model, R), expected, rtol=0, atol=1e-12)
-    where = as_csr(np.where(rng.random(X.shape) < 0.5, 1.0, np.nan))
+    where = csr(np.where(rng.random(X.shape) < 0.5, 1.0, np.nan))
     rows = np.repeat(np.arange(25), np.diff(where.indptr))
     found = entry_scores(model, R, where, 2)
     np.testing.assert_allclose(found, expected[rows, where.indices], rtol=0, atol=1e-12)
@@ -99,9 +90,6 @@ def test_scores_of_an_encoder_are_the_loops(implicit):
             top = np.take_along_axis(left, order, axis=1)
             np.testing.assert_array_equal(best, np.where(np.isneginf(top), -1, order))
             np.testing.assert_allclose(scores, top, rtol=0, atol=1e-12)
-
-
-# Clicks
 
 
 @pytest.mark.parametrize(
@@ -161,21 +149,6 @@ def test_clicks_in_any_container_give_the_same(budget):
         np.testing.assert_array_equal(two.decision_function(other), one.decision_function(X))
 
 
-@pytest.mark.parametrize("budget", [TINY, LARGE, NONPRIVATE], ids=lambda b: f"{b.epsilon:g}")
-@pytest.mark.parametrize("kind", ["clicks", "ratings"])
-def test_a_loaded_model_ranks_as_the_saved_one(kind, budget, tmp_path):
-    X, model = choices(), clicks_model(budget)
-    if kind == "ratings":
-        X, model = np.where(X > 0, 3.0 + X * np.arange(30) % 3, np.nan), rated_model(budget)
-    model.fit(X).save(tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
-    for name in ("decision_function", "predict", "transform", "recommend"):
-        for one, two in zip(getattr(model, name)(X), getattr(loaded, name)(X), strict=True):
-            np.testing.assert_array_equal(one, two)
-    one, two = model.explain(X, 3), loaded.explain(X, 3)
-    np.testing.assert_array_equal(one.toarray(), two.toarray())
-
-
 @pytest.mark.parametrize("items", [None, [3, 4, 11, 20]])
 def test_seen_items_do_not_recommend_themselves(items):
     """With seen items among the candidates, each is ranked by the others that the user has."""
@@ -215,9 +188,6 @@ def recall(hidden, items):
         if row.any()
     ]
     return float(np.mean(shares))
-
-
-# Lists beside ratings
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +247,7 @@ def test_no_share_is_no_list(split):
 def test_items_without_lists_are_ranked_by_the_rest(n_listed, candidates):
     """Only items with a list factor are read for it: the ranks are those of the whole product."""
     rng = np.random.default_rng(n_listed)
-    R = as_csr(np.where(rng.random((6, 20)) < 0.3, rng.integers(1, 6, (6, 20)), np.nan))
+    R = csr(np.where(rng.random((6, 20)) < 0.3, rng.integers(1, 6, (6, 20)), np.nan))
     listed = np.sort(rng.choice(20, n_listed, replace=False))
     factors = np.zeros((20, 4))
     factors[listed] = rng.normal(size=(n_listed, 4))
@@ -317,8 +287,6 @@ def test_a_fit_on_clicks_forgets_the_lists_of_ratings(split):
     model.set_params(feedback="implicit").fit(np.nan_to_num(split[0]))
     assert model._ranking_ is None
 
-
-# Explanations
 
 MODELS = {
     "clicks": clicks_model(),
@@ -373,7 +341,7 @@ def test_scores_are_constants_and_contributions(name, explained):
         for rows in (X, others):
             parts = model.explain(rows, np.full(len(X), item))
             assert parts.shape == X.shape
-            np.testing.assert_array_equal(parts.indices, as_csr(X).indices)
+            np.testing.assert_array_equal(parts.indices, csr(X).indices)
             constants.append(scored(model, rows, item) - parts.sum(axis=1))
         if name == "folded-in clicks":  # it has no prior
             constants.append(np.full(len(X), model.item_means_[item]))
@@ -393,7 +361,7 @@ def test_contributions_to_a_ridge_fold_in_are_the_dense_solve(implicit, n_prior)
     ridge, prior = root @ root.T, rng.normal(size=(4, 3)) if n_prior else None
     model = ItemModel(b, V, ridge, 0.3, prior, implicit)
     items = rng.integers(8, size=12)
-    found = contributions(model, as_csr(X), items)
+    found = contributions(model, csr(X), items)
     at = 0
     for row, item in zip(X, items, strict=True):
         own = np.flatnonzero(~np.isnan(row))

@@ -96,9 +96,6 @@ def recorded_reports():
         yield calls
 
 
-# -- devices, one by one ---------------------------------------------------------------------------
-
-
 def run_devices(model, X):
     """The protocol in the field, with the keys of the simulation."""
     R = as_rating_matrix(X, rating_range=RANGE)
@@ -159,9 +156,6 @@ def test_a_fit_with_factors_is_a_run_of_devices(monkeypatch):
     model = made(epsilon=8.0, max_iter=2).fit(X)
     assert model.components_.any()
     check_devices(model, X)
-
-
-# -- what it costs ---------------------------------------------------------------------------------
 
 
 @EVERY_METHOD
@@ -256,9 +250,6 @@ def test_single_ratings_have_no_note_on_shuffling():
     assert made("single ratings", 5.0, 1e-6).fit(X).privacy_spent_.notes == ()
 
 
-# -- parameters ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -285,9 +276,6 @@ def test_a_report_has_at_most_epsilon_16(method):
 
 def test_only_single_coordinates_are_projected():
     check_refused(made("gradient", projection_dim=3), "projection_dim=3 must be None but for")
-
-
-# -- limits ----------------------------------------------------------------------------------------
 
 
 def exact_items(Y, damping):
@@ -411,9 +399,6 @@ def test_noise_falls_with_epsilon(data):
     assert found[2] < found[0] - 0.07
     assert found[3] < found[2]
     assert exact < found[3] + 0.005
-
-
-# -- conventions -----------------------------------------------------------------------------------
 
 
 @EVERY_METHOD

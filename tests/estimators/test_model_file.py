@@ -147,9 +147,6 @@ def answers(model, rows=NEW):
     }
 
 
-# A loaded model is the saved one
-
-
 def test_all_estimators_are_tried():
     tried = {type(model) for model in MODELS.values()}
     assert tried == {type(model) for model in public_estimators()}
@@ -342,9 +339,6 @@ def test_loaded_model_can_be_fitted_anew(fitted, path):
     assert answers(again) == answers(fitted["pooled, explicit"])
 
 
-# Values that are not in the file
-
-
 def test_file_holds_nothing_of_users_seed_or_machine(path, tmp_path):
     planted = X.copy()
     planted[:, 3] = 3.0 + np.arange(1, 61) / 9973  # 60 values that no computation gives back
@@ -378,9 +372,6 @@ def test_ledger_is_left_behind(path, tmp_path):
     budget = PrivacyBudget(2.0, 1e-6, ledger=PrivacyLedger(tmp_path / "a.ledger", BUDGET))
     DPItemMeans(budget).fit(X).save(path)
     assert load_model(path).budget == PrivacyBudget(2.0, 1e-6)
-
-
-# Refused files
 
 
 def test_only_whole_models_of_this_package_are_saved(fitted, path):
@@ -812,8 +803,6 @@ def test_fuzzed_headers_are_refused_or_predict(fitted, tmp_path_factory, data):
         assert "statement" in str(model.privacy_spent_)
         assert type(model).__name__ in repr(model)
 
-
-# Nothing is executed
 
 RUNNERS = {"eval", "exec", "compile", "__import__", "getattr_static", "globals", "import_module"}
 RUNNING_MODULES = {

@@ -11,6 +11,7 @@ from skdpmf.estimators.contract import neighbors as _neighbors
 from skdpmf.estimators.contract import recommend
 from skdpmf.estimators.contract.neighbors import NeighborModel, neighbor_scores, neighbor_top_items
 from skdpmf.estimators.contract.recommend import ItemModel
+from tests.matrices import csr
 from tests.reference import item_covariance as twin
 from tests.reference.topk import top_k_row
 
@@ -38,12 +39,6 @@ def rows_of(seed=0, n_rows=13, density=0.5):
     if n_rows > 1:
         X[0], X[1] = np.nan, 3.0
     return X, csr(X)
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], indptr), shape=X.shape)
 
 
 def everything(R):

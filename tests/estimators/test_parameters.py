@@ -11,6 +11,8 @@ from skdpmf import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
     DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
     GradientReports,
     LocalDPGDDR,
     PrivacyBudget,
@@ -29,6 +31,8 @@ MODELS = {
     "dpals": lambda: AdaptiveWeightALS(BUDGET, solver="dpals"),
     "clicks": lambda: AdaptiveWeightALS(BUDGET, solver="dpals", feedback="implicit"),
     "covariance": lambda: DPCovarianceRecommender(BUDGET, predictor="knn"),
+    "means": lambda: DPItemMeans(BUDGET),
+    "sampler": lambda: DPMFSampler(BUDGET, guarantee="posterior"),
     "local": lambda: LocalDPGDDR(
         PrivacyBudget(4.0), method=GradientReports(), randomizer="coordinate"
     ),
@@ -36,6 +40,7 @@ MODELS = {
 }
 COUNTS, NUMBERS = (0, -1, 2.0, True, "3"), (0.0, -1.0, math.inf, math.nan, None, "1", True)
 WEIGHTINGS = "'adaptive', 'tail' or 'uniform'"
+GUARANTEE = "'every-step', 'posterior' or PosteriorDraw(...)"
 FEEDBACK = "'explicit', 'implicit' or Clicks(...)"
 SHARES = [
     *((0.1, 0.9), (0.1, 0.4, 0.4), (0.5, 0.0, 0.5), (-0.1, 0.5, 0.6), (0.1, math.nan, 0.9)),
@@ -46,8 +51,8 @@ EVERY = [
     ("budget", (None, 1.0), "must be a PrivacyBudget", "pass PrivacyBudget"),
     ("n_components", COUNTS, "integer >= 1", "use"),
     ("rating_range", ((5.0, 1.0), (1.0, math.inf), 5.0), "", ""),
-    ("random_state", (-1, np.random.RandomState(0)), "integer", ""),
-    ("n_jobs", (0,), "other than 0", ""),
+    ("random_state", (-1, np.random.RandomState(0), True), "integer", ""),
+    ("n_jobs", (0, 1.5), "other than 0", ""),
 ]
 OWN = {
     "als": [
@@ -76,6 +81,25 @@ OWN = {
         ("clean", (1, "yes", None), "True or False", "use True"),
         ("shares", SHARES, "three numbers >= 0 of sum 1", "use 'auto'"),
     ],
+    "means": [("user_damping", NUMBERS, "> 0", "use")],
+    "sampler": [
+        ("guarantee", ("each-step", None), GUARANTEE, "default"),
+        ("sampler", ("hmc",), "'gibbs' or 'sgld'", "default"),
+        ("calibration", ("loose",), "'tight' or 'paper'", "default"),
+        ("noise", ("none",), "'exact' or 'table'", "default"),
+        *((name, COUNTS, "integer >= 1", "use") for name in ("max_iter", "max_ratings_per_user")),
+        *((name, (*COUNTS, None), "integer", "use") for name in ("n_draws", "table_size")),
+        *(
+            (name, NUMBERS, "> 0", "use")
+            for name in ("alpha", "user_damping", "user_std", "item_std", "bias_std", "rating_std")
+        ),
+        ("step_size", NUMBERS, "> 0", "use"),
+        ("kappa", (-0.1, math.inf, math.nan), "finite number >= 0", "use"),
+        ("weight_cap", (0.0, -math.inf, math.nan, "1"), "> 0", "inf"),
+        ("item_bias", (1,), "True, False or None", "use"),
+        ("sample_precisions", ("no",), "True or False", "use"),
+        ("nonprivate_diagnostics", (None,), "True or False", "use"),
+    ],
     "local": [
         ("method", ("als", None, 1), "GradientReports(...) or", "default"),
         ("randomizer", ("laplace", None), "'privunit' or", "default"),
@@ -100,7 +124,7 @@ OWN = {
     ],
 }
 ROWS = [(model, *row) for model in MODELS for row in [*EVERY, *OWN[model]]]
-ROWS = [row for row in ROWS if row[:2] != ("sgd", "budget")]  # it has none
+ROWS = [row for row in ROWS if row[:2] not in (("sgd", "budget"), ("means", "n_components"))]
 
 
 def check_refused(model, *words, methods=("fit",)):
@@ -157,9 +181,10 @@ def test_bad_budgets(estimator, name, value):
     check_refused(model, f"{name}={value!r} must be")
 
 
+@pytest.mark.parametrize("kind", [AdaptiveWeightALS, DPMFSampler])
 @pytest.mark.parametrize(("name", "value"), [("delta", 0.0), ("unit", "rating")])
-def test_budgets_that_alternating_least_squares_cannot_spend(name, value):
-    model = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5).set_params(**{name: value}))
+def test_budgets_that_cannot_be_spent(kind, name, value):
+    model = kind(PrivacyBudget(1.0, 1e-5).set_params(**{name: value}))
     check_refused(model, f"{name}={value!r} must be")
 
 

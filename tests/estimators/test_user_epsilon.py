@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.model_selection import GridSearchCV, KFold, cross_validate
+from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -50,9 +50,6 @@ def some_levels(own=EPSILON):
     levels = np.random.default_rng(0).choice([0.0, 1.0, EPSILON], N_USERS, p=[0.2, 0.3, 0.5])
     levels[SLOT] = own
     return levels
-
-
-# -- what levels do --------------------------------------------------------------------------------
 
 
 ROWS = {
@@ -136,9 +133,6 @@ def test_seeded_fits_with_other_levels_share_no_noise():
     assert np.all(abs(noises[0][:n] - noises[1][:n]) > 1e-9)
 
 
-# -- errors ----------------------------------------------------------------------------------------
-
-
 def levels_with(value, place=7):
     levels = np.full(N_USERS, 1.0)
     levels[place] = value
@@ -189,9 +183,6 @@ def test_the_first_bad_level_is_named_whatever_the_ratings_are():
     assert said[0] == said[1]
 
 
-# -- metadata routing ------------------------------------------------------------------------------
-
-
 class Witness(DPMFSampler):
     """Notes which levels came with which rows: row i says i in its first ratings."""
 
@@ -224,21 +215,6 @@ def check_seen(n_fits, levels):
         np.testing.assert_array_equal(own, levels[rows])
     # parts of the rows, and not always the same
     assert len({tuple(rows) for rows, _ in Witness.seen}) > 1
-
-
-def test_grid_search_splits_levels_with_the_rows(witness):
-    X, levels = marked()
-    search = GridSearchCV(
-        witness,
-        {"alpha": [0.5, 1.0], "budget__epsilon": [40.0, 50.0]},
-        cv=KFold(3, shuffle=True, random_state=0),
-        error_score="raise",
-    )
-    search.fit(X, user_epsilon=levels)
-    check_seen(4 * 3 + 1, levels)
-    spent = search.best_estimator_.privacy_spent_
-    assert spent.personal
-    assert spent.epsilon_for(1.0) == 1.0
 
 
 @pytest.mark.parametrize("searched", [False, True])

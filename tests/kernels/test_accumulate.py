@@ -64,17 +64,6 @@ def test_items_equal_rational_arithmetic_bit_by_bit(
     assert not np.signbit(gram[gram == 0]).any()  # one zero only: equal values are equal bits
 
 
-@forms
-@examples
-@given(seed=st.integers(0, 2**16), k=st.integers(1, 20))
-def test_without_a_grid_nothing_is_truncated(form, seed, k):
-    pattern, *rest = problem(seed, 3, 10, k)
-    gram, rhs = accumulate(form, pattern, *rest, 0.0)
-    expected = twin.accumulate_items(pattern.indptr, pattern.indices, *rest, 0.0)
-    np.testing.assert_allclose(gram, expected[0], rtol=1e-13, atol=1e-13)
-    np.testing.assert_allclose(rhs, expected[1], rtol=1e-13, atol=1e-13)
-
-
 @pytest.mark.parametrize("k", [3, 16, 33])
 def test_no_order_of_users_and_no_form_changes_a_bit(k):
     rng = np.random.default_rng(k)

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from numba import config
 from numba.core.errors import TypingError
 
-from skdpmf.kernels._gram import copy_gram
 from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.als import solve_rows, solve_rows_weighted
 from tests.kernels._problems import (
@@ -188,14 +187,3 @@ def test_factors_must_be_contiguous(form):
         solve_rows(
             np.array([0, 1]), np.array([0]), np.ones(1), factors, np.eye(3), 0, 1, np.empty((1, 3))
         )
-
-
-@pytest.mark.skipif(config.DISABLE_JIT, reason="plain Python calls what it likes")
-def test_a_part_is_refused_where_python_calls_it():
-    """Also when it has been compiled for these types: it has no entry from Python."""
-    out = np.empty((1, 2))
-    for _ in range(2):
-        with pytest.raises(TypeError, match="copy_gram is part of a kernel"):
-            copy_gram(np.ones((8, 8)), np.ones((8, 8)))
-        solve_rows(np.array([0, 1]), np.array([0]), np.ones(1), np.eye(2), np.eye(2), 0, 1, out)
-    np.testing.assert_allclose(out, [[0.5, 0.0]])

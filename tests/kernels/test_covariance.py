@@ -39,9 +39,6 @@ UNIT = 2.0**-30
 SENTINEL = -77
 
 
-# Sums over pairs
-
-
 def ratings(seed, n_users, n_items, index_type=np.int64, dtype=np.float64):
     rng = np.random.default_rng(seed)
     pattern = random_pattern(rng, n_users, n_items, index_type)
@@ -129,9 +126,6 @@ def test_no_order_of_users_and_no_blocks_in_threads_change_a_bit():
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
 
-# Which ratings an item has, work, blocks
-
-
 @forms
 @examples
 @given(
@@ -177,14 +171,6 @@ def test_blocks_of_a_triangle_beyond_32_bits_are_as_large_as_allowed():
     blocks = pair_blocks(starts, 1, 2**30)
     for start, stop in blocks[:-1]:
         assert starts[stop] - starts[start] <= 2**30 < starts[stop + 1] - starts[start]
-
-
-def test_no_entries_in_a_block_is_an_error():
-    with pytest.raises(ValueError, match=r"max_entries=0 must be at least 1"):
-        pair_blocks(triangle_starts(3), 1, 0)
-
-
-# Products and blocks of a packed matrix
 
 
 @forms
@@ -244,9 +230,6 @@ def test_offsets_beyond_32_bits(form):
     items, out = np.array([h - 1, h - 2], np.int32), np.empty((2, 2), np.int8)
     getattr(packed_rows, form)(packed, items, items, out)
     assert out.tolist() == [[4, 3], [3, 0]]
-
-
-# Moments and cleaning of packed matrices
 
 
 def noisy_case(seed, h, dtype):

@@ -79,14 +79,6 @@ def test_the_state_found_comes_back_after_an_exception():
 
 
 @flushes
-def test_nested_blocks():
-    with flushed_denormals():
-        with flushed_denormals():
-            assert flushed() == (True, True)
-        assert flushed() == (True, True)
-
-
-@flushes
 @pytest.mark.parametrize("on", [True, np.True_])
 def test_set_returns_the_state_before(on):
     before = set_flush_to_zero(on)

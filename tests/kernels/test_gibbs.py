@@ -239,17 +239,3 @@ def test_a_row_that_is_not_definite_keeps_its_value():
     # k = 1: it is the bias that cannot be told from the factor
     p = p._replace(factors=np.ones((1, 1)), prior_std=np.ones(2), x=p.x[:, :1].copy())
     assert not sample(p)[2][0]
-
-
-def test_only_the_range_is_written_and_cuts_change_no_bit():
-    p = problem(7, 9, 20, 11)
-    whole = sample(p)
-    for start, stop in [(0, 4), (4, 4), (4, 9)]:
-        part = sample(p, start, stop)
-        inside = np.zeros(9, bool)
-        inside[start:stop] = True
-        for found, all_rows, before in zip(part, whole, (p.x, p.bias, False), strict=True):
-            np.testing.assert_array_equal(found[inside], all_rows[inside])
-            np.testing.assert_array_equal(
-                found[~inside], before if before is False else before[~inside]
-            )

@@ -21,7 +21,6 @@ from skdpmf.kernels.jit_and_threads import (
     balanced_blocks,
     in_threads,
     is_small,
-    run_blocks,
     sized,
 )
 
@@ -142,11 +141,6 @@ def test_a_window_of_row_pointers():
     assert balanced_blocks(np.array([100, 110, 111, 120]), 2) == [(0, 1), (1, 3)]
 
 
-def test_no_blocks_is_an_error():
-    with pytest.raises(ValueError, match=r"n_blocks=0 must be at least 1"):
-        balanced_blocks(np.array([0, 1]), 0)
-
-
 @pytest.mark.parametrize("n_jobs", [None, 1, 3, -1])
 def test_threads_return_results_in_order_and_raise_the_first_error(n_jobs):
     tasks = [(k, 2) for k in range(40)]
@@ -154,17 +148,6 @@ def test_threads_return_results_in_order_and_raise_the_first_error(n_jobs):
     assert in_threads(pow, [], n_jobs) == []
     with pytest.raises(ZeroDivisionError):
         in_threads(divmod, [(1, 1), (1, 0), (1, "")], n_jobs)
-
-
-@pytest.mark.parametrize("n_jobs", [None, 1, 4])
-def test_every_row_is_in_one_block(n_jobs):
-    seen = np.zeros(100, np.int64)
-
-    def count(start, stop):
-        seen[start:stop] += 1
-
-    run_blocks(count, np.arange(0, 505, 5), n_jobs)
-    assert (seen == 1).all()
 
 
 def test_threads_are_as_many_as_joblib_says():

@@ -41,19 +41,6 @@ def test_is_a_sort_by_item_then_user(form, n_users, n_items, seed, data):
         np.testing.assert_array_equal(mine, twin)
 
 
-@pytest.mark.parametrize("form", ["plain"])  # in compiled form each is compiled anew
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_index_types_and_read_only_ratings(index, form):
-    R = random_ratings(30, 8, 0)
-    expected = ordered(form, R, 4, 25, 0.0, 1.0)
-    for name in ("indptr", "indices", "data"):
-        part = getattr(R, name).astype(index if name != "data" else np.float64)
-        part.setflags(write=False)
-        setattr(R, name, part)
-    for mine, twin in zip(ordered(form, R, 4, 25, 0.0, 1.0), expected, strict=True):
-        np.testing.assert_array_equal(mine, twin)
-
-
 @forms
 def test_counts_are_added(form):
     R = random_ratings(20, 6, 1)

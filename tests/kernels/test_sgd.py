@@ -154,9 +154,6 @@ def assert_like_twin(seed, k, size=None, batch=None, tolerance=2e-5, user_bias=T
     return before, after
 
 
-# Against the twin
-
-
 @pytest.mark.parametrize("k", N_COMPONENTS)
 def test_any_number_of_components(path, k):
     assert_like_twin(k, k)
@@ -214,9 +211,6 @@ def test_weights_bound_and_no_user_biases(path, user_bias, bound, weighted):
         assert_like_twin(seed, k, **options, clip=1.5)
 
 
-# By the formulas alone
-
-
 def test_no_influence_without_weight_bit_for_bit(path):
     """What users of weight 0 rated changes no item and nobody else."""
     batch, k = random_batch(8), 20
@@ -244,25 +238,6 @@ def test_a_prediction_that_overflows_moves_nothing(path):
     assert np.isfinite(after.V).all()
 
 
-def test_one_rating_is_the_textbook_step(path):
-    k, item, user = 5, 2, 4
-    batch = batch_of([(item, np.array([user]))], 6)
-    before = random_model(0, 6, 9, k)
-    after = before.copy()
-    loss = update(after, batch, k, step=0.1, bias_step=0.2, penalty=0.3)
-    u, v = (x.astype(float) for x in (before.U[BEFORE + user], before.V[item]))
-    b, c = float(before.b[BEFORE + user]), float(before.c[item])
-    e = float(batch.ratings[0]) - u @ v - b - c
-    assert loss == pytest.approx(e**2, rel=1e-5)
-    expected = before.copy()
-    expected.U[BEFORE + user] = u + 0.1 * (e * v - 0.3 * u)
-    expected.V[item] = v + 0.1 * (e * u - 0.3 * v)
-    expected.b[BEFORE + user] = b + 0.2 * (e - 0.3 * b)
-    expected.c[item] = c + 0.2 * (e - 0.3 * c)
-    for got, wanted in zip(after, expected, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
-
-
 def test_step_zero_gives_the_loss_and_changes_no_bit(path):
     batch = random_batch(9)
     model = random_model(10, batch.n_users, 9, 20)
@@ -285,9 +260,6 @@ def test_a_factor_that_is_not_finite_shows_in_the_loss(path):
     model.V[2, 1] = np.nan
     assert np.isnan(update(model, batch, 4, clip=1.0))
     assert np.isnan(model.U[BEFORE : BEFORE + 9, :4]).all()
-
-
-# Reads and writes
 
 
 @pytest.mark.parametrize("k", [16, 20])
@@ -372,9 +344,6 @@ def test_layout_changes_nothing(path):
         wanted_shape = got[..., : wanted.shape[1]] if got.ndim == 2 else got
         np.testing.assert_allclose(wanted_shape, wanted, rtol=1e-5, atol=1e-6)
     assert (odd.V[:, k:] == 0).all()
-
-
-# Layout and choice of the path
 
 
 @pytest.mark.parametrize(

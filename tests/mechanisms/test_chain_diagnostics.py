@@ -106,9 +106,6 @@ def test_converged(rhat, ess, converged):
     assert found.converged is converged
 
 
-# -- quantities of a state -------------------------------------------------------------------------
-
-
 def problem(*, seed=0, n_users=9, n_items=7, k=3, bound=1.0):
     """A target with an unrated user, an unrated item and a user of weight 0, and a state."""
     rng = np.random.default_rng(seed)

@@ -58,9 +58,6 @@ def small_blocks(monkeypatch):
     make_small(monkeypatch)
 
 
-# -- the non-private limit -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_without_privacy_it_is_the_published_algorithm(shape, clean, monkeypatch):
@@ -164,9 +161,6 @@ def test_means_beyond_the_range_are_clipped(predictor):
     assert np.isfinite(model.predict(X)).all()
 
 
-# -- identities ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sigma", [0.2, 0.8, 2.0])
 def test_the_level_of_noise_before_clamping_is_that_of_a_normal_sample(sigma):
     x = np.clip(np.random.default_rng(0).normal(scale=sigma, size=200_000), -1.0, 1.0)
@@ -208,9 +202,6 @@ def test_order_of_items_does_not_matter(predictor):
         rtol=0,
         atol=1e-6,
     )
-
-
-# -- what changes nothing: threads, blocks, memory -------------------------------------------------
 
 
 @pytest.mark.parametrize("predictor", ["svd", "knn"])
@@ -301,9 +292,6 @@ def test_memory_limits_the_head_to_the_most_popular_items(budget, monkeypatch):
     monkeypatch.setattr(solver, "_MEMORY", 2 * 15 * 4 - 1)
     assert (solver.max_head(12), solver.max_head(3)) == (4, 3)
     assert not [note for note in model.plan(4).notes if "Memory" in note]
-
-
-# -- steps -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", ["user", "rating"])

@@ -81,9 +81,6 @@ def slow_clean(cov, wgt, N, noise):
     return A, W, a
 
 
-# -- cleaning --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("noise", [(0.0, 0.0), (0.5, 2.0), (50.0, 200.0), (1e4, 4e4)])
 def test_cleaning_is_the_twin(noise, seed):
@@ -152,9 +149,6 @@ def test_interpolation_shrinks_as_the_formula_says():
     diagonal = np.array([0, 2, 5, 9, 14])
     expected[diagonal] = A[diagonal]
     np.testing.assert_allclose(found.covariance, expected, rtol=1e-14)
-
-
-# -- factors ---------------------------------------------------------------------------------------
 
 
 def leading(A, mass=None, k=3, *, mean=0.0, cleaning=False, noisy=False, n_jobs=1):
@@ -285,21 +279,3 @@ def test_a_planted_factor_stands_out_of_the_noise(strength):
 @pytest.mark.parametrize("cleaning", [False, True])
 def test_a_matrix_of_zeros_has_no_factors(cleaning, iterative):
     assert leading(np.zeros((20, 20)), cleaning=cleaning).shape == (20, 0)
-
-
-def test_blocks_and_threads_do_not_change_the_cleaning(iterative):
-    one, two = (Case(2, h=40).clean(n_jobs=n_jobs) for n_jobs in (1, 2))
-    for a, b in zip(one, two, strict=True):
-        np.testing.assert_array_equal(a, b)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cf, "_BLOCK_ENTRIES", 1 << 22)
-        for a, b in zip(one, Case(2, h=40).clean(), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-10)
-
-
-def test_the_factors_leave_the_covariance_as_it_is():
-    L, mass = planted(9)
-    A = L @ L.T
-    clean = cf.PackedCovariance(packed(A), np.ones(len(packed(A))), 0.1)
-    cf.leading_factors(clean, mass, 3, cleaning=True)
-    np.testing.assert_array_equal(clean.covariance, packed(A))

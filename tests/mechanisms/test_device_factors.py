@@ -17,16 +17,11 @@ from scipy import sparse, stats
 from skdpmf.mechanisms.device_reports import factors as lf
 from skdpmf.mechanisms.device_reports import item_means as li
 from skdpmf.mechanisms.item_means import joint_release as im
+from tests.matrices import csr
 
 C, Q, K, BETA = 0.6, im.USER_WEIGHT, 40, 0.2
 LENGTH = np.sqrt(1.0 - 1.0 / K + Q**2)
 TINY = 1e-12  # variance of a nearly noise-free round
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], pointers), shape=X.shape)
 
 
 def covariance(X, b, mass, head, damping=3.0):
@@ -140,9 +135,6 @@ def test_length_1_is_attained():
     assert 1 - 1e-9 < square(own[0]) <= 1
     larger = pairs(3.0 * X, *arguments, damping=1e6)
     assert 1 - 0.011 < square(larger[0]) < square(own[0])
-
-
-# --- the server --------------------------------------------------------------------------
 
 
 def make_known(n_devices, popularity, ratings=16.0, *, variance=TINY, noise=0.0, means=None):
@@ -311,8 +303,6 @@ def test_eigenvalues_and_angles_in_noise(excess):
         cosine = 1.0 - excess**-2
         np.testing.assert_allclose(np.mean(found, axis=0), [theta * cosine, cosine], rtol=0.12)
 
-
-# --- the decision ------------------------------------------------------------------------
 
 POPULARITY = np.geomspace(1.0, 0.02, 300)
 SPREAD = 0.3 * np.where(np.arange(300) % 2, 1.0, -1.0)

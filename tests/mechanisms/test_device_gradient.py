@@ -13,6 +13,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient as solver
 from skdpmf.mechanisms.device_reports import randomizers as local
 from skdpmf.privacy.sampler.noise import derived_key
+from tests.matrices import csr
 from tests.reference import local_gradient as twin
 
 N_USERS, N_ITEMS, D, Q = 30, 12, 3, 5
@@ -37,11 +38,6 @@ METHODS = {
 }
 SAMPLED = [name for name in METHODS if name.startswith("algorithm")]
 ANSWERED = [name for name in METHODS if name.startswith("randomised")]
-REPORTS = {
-    **dict.fromkeys(SAMPLED, (solver.SIGNS,)),
-    **dict.fromkeys(ANSWERED, (solver.RATED, solver.GRADIENTS)),
-    "whole": (solver.WHOLE,),
-}
 
 
 def settings_of(method, **changes):
@@ -55,12 +51,6 @@ def ratings():
     Y[rng.random(Y.shape) < 0.6] = np.nan
     Y[4], Y[5], Y[:, 7] = np.nan, 1.5, np.nan
     return Y
-
-
-def csr(Y):
-    row, column = np.nonzero(~np.isnan(Y))
-    indptr = np.concatenate(([0], np.cumsum((~np.isnan(Y)).sum(axis=1))))
-    return sparse.csr_array((Y[row, column], column.astype(np.int32), indptr), shape=Y.shape)
 
 
 def start(std=0.6, n_users=N_USERS, n_items=N_ITEMS, d=D):
@@ -100,9 +90,6 @@ def twins_way(settings, n_items=N_ITEMS):
     Phi = projection_of(settings, n_items).matrix.astype(np.float64)
     back = np.linalg.pinv(Phi) if settings.back_projection == "pinv" else Phi.T
     return Phi, back
-
-
-# -- the twin --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -176,9 +163,6 @@ def test_private_answers_are_the_twins(method, at_once, monkeypatch):
     np.testing.assert_allclose(model.user_factors, U, rtol=1e-9, atol=1e-9)
 
 
-# -- which reports are made ------------------------------------------------------------------------
-
-
 class Spy(local.DeviceStreams):
     """Notes which keys were asked for."""
 
@@ -189,15 +173,6 @@ class Spy(local.DeviceStreams):
     def keys(self, name, index, n_devices, *, first_slot=0):
         self.slots.setdefault((name, index), []).extend(range(first_slot, first_slot + n_devices))
         return super().keys(name, index, n_devices, first_slot=first_slot)
-
-
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("method", METHODS)
-def test_every_device_reports_once_in_each_of_exactly_k_rounds(method, k):
-    spy = Spy()
-    fit(ratings(), settings_of(method, max_iter=k), 2.0, spy)
-    assert set(spy.slots) == {(name, t) for name in REPORTS[method] for t in range(k)}
-    assert all(slots == list(range(N_USERS)) for slots in spy.slots.values())
 
 
 def test_no_more_rounds_than_the_budget_is_for():
@@ -213,38 +188,6 @@ def test_k_reports_spend_no_more_than_epsilon(k, epsilon):
     each = solver.report_epsilon(epsilon, replace(SETTINGS, max_iter=k))
     assert Fraction(each) * k <= Fraction(epsilon)
     assert each == pytest.approx(epsilon / k, rel=1e-12)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_randomisers_get_what_a_round_may_spend(method, monkeypatch):
-    made = []
-    for name in ("CoordinateSampling", "RandomizedResponse", "LaplaceReport", "PrivUnit"):
-        original = getattr(solver, name)
-
-        def spy(*args, original=original):
-            made.append((original.__name__, *args))
-            return original(*args)
-
-        monkeypatch.setattr(solver, name, spy)
-    epsilon, k = 6.0, SETTINGS.max_iter
-    fit(ratings(), settings_of(method), epsilon)
-    each, half = pytest.approx(epsilon / k), pytest.approx(epsilon / k / 2)
-    units = N_ITEMS if "item" not in method else 1
-    expected = {
-        "algorithm 1": [("CoordinateSampling", each, N_ITEMS * D)],
-        "algorithm 2": [("CoordinateSampling", each, Q * D)],
-        "algorithm 2, pinv": [("CoordinateSampling", each, Q * D)],
-        "whole": [("PrivUnit", each, N_ITEMS * D + 1)],
-    }.get(
-        method,
-        [("RandomizedResponse", half, units), ("LaplaceReport", half, units * D, 1.0)],
-    )
-    assert made == expected
-    spent = sum(Fraction(entry[1]) for entry in made) * k
-    assert spent <= Fraction(epsilon)
-
-
-# -- the law of an estimate ------------------------------------------------------------------------
 
 
 def estimates(Y, settings, each, n_repeats):
@@ -356,9 +299,6 @@ def test_what_a_report_can_say_is_bounded(rating):
     assert up[-1.0] == pytest.approx(1 - expected, abs=slack)
 
 
-# -- limits ----------------------------------------------------------------------------------------
-
-
 def test_small_steps_lower_the_objective():
     Y = ratings()
     known = ~np.isnan(Y)
@@ -434,9 +374,6 @@ def test_initial_factors_are_public_and_by_slot():
     assert abs(np.corrcoef(U[:300].ravel(), V.ravel())[0, 1]) < 5 / math.sqrt(V.size)
 
 
-# -- errors ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("wanted", "given"),
     [
@@ -460,12 +397,6 @@ def test_a_projection_of_other_settings_is_refused(wanted, given):
             rounds=range(4),
             n_jobs=1,
         )
-
-
-def test_reports_that_spend_too_much_or_nothing_are_refused():
-    for epsilon in (70.0, 1e-30):
-        with pytest.raises(PrivacyParameterError, match="epsilon="):
-            fit(ratings(), SETTINGS, epsilon)
 
 
 def test_streams_serve_one_fit():

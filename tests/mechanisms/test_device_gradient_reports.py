@@ -57,9 +57,6 @@ def dense(indptr, indices, values):
     return rows
 
 
-# -- whole gradients -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("std", [0.15, 50.0])
 def test_whole_gradients_are_the_twins_and_no_longer_than_1(std, monkeypatch):
     Y, (U, V) = ratings(), start(std)
@@ -137,9 +134,6 @@ def test_a_whole_report_is_the_devices_own(monkeypatch):
     assert len({key.tobytes() for key in keys[0]}) == N_USERS
 
 
-# -- the plan --------------------------------------------------------------------------------------
-
-
 BUDGETS = {
     None: PrivacyBudget(6.0, neighbors="replace"),
     1: PrivacyBudget(6.0, unit="rating"),
@@ -163,6 +157,7 @@ def test_the_plan_is_what_a_fit_reports(method, k, monkeypatch):
     assert plan.local
     assert plan.delta == 0.0
     assert set(spy.slots) == {(r.name, t) for r in plan.releases for t in range(r.count)}
+    assert all(slots == list(range(N_USERS)) for slots in spy.slots.values())
     assert [r.epsilon for r in plan.releases] == [randomiser.epsilon for randomiser in made]
     assert sum(Fraction(r.epsilon) * r.count for r in plan.releases) <= 6
     assert plan.epsilon == pytest.approx(6.0, abs=1e-9)
@@ -205,9 +200,6 @@ def test_a_plan_is_refused_where_the_randomiser_is(method, epsilon):
         solver.make_plan(budget, settings_of(method), N_ITEMS)
     with pytest.raises(PrivacyParameterError, match="epsilon="):
         fit(ratings(), settings_of(method), epsilon)
-
-
-# -- single ratings --------------------------------------------------------------------------------
 
 
 def answers(Y, settings, monkeypatch):

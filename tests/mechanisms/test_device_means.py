@@ -16,6 +16,7 @@ from scipy import sparse
 
 from skdpmf.mechanisms.device_reports import item_means as li
 from skdpmf.mechanisms.item_means import joint_release as im
+from tests.matrices import csr
 
 C, S, Q, G = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT, 0.15
 C_LATER, EXPONENT = 0.6, 0.25
@@ -23,12 +24,6 @@ L = np.sqrt(S**2 + 1.0 + 2.0 * Q**2 + G**2)
 L_LATER = np.sqrt(1.0 + Q**2)
 POPULARITY = np.where(np.arange(16) % 2, 0.3, 0.8)
 TINY = 1e-12  # variance of a nearly noise-free round
-
-
-def csr(X):
-    known = ~np.isnan(X)
-    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    return sparse.csr_array((X[known], np.nonzero(known)[1], pointers), shape=X.shape)
 
 
 def dense(rows, n_coordinates):

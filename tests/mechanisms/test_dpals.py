@@ -87,9 +87,6 @@ def test_weights_of_every_user_keep_to_the_bound(exponent):
     assert np.all((typical >= 0) & (typical <= 1))
 
 
-# -- little data, much noise, and little noise -----------------------------------------------------
-
-
 def test_an_unrated_item_has_its_prior_alone():
     model, records = recorded_fit(base_ratings(), budget=NONPRIVATE)
     for record in records:

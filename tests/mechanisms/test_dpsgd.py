@@ -37,9 +37,6 @@ def ratings_with_gaps():
     return X
 
 
-# -- the exact limit -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("exponent", "k", "with_means"), [(0.0, 1, False), (0.25, 3, True), (1.0, 2, True)]
 )
@@ -84,8 +81,6 @@ def steps_taken(monkeypatch, X, **params):
         model, records = recorded_fit(X, **params)
     return calls, model, records
 
-
-# -- what a step releases --------------------------------------------------------------------------
 
 SETTINGS = {
     "adaptive": {},
@@ -146,9 +141,6 @@ def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     np.testing.assert_allclose(model.item_means_, 3.0 + solver.OFFSET * last[:, 0], rtol=1e-9)
     rank = last.shape[1] - 1
     np.testing.assert_allclose(model.components_[:rank].T, last[:, 1:] / rank**0.5, rtol=1e-9)
-
-
-# -- the plan --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("item_means", [True, False])

@@ -58,9 +58,6 @@ def assert_normal(z):
     assert stats.kstest(np.ravel(z), "norm").pvalue > ALPHA
 
 
-# Shapes and limits
-
-
 @pytest.mark.parametrize("sample_precisions", [False, True])
 @pytest.mark.parametrize(
     "R",
@@ -159,9 +156,6 @@ def test_every_purpose_has_a_stream_of_its_own():
     # starts of users, items and biases; factors, directions, choices, precisions of both sides
     assert len(spy.used) == 2 * (3 + 3 * 8)
     assert len(set(spy.used)) == len(spy.used)
-
-
-# The law
 
 
 def grid_posterior(e, weight, a, bound, n=1200, reach=6.0):
@@ -278,7 +272,7 @@ def test_joint_law_of_parameters_and_ratings_is_kept(bound, bias_std, sample_pre
     posterior too. J. Geweke, "Getting it right", JASA 99 (2004), with independent replicates.
     """
     draws, rejected = zip(
-        *[joint_draw(i, bound, bias_std, sample_precisions) for i in range(500)], strict=True
+        *[joint_draw(i, bound, bias_std, sample_precisions) for i in range(300)], strict=True
     )
     assert np.mean(rejected) > 0.5 if bound < np.inf else not any(rejected)
     for name in draws[0]:

@@ -46,9 +46,6 @@ def deviation(record):
     return record.noise_scale * (np.sqrt(2.0) if record.noise == "laplace" else 1.0)
 
 
-# -- what is released ------------------------------------------------------------------------------
-
-
 @NOISES
 def test_the_statistic_of_ratings_is_counts_and_sums(noise):
     X = quarters()
@@ -57,9 +54,6 @@ def test_the_statistic_of_ratings_is_counts_and_sums(noise):
     expected = np.stack((ia.RATING_COUNT_WEIGHT * known.sum(axis=0), np.nansum(X, axis=0) / 2.0))
     np.testing.assert_array_equal(record.statistic, expected)
     assert record.sensitivity == pytest.approx(1.5 if noise == "laplace" else 1.25**0.5, rel=1e-9)
-
-
-# -- what is made of it ----------------------------------------------------------------------------
 
 
 def test_averages_without_noise_are_the_published_ones():
@@ -123,9 +117,6 @@ def test_measured_means_are_unbiased_with_the_variance_of_their_noise(noise):
     # the fourth moment is 3 or, for Laplace, 6 squared variances
     spread = np.sqrt((5.0 if noise == "laplace" else 2.0) / 400)
     assert abs(draws.var(axis=0) / variance - 1.0).max() < 5.0 * spread
-
-
-# -- combinations ----------------------------------------------------------------------------------
 
 
 @NOISES

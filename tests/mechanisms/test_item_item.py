@@ -53,10 +53,6 @@ def released_head(records):
     return most_popular(N, int(np.sqrt(2 * gram.statistic.size)))
 
 
-def is_gram(records):
-    return records[1].statistic.shape != (N_ITEMS,)
-
-
 def test_every_row_has_norm_one_before_it_is_clipped():
     """The clip of the sum changes nothing that the maps give."""
     X = clicks()
@@ -66,9 +62,6 @@ def test_every_row_has_norm_one_before_it_is_clipped():
     trace = unpack_lower(records[1].statistic).trace()
     n_choosers = np.count_nonzero(X[:, released_head(records)].sum(axis=1))
     assert 0.99 * n_choosers < trace <= n_choosers
-
-
-# The plan
 
 
 @pytest.mark.parametrize("n_rows", [None, 1, N_USERS, 10**6])
@@ -98,9 +91,6 @@ def test_the_head_has_a_largest_size():
     shape = solver.make_plan(LARGE, 10**6, 10**6).releases[1].shape
     assert shape == (solver.MOST_HEAD * (solver.MOST_HEAD + 1) // 2,)
     assert solver.choose_head(np.full(4000, 1e6), 10**6, 1e-3) == solver.MOST_HEAD
-
-
-# The head
 
 
 def naive_head(N, n_users, deviation, has_features):
@@ -160,9 +150,6 @@ def test_counts_of_both_slots_are_combined_by_inverse_variance():
     assert lists.encoder.shape == lists.decoder.shape == (N_ITEMS, 0)
 
 
-# Fits
-
-
 def hostile_data():
     rng = np.random.default_rng(2)
     X = (rng.random((50, 6)) < 0.5).astype(float)
@@ -190,9 +177,6 @@ def test_lists_are_finite_for_any_budget_and_data(data, epsilon):
     assert lists.encoder.shape == lists.decoder.shape == (X.shape[1], lists.encoder.shape[1])
     assert (lists.offsets >= 0.0).all()
     assert lists.scale > 0.0
-
-
-# Lists
 
 
 def scores(lists, X):
@@ -274,27 +258,12 @@ def test_exact_gram_is_that_of_raw_clicks():
     assert next(rounds, None) is None
 
 
-def test_without_privacy_lists_are_those_of_ease():
-    X = clicks()
-    X[:, 9] = 0.0
-    lists, _ = run(X, PrivacyBudget.nonprivate())
-    n, N = X.sum(axis=1), X.sum(axis=0)
-    ridge = solver.EXACT_RIDGE * np.sqrt((N @ N / N.sum()) * (n @ n / n.sum()))
-    kept = np.flatnonzero(N)
-    expected = np.zeros_like(X)
-    expected[:, kept] = dense_scores(X[:, kept].T @ X[:, kept], ridge, X[:, kept])
-    np.testing.assert_allclose(scores(lists, X), expected, rtol=1e-9, atol=1e-9)
-
-
 def test_an_own_part_stands_for_eigenvectors_that_are_left_out(monkeypatch):
     monkeypatch.setattr(solver, "EXACT_RANK", 3)
     X = clicks()
     clean = exact(users_of(sparse.csr_array(X), private=False))
     assert clean.loadings.shape == (N_ITEMS, 3)
     np.testing.assert_allclose(clean.own + np.sum(clean.loadings**2, axis=1), X.sum(axis=0))
-
-
-# Refreshes
 
 
 def test_cohorts_add_up_with_the_variances_of_their_noise():
@@ -366,9 +335,6 @@ def test_knowledge_of_other_items_does_not_fit():
     assert not known._replace(head=known.head + N_ITEMS).fits(N_ITEMS)
     assert not known._replace(facts=-known.facts).fits(N_ITEMS)
     assert digest_of(known._replace(head=known.head[::-1])) != digest_of(known)
-
-
-# Cleaning
 
 
 def noisy_low_rank(deviation, m=60, rank=3, seed=0):
@@ -463,9 +429,6 @@ def test_lists_have_few_vectors_without_tastes(monkeypatch, epsilon):
     monkeypatch.setattr(solver, "VECTORS_A_TASTE", 1000)
     assert size([1.0, 1.0, 1.0]) == with_tastes > 10
     assert size([0.0]) > 8
-
-
-# -- item features ---------------------------------------------------------------------------------
 
 
 def with_features(users, columns, budget=LARGE, seed=0):

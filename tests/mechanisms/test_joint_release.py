@@ -90,9 +90,6 @@ def test_popularity_is_seldom_seen_in_noise_alone():
     assert np.count_nonzero([m.sure_popularity for m in means]) <= 8
 
 
-# -- lines and errors ------------------------------------------------------------------------------
-
-
 def test_a_line_in_the_logarithm_is_kept():
     N = np.array([1.0, 3.0, 10.0, 40.0, 200.0])
     x = 0.3 - 0.2 * np.log(N)

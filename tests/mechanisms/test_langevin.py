@@ -46,9 +46,6 @@ def random_target(seed=0, n_users=40, n_items=25, k=3, a=0.4, bound=2.0, **optio
     return Target(R, weights, a, bound, k, **stds)
 
 
-# The prior
-
-
 @pytest.mark.parametrize("table_size", TABLES)
 @pytest.mark.parametrize("step_size", [0.3, 500.0])
 def test_without_temperature_the_prior_is_returned(table_size, step_size):
@@ -94,9 +91,6 @@ def test_precisions_are_drawn_from_rows_that_are_up_to_date(monkeypatch):
     rates = chain.target.user_rate(), chain.target.item_rate()
     assert seen == [(t, 0.0, rate) for t in (3, 7, 11) for rate in rates]
     assert chain.state.user_precision.tolist() == [1.0, 1.0, 1.0]
-
-
-# The likelihood
 
 
 def bias_only(e, weights, a, n_items, std, k=1):
@@ -188,9 +182,6 @@ def test_halving_the_step_brings_the_moments_nearer():
     assert (fine < 0.75 * coarse).all()
 
 
-# Reads are up to date
-
-
 def test_every_row_has_noise_after_its_last_likelihood_step():
     """A step of x = 1 moves each bias exactly to its target: the state must not show that."""
     n = 4000
@@ -220,9 +211,6 @@ def test_a_state_right_after_a_round_has_all_rows_at_the_present(table_size):
         for values, std in [(state.U[5:], 1.0), (state.V[8:], 0.3), (state.item_bias[8:], 0.5)]:
             slack = 4 * np.sqrt(2 / values.size)
             assert values.var() / std**2 == pytest.approx(1, abs=slack)
-
-
-# Users, steps and streams
 
 
 def test_a_user_without_weight_has_no_influence_bit_for_bit():
@@ -316,12 +304,6 @@ def test_the_table_has_mean_0_and_variance_1_in_each_column():
         assert table[d : d + 50].var() == pytest.approx(1, abs=1e-6)
     _, offsets = chain._noise_for(5000, 5)
     assert set(offsets) == set(range(50))
-
-
-@pytest.mark.parametrize("size", [0, 1, 4])
-def test_too_small_a_table(size):
-    with pytest.raises(ValueError, match=rf"table_size={size} must be at least n_components=5"):
-        chain_of(random_target(k=5), table_size=size)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 6)])

@@ -57,9 +57,6 @@ def recorded_fit(data, replay=None, **params):
     return result, records
 
 
-# -- without privacy -----------------------------------------------------------------------------
-
-
 def twin(data, *, alpha, exponent):
     """Weighted ridge regressions, task by task, from loops and exact counts."""
     X, Y = data
@@ -152,9 +149,6 @@ def test_noise_vanishes(monkeypatch):
         gaps.append(abs(theta - expected)[:UNSEEN].max())
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 1e-3
-
-
-# -- repeated observations, order, threads, seeds ------------------------------------------------
 
 
 def repeated(Y, features):

@@ -48,9 +48,6 @@ def start(key, rank):
     return NoiseSource(key).initial_normals((N_ITEMS, rank))
 
 
-# -- the twin --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def known(monkeypatch):
     """What is known of the item means before the first step, once a fit has begun it."""
@@ -171,9 +168,6 @@ def used(model):
     return rank
 
 
-# -- limits ----------------------------------------------------------------------------------------
-
-
 def iterates(monkeypatch, X, **params):
     """All points (b, V) at which users were solved, and s2 there."""
     real, points = solver._Fit.user_sums, []
@@ -267,9 +261,6 @@ def test_the_plan_is_of_public_values():
     assert small.n_values * small.tau >= most * SAMPLER_TAU
 
 
-# -- invariances -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("budget", [BUDGET, NONPRIVATE], ids=["private", "non-private"])
 @pytest.mark.parametrize("cap", [None, 5])
 def test_the_range_is_a_unit(budget, cap, one_key):
@@ -305,9 +296,6 @@ def test_a_trimmed_fit_is_that_of_the_subset():
         np.testing.assert_array_equal(a.statistic, b.statistic)
     again, _ = recorded_fit(X, records, max_ratings_per_user=N_ITEMS)
     assert fitted_state(again)["components_"] == fitted_state(model)["components_"]
-
-
-# -- personal levels -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])

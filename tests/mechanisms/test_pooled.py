@@ -26,6 +26,7 @@ from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.users import Rows
 from tests.built import built
 from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
+from tests.matrices import csr
 from tests.reference import pooled_als as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -33,9 +34,6 @@ NONPRIVATE = PrivacyBudget.nonprivate()
 
 def pooled(X, **params):
     return recorded_fit(X, solver="pooled", **params)
-
-
-# -- the fold-in -----------------------------------------------------------------------------------
 
 
 def test_prior_mean_of_the_fold_in_is_the_twin():
@@ -46,10 +44,7 @@ def test_prior_mean_of_the_fold_in_is_the_twin():
     factors = np.column_stack((np.ones(9), rng.normal(size=(9, 2))))
     ridge, prior = np.diag([3.0, 1.0, 2.0]), rng.normal(size=(4, 3))
     b, doubt = rng.normal(size=9), rng.random(9)
-    known = ~np.isnan(X)
-    R = sparse.csr_array(
-        (X[known], np.nonzero(known)[1], np.append(0, known.sum(axis=1).cumsum())), shape=X.shape
-    )
+    known, R = ~np.isnan(X), csr(X)
     model = ItemModel(b, factors, ridge, prior=prior, item_ridge=doubt)
     Z = fold_in(model, R, 2)
     np.testing.assert_allclose(
@@ -75,9 +70,6 @@ def test_the_range_is_a_unit(scale):
         10.0 + scale * one.decision_function(X),
         rtol=1e-8,
     )
-
-
-# -- the posterior -------------------------------------------------------------------------------
 
 
 def new_posterior(n_items=5, rank=0, columns=None, **changes):
@@ -279,9 +271,6 @@ def test_a_discount_forgets_factors_and_not_means():
         np.testing.assert_allclose(alone[0], alone[1], rtol=1e-6)
 
 
-# -- the users' prior ----------------------------------------------------------------------------
-
-
 def moments_of(n, slopes, covariance, noise, seed=0):
     """Sums of products of features, coefficients and residuals of n users, and their scales."""
     rng, (p, q) = np.random.default_rng(seed), slopes.shape
@@ -379,9 +368,6 @@ def test_a_noisy_regression_is_the_most_probable_ridge():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-# -- lists without a Gram matrix -----------------------------------------------------------------
-
-
 def test_counts_of_both_slots_rank_where_choices_promise_nothing():
     """Counts take the matrix' slot: lists and a refresh have their mean by precision."""
     model, records = pooled(base_ratings(), budget=PrivacyBudget(0.3, 1e-5), max_iter=2)
@@ -399,9 +385,6 @@ def test_counts_of_both_slots_rank_where_choices_promise_nothing():
     known = model._knowledge_.averages
     np.testing.assert_allclose(known.counts, counts, rtol=1e-9)
     assert known.count_variance == pytest.approx(1.0 / (a + b), rel=1e-9)
-
-
-# -- the plan and the rules ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 4.0])
@@ -443,10 +426,3 @@ def test_plan_is_the_formulas(epsilon, neighbors, list_share, share):
     assert min(shares.values()) > 0.0
     for release in plan.releases:
         assert plan.share(release) == pytest.approx(shares[release.name], rel=1e-9)
-
-
-def test_a_user_without_ratings_gets_the_item_means():
-    model, _ = pooled(base_ratings())
-    empty = np.full((1, N_ITEMS), np.nan)
-    np.testing.assert_array_equal(model.decision_function(empty)[0], model.item_means_)
-    assert not model.transform(empty).any()

@@ -19,9 +19,6 @@ def pooled(X, replay=None, **params):
     return recorded_fit(X, replay, **{**CLICKS, "solver": "pooled", **params})
 
 
-# -- limits --------------------------------------------------------------------------------------
-
-
 def objective(C, b, U, V, model):
     scores = U @ V.T
     fit = np.sum(C * (1.0 - b - scores) ** 2) + model._chosen(
@@ -164,9 +161,6 @@ def test_little_noise_comes_near_the_exact_scores():
     assert far < 0.6
 
 
-# -- the statistics, by hand -----------------------------------------------------------------------
-
-
 def test_rounds_release_what_the_formulas_say(monkeypatch):
     """Every user solved, clipped and added up in a loop, from the released vectors so far."""
     before = []
@@ -271,9 +265,6 @@ def test_users_without_clicks_get_the_popularity():
     np.testing.assert_array_equal(model.decision_function(nobody)[0], model.item_means_)
     counts = next(r.output for r in records if r.name == clicks.COUNTS)[:-1]
     assert np.corrcoef(counts, model.item_means_)[0, 1] > 0.8
-
-
-# -- the plan --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])

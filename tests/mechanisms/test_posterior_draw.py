@@ -171,9 +171,6 @@ def test_a_users_random_subset_enters(cap):
         assert set(kept) <= set(rated)
 
 
-# -- planted bugs ----------------------------------------------------------------------------------
-
-
 def of_target(change):
     """A bug in the target: `change(target, R)` gives the fields to be replaced."""
     real = solver._target
@@ -272,9 +269,6 @@ def test_search_notices_factors_of_users_that_leave_too(monkeypatch):
     chosen = settings(item_bias=False, max_ratings_per_user=6)
     with pytest.raises(AssertionError, match="tells"):
         check_bounds(chosen, PrivacyBudget(2.0))
-
-
-# -- the chains get that target --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampler", ["gibbs", "sgld"])

@@ -37,9 +37,6 @@ def loss(e, p, w, h, kappa):
     return w * np.sum((e - np.clip(p, -h - kappa, h + kappa)) ** 2, axis=-1)
 
 
-# --- bounds and weights ------------------------------------------------------------------
-
-
 def test_the_numbers_of_stars():
     assert loss_bound(*STARS) == 5000.0
     assert loss_bound(200, 2.0, 0.0) == 3200.0
@@ -101,8 +98,6 @@ def test_item_factors_alone_reveal_less_unless_there_is_an_item_bias(kappa, bias
     else:
         assert 0.95 * BV < worst <= BV * (1 + 1e-9)
 
-
-# --- posteriors on a grid ----------------------------------------------------------------
 
 H, KAPPA, TAU = 1.0, 0.5, 2
 GRID = np.linspace(-4.0, 4.0, 13)
@@ -211,8 +206,6 @@ def test_one_rating_of_twenty(change, expected):
     assert worst == pytest.approx(expected, rel=1e-9)
 
 
-# --- rounding ----------------------------------------------------------------------------
-
 positive = st.floats(1e-3, 1e3, **finite)
 
 
@@ -256,14 +249,11 @@ def test_calibrations(neighbors):
     assert posterior_epsilon(0.0, 5000.0, neighbors=neighbors) == 0.0
 
 
-# --- personal levels of Gaussian releases ------------------------------------------------
-
 BUDGET = PrivacyBudget(2.0, 1e-6)
 RELEASES = (
     Release("means", "item means", (40, 2), 1.5),
     Release("Gram", "Gram matrices", (40, 6), 0.7, count=3, layout="packed"),
 )
-SLOTS = 5000
 
 
 def epsilon_of(factor, plan, shares):
@@ -338,9 +328,6 @@ def test_the_rounding_share_is_what_the_noise_pays(layout):
     scale = noise_parameters(release.shape, **common)[0]
     assert scale == pytest.approx(9.0 * 0.7 / (1.0 - share), rel=1e-11)
     assert rounding_share(Release("a", "b", (5,), 0.7), bound) == 0.0
-
-
-# --- errors ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

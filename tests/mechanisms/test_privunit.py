@@ -71,9 +71,6 @@ def reports(values, dimension, keys, law, indices=None):
     return out
 
 
-# --- the guarantee: parameters -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
 @pytest.mark.parametrize("dimension", [1, 41, 27_000])
 def test_parameters_meet_the_premises_of_the_theorem(epsilon, dimension):
@@ -127,9 +124,6 @@ def accepted(epsilon, dimension):
     except PrivacyParameterError:
         return False
     return True
-
-
-# --- the guarantee: the law, integer by integer ------------------------------------------
 
 
 def grid_law(bits, reach=6.5):
@@ -261,9 +255,6 @@ def test_law_of_the_kernel_is_the_enumerated_one(epsilon, row):
         assert abs(np.corrcoef(y[:, 0] ** 2, y[:, other])[0, 1]) * math.sqrt(n) < 4.5
 
 
-# --- errors ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0])
 def test_estimates_are_unbiased_with_the_stated_error(epsilon):
     n, dimension, indices = 4000, 40, np.arange(3, 33, 4)
@@ -303,9 +294,6 @@ def test_bias_of_the_grid_is_below_its_bound(bits, near):
         worst = max(worst, np.linalg.norm(w @ y * 2.0**-bits / law.c - x))
     assert worst <= limit + 1e-4  # beyond 5 the enumeration ends
     assert worst > 0.02 * limit
-
-
-# --- unit vectors ------------------------------------------------------------------------
 
 
 def test_rows_become_unit_vectors_whatever_they_hold():
@@ -368,9 +356,6 @@ def test_rows_of_a_range_are_those_of_the_whole():
             np.testing.assert_array_equal(out[1][part], at)
             np.testing.assert_array_equal(out[2][part], x)
             assert at[-1] == 50
-
-
-# --- what a report hides -----------------------------------------------------------------
 
 
 def test_low_bits_do_not_tell_the_support():
@@ -544,9 +529,6 @@ def test_the_support_is_redrawn_as_a_whole():
     # and along it is a normal cut at t, on either side
     cut = along[along >= law.t]
     assert stats.kstest(cut, lambda s: 1 - stats.norm.sf(s) / stats.norm.sf(law.t)).pvalue > 1e-4
-
-
-# --- sums --------------------------------------------------------------------------------
 
 
 def many_rows(n, dimension, extra=()):

@@ -45,9 +45,6 @@ def keys_for(name, n, index=0):
     return streams().keys(name, index, n)
 
 
-# --- keys and words ----------------------------------------------------------------------
-
-
 def test_a_key_is_given_out_once():
     once = streams()
     first = once.keys("gradient", 0, 10, first_slot=5)
@@ -121,9 +118,6 @@ def test_words_are_blocks_of_their_own(cells, monkeypatch):
         flat = [w[2 * i] | (w[2 * i + 1] << 32) for w in blocks for i in range(8)]
         assert words[row].tolist() == flat[:19]
     assert COIN >> 32 == 2  # and the noise has 0 and 1 in the last place of its blocks' position
-
-
-# --- exact probabilities -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
@@ -303,9 +297,6 @@ def test_laplace_reports_are_unbiased():
     assert randomiser.variance == 2 * randomiser.scale**2
 
 
-# --- shuffling ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("n", "expected"),
     [
@@ -383,9 +374,6 @@ def test_a_note_adds_up_the_shuffles_of_a_user(count):
     assert f"the {n} reports of each of {count} rounds are all honest" in note
     # few reports hide nothing, and the note never claims more than the local guarantee gives
     assert told(shuffle_note(0.5, 10, delta, count))[0] == pytest.approx(0.5 * count, rel=1e-3)
-
-
-# --- errors ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,6 @@ def made(X, noise="gaussian", *, n_rounds=0, **how):
     return found, records
 
 
-# -- what is released ------------------------------------------------------------------------------
-
-
 @NOISES
 def test_counts_are_weighted_by_user(noise):
     X = quarters()
@@ -61,9 +58,6 @@ def test_residuals_are_those_of_slow_loops(noise):
     expected, norms = slow_residuals(X, b, mass, 1.0 if noise == "laplace" else 2.0)
     np.testing.assert_allclose(records[-1].statistic, expected, rtol=0.0, atol=1e-8)
     assert min(norms) < ir._CLIP < max(norms)  # the clipping matters for some
-
-
-# -- what is made of it ----------------------------------------------------------------------------
 
 
 @NOISES
@@ -137,9 +131,6 @@ def test_averages_are_the_least_squares_ones_where_noise_is_small():
         b = np.nanmean(X - o, axis=0)
     error = found.mean - b
     assert abs(error - error.mean()).max() < 0.02
-
-
-# -- the plan --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["l2", "l1"])
