@@ -136,7 +136,7 @@ def read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
     The thread starts with the first item that is asked for. It ends with the iterable or, if the
     generator is closed before, after the item that it is at; a generator is then closed there.
 
-    What the iterable raises, the generator raises, after the items before it.
+    The generator raises what the iterable raises, after the items before it.
     """
     slots: SimpleQueue[bool] = SimpleQueue()
     ready: SimpleQueue[Any] = SimpleQueue()
