@@ -205,7 +205,7 @@ class PrivacyUtilityDisplay:
         order = np.argsort(self.epsilons, kind="stable")
         x, table = self.epsilons[order], self.scores.reshape(len(order), -1)[order]
         mean, private = table.mean(axis=1), np.isfinite(x)
-        spread = np.abs([table.min(axis=1) - mean, table.max(axis=1) - mean])[:, private]
+        spread: Any = np.abs([table.min(axis=1) - mean, table.max(axis=1) - mean])[:, private]
         spread = spread if table.shape[1] > 1 else None
         label = f"{self.name} ({self.guarantee})" if self.name and self.guarantee else self.name
         self.errorbar_ = draw_curve(ax, x[private], mean[private], spread, label, line)
