@@ -205,10 +205,10 @@ class PrivacyUtilityDisplay:
         order = np.argsort(self.epsilons, kind="stable")
         x, table = self.epsilons[order], self.scores.reshape(len(order), -1)[order]
         mean, private = table.mean(axis=1), np.isfinite(x)
-        spread: Any = np.abs([table.min(axis=1) - mean, table.max(axis=1) - mean])[:, private]
-        spread = spread if table.shape[1] > 1 else None
+        spread = np.abs([table.min(axis=1) - mean, table.max(axis=1) - mean])[:, private]
+        bars = spread if table.shape[1] > 1 else None
         label = f"{self.name} ({self.guarantee})" if self.name and self.guarantee else self.name
-        self.errorbar_ = draw_curve(ax, x[private], mean[private], spread, label, line)
+        self.errorbar_ = draw_curve(ax, x[private], mean[private], bars, label, line)
         self.reference_ = None
         if not private.all():
             colour = self.errorbar_.lines[0].get_color()

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import multi_task_ridge, noisy_gradient
-from skdpmf.mechanisms.als import clicks, dpals, loop, ratings
+from skdpmf.mechanisms.als import clicks, dpals, loop
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.gram import item_item as noisy_gram
@@ -433,9 +433,9 @@ HARMLESS = [
     ("lists of clicks, none", noisy_gram, "count_weights"),
     ("als pooled", item_residuals, "weighted_residuals"),
     ("als dpals", dpals, "residuals_of"),
-    ("als dpals", ratings, "popularity_weights"),
+    ("als dpals", loop, "popularity_weights"),
     ("clicks dpals", clicks, "solve_users"),
-    ("clicks dpals", clicks, "popularity_weights"),
+    ("clicks dpals", loop, "popularity_weights"),
     ("means of users", item_residuals, "count_weights"),
     ("sampler", noisy_gradient, "_solve_users"),
     ("tasks", multi_task_ridge, "popularity_weights"),
