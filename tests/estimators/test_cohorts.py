@@ -20,8 +20,8 @@ from skdpmf import (
     PrivacyBudget,
     private_multi_task_ridge,
 )
-from skdpmf.books import ledger as ledger_module
 from skdpmf.books import ledger_file
+from skdpmf.books.ledger_cohorts import Cohorts
 from skdpmf.data import ParquetRatings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
@@ -177,10 +177,10 @@ def test_planted_a_left_out_row_is_seen(tmp_path, monkeypatch, plant):
 
 def test_planted_nobody_is_told_who_takes_part(tmp_path, monkeypatch):
     """A subclass that forgets to hand it on."""
-    fit = private.PrivateRecommender._fit
+    real = private.PrivateRecommender._fit
 
-    def forget(self, R, y, plan, included):
-        fit(self, R, y, plan)
+    def forget(self, R, y, fit):
+        real(self, R, y, fit._replace(included=None))
 
     monkeypatch.setattr(private.PrivateRecommender, "_fit", forget)
     with pytest.raises(ValueError, match="included=None must be the rows that take part"):
@@ -255,27 +255,27 @@ def test_a_person_moves_no_more_in_a_year_than_the_limit_allows(tmp_path, kind):
     assert audit(tmp_path, kind) > 0.0
 
 
-def charged_to_nobody(connection, entry, keys):
-    ADD_COHORT(connection, entry, keys[:, :0])
+def charged_to_nobody(self, entry, keys):
+    ADD(self, entry, keys[:, :0])
 
 
-def by_others(connection, keys, allowed):
-    times, spent = TAKEN_PART(connection, keys, allowed)
+def by_others(self, keys):
+    times, spent = TAKEN_PART(self, keys)
     return times + times.sum() % 2, spent
 
 
-ADD_COHORT, TAKEN_PART = ledger_module.add_cohort, ledger_module.taken_part
+ADD, TAKEN_PART = Cohorts.add, Cohorts.taken_part
 
 
 @pytest.mark.parametrize(
     ("name", "planted", "message"),
     [
-        ("add_cohort", charged_to_nobody, "takes part in months"),
+        ("add", charged_to_nobody, "takes part in months"),
         ("taken_part", by_others, "others' inclusion changes"),
     ],
 )
 def test_planted_accounts(tmp_path, monkeypatch, name, planted, message):
-    monkeypatch.setattr(ledger_module, name, planted)
+    monkeypatch.setattr(Cohorts, name, planted)
     with pytest.raises(AssertionError, match=message):
         audit(tmp_path, DPItemMeans)
 
