@@ -177,10 +177,10 @@ def test_planted_a_left_out_row_is_seen(tmp_path, monkeypatch, plant):
 
 def test_planted_nobody_is_told_who_takes_part(tmp_path, monkeypatch):
     """A subclass that forgets to hand it on."""
-    fit = private.PrivateRecommender._fit
+    real = private.PrivateRecommender._fit
 
-    def forget(self, R, y, plan, included):
-        fit(self, R, y, plan)
+    def forget(self, R, y, fit):
+        real(self, R, y, fit._replace(included=None))
 
     monkeypatch.setattr(private.PrivateRecommender, "_fit", forget)
     with pytest.raises(ValueError, match="included=None must be the rows that take part"):

@@ -188,10 +188,10 @@ class Witness(DPMFSampler):
 
     seen: ClassVar[list] = []  # of (rows, levels), one a fit
 
-    def _fit(self, R, y, plan=None, user_epsilon=None):
+    def _fit(self, R, y, fit=None, user_epsilon=None):
         X = R.toarray()
         Witness.seen.append((np.rint(X[:, 0] * 10 + X[:, 1]).astype(int), user_epsilon))
-        super()._fit(R, y, user_epsilon=user_epsilon)
+        super()._fit(R, y, fit, user_epsilon=user_epsilon)
 
 
 def marked():
