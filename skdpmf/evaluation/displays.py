@@ -1,4 +1,7 @@
-"""Pictures of accuracy against epsilon and popularity, of a spent budget, and of an audit."""
+"""Pictures of accuracy against epsilon and popularity, of a spent budget, and of an audit.
+
+Whatever draws raises a `MissingExtraError` where matplotlib is not installed.
+"""
 
 from __future__ import annotations
 
@@ -158,11 +161,6 @@ class PrivacyUtilityDisplay:
         -------
         PrivacyUtilityDisplay
             With its plot. Its ``epsilons`` are those that `privacy_spent` shows of each fit.
-
-        Raises
-        ------
-        MissingExtraError
-            If matplotlib is not installed.
         """
         pyplot()  # which may raise, before anything is spent
         data = [part for part in indexable(X, y) if part is not None]
@@ -194,11 +192,6 @@ class PrivacyUtilityDisplay:
         -------
         PrivacyUtilityDisplay
             Self.
-
-        Raises
-        ------
-        MissingExtraError
-            If matplotlib is not installed.
         """
         self.ax_ = ax = axes_or_new(ax)
         self.figure_ = ax.figure
@@ -294,8 +287,6 @@ class PopularityDisplay:
 
         Raises
         ------
-        MissingExtraError
-            If matplotlib is not installed.
         ValueError
             As `by_popularity` and `plot`.
         """
@@ -343,8 +334,6 @@ class PopularityDisplay:
 
         Raises
         ------
-        MissingExtraError
-            If matplotlib is not installed.
         ValueError
             As `by_popularity` and `plot`.
         """
@@ -368,8 +357,6 @@ class PopularityDisplay:
 
         Raises
         ------
-        MissingExtraError
-            If matplotlib is not installed.
         ValueError
             If the axes show other buckets or other test ratings.
         """
@@ -472,8 +459,6 @@ class BudgetDisplay:
 
         Raises
         ------
-        MissingExtraError
-            If matplotlib is not installed.
         PrivacyParameterError
             As `privacy_spent` and `from_plan`.
         """
@@ -497,8 +482,6 @@ class BudgetDisplay:
 
         Raises
         ------
-        MissingExtraError
-            If matplotlib is not installed.
         PrivacyParameterError
             If it is neither of the two, has no privacy, or is the statement of a private search,
             whose releases do not make up what it spends.
@@ -542,8 +525,6 @@ class BudgetDisplay:
         ------
         LedgerError
             If the file cannot be read.
-        MissingExtraError
-            If matplotlib is not installed.
         """
         report = ledger.report()
         whole, limit, entries = report.allowed.number, report.limit, report.entries
@@ -577,11 +558,6 @@ class BudgetDisplay:
         -------
         BudgetDisplay
             Self.
-
-        Raises
-        ------
-        MissingExtraError
-            If matplotlib is not installed.
         """
         self.ax_ = ax = axes_or_new(ax, height=1.8 + 0.32 * len(self.names))
         self.figure_ = ax.figure
@@ -661,11 +637,6 @@ class AuditDisplay:
         -------
         AuditDisplay
             With its plot.
-
-        Raises
-        ------
-        MissingExtraError
-            If matplotlib is not installed.
         """
         return cls(audit(estimator, X, **parameters)).plot()
 
@@ -681,11 +652,6 @@ class AuditDisplay:
         -------
         AuditDisplay
             Self.
-
-        Raises
-        ------
-        MissingExtraError
-            If matplotlib is not installed.
         """
         if axes is None:
             _, axes = pyplot().subplots(1, 2, figsize=(9.0, 3.2), layout="constrained")
