@@ -1,7 +1,4 @@
-"""Pictures of accuracy against epsilon and popularity, of a spent budget, and of an audit.
-
-Whatever draws raises a `MissingExtraError` where matplotlib is not installed.
-"""
+"""Pictures of accuracy against epsilon and popularity, of a spent budget, and of an audit."""
 
 from __future__ import annotations
 
@@ -161,6 +158,11 @@ class PrivacyUtilityDisplay:
         -------
         PrivacyUtilityDisplay
             With its plot. Its ``epsilons`` are those that `privacy_spent` shows of each fit.
+
+        Raises
+        ------
+        MissingExtraError
+            If matplotlib is not installed.
         """
         pyplot()  # which may raise, before anything is spent
         data = [part for part in indexable(X, y) if part is not None]
@@ -192,6 +194,11 @@ class PrivacyUtilityDisplay:
         -------
         PrivacyUtilityDisplay
             Self.
+
+        Raises
+        ------
+        MissingExtraError
+            If matplotlib is not installed.
         """
         self.ax_ = ax = axes_or_new(ax)
         self.figure_ = ax.figure
@@ -558,6 +565,11 @@ class BudgetDisplay:
         -------
         BudgetDisplay
             Self.
+
+        Raises
+        ------
+        MissingExtraError
+            If matplotlib is not installed.
         """
         self.ax_ = ax = axes_or_new(ax, height=1.8 + 0.32 * len(self.names))
         self.figure_ = ax.figure
@@ -652,6 +664,11 @@ class AuditDisplay:
         -------
         AuditDisplay
             Self.
+
+        Raises
+        ------
+        MissingExtraError
+            If matplotlib is not installed.
         """
         if axes is None:
             _, axes = pyplot().subplots(1, 2, figsize=(9.0, 3.2), layout="constrained")
