@@ -110,6 +110,7 @@ def run_solver(X, plan, settings):
     return solver.fit(curator, settings, rounds=range(settings.max_iter))
 
 
+@pytest.mark.slow
 def test_noise_vanishes(monkeypatch):
     """The model tends to the clipped one as all noise is scaled down."""
     X = base_ratings()

@@ -37,6 +37,7 @@ def ratings_with_gaps():
     return X
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exponent", "k", "with_means"), [(0.0, 1, False), (0.25, 3, True), (1.0, 2, True)]
 )

@@ -279,6 +279,7 @@ def test_the_range_is_a_unit(budget, cap, one_key):
         )
 
 
+@pytest.mark.slow
 def test_a_trimmed_fit_is_that_of_the_subset():
     X, cap = base_ratings(), 4
     model, records = recorded_fit(X, max_ratings_per_user=cap)

@@ -101,6 +101,7 @@ def test_a_turn_leaves_the_model_as_it_is():
     assert len(u) > 4
 
 
+@pytest.mark.slow
 def test_a_generous_rank_does_no_harm():
     """Of 20 factors the two that there are stay; the others' variance is next to nothing."""
     X = make_ratings(1500, 80, density=0.4, n_components=2, random_state=0)
