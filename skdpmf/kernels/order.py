@@ -6,6 +6,8 @@ from skdpmf.kernels.jit_and_threads import Array, jit
 
 __all__ = ["count_items", "item_runs", "order_by_item"]
 
+_LARGEST = float(np.finfo(np.float64).max)
+
 
 def _count_items_plain(indptr: Array, indices: Array, start: int, stop: int, out: Array) -> None:
     out += np.bincount(indices[indptr[start] : indptr[stop]], minlength=len(out))
@@ -126,7 +128,7 @@ def item_runs(
     n, bad = item.shape[0], 0
     for p in range(n):  # three loops, of which the first two become vectors
         r = np.float64(rating[p])
-        bad += r - r != 0.0
+        bad += not abs(r) <= _LARGEST  # no number is not, either
         out[p] = (min(max(r, bounds[0]), bounds[1]) - scale[0]) / scale[1]
     for p in range(n):
         before = max(p - 1, 0)
