@@ -96,6 +96,7 @@ print(norms())
 def said_in_another_process(folder, *args):
     """Lines that a process says after it compiled code that is not ours."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    environment.pop("SKDPMF_KERNELS", None)  # where an earlier run has left its kernels
     done = subprocess.run(
         [sys.executable, "-c", ANOTHER_PROCESS, *args],
         env=environment,
