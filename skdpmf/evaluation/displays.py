@@ -14,6 +14,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing, indexable
 
 from skdpmf.books.ledger import PrivacyLedger
+from skdpmf.books.ledger_rules import RULES
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation.audit import ROUNDING, AuditReport, audit
 from skdpmf.evaluation.metrics import by_popularity, rmse
@@ -30,7 +31,6 @@ __all__ = ["AuditDisplay", "BudgetDisplay", "PopularityDisplay", "PrivacyUtility
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 BLUE, VERMILION = COLOURS[:2]
 MARKERS = "osD^vP"  # beside the colours
-_NUMBERS = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}  # of a ledger's rules
 _SHOWN = 20  # entries of a ledger
 
 
@@ -547,7 +547,7 @@ class BudgetDisplay:
         if not all(entry["private"] for entry in entries):
             about = "no limit holds: fits without privacy are among them"
         title = f"epsilon = {outward(report.epsilon)} spent by {len(entries)} entries\n{about}"
-        left, name = report.left / whole if whole else 0.0, _NUMBERS[report.rule]
+        left, name = report.left / whole if whole else 0.0, RULES[report.rule]
         share_name = f"share of the limit's {name}"
         return cls(names, shares, left=left, share_name=share_name, title=title).plot(**bars)
 

@@ -25,7 +25,7 @@ def blocks(monkeypatch):
 
     def use(n):
         monkeypatch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, n))
-        monkeypatch.setattr(fitting, "_alone", lambda n_tasks: False)
+        monkeypatch.setattr(fitting, "_n_tasks", lambda *_: 1)
 
     return use
 
@@ -93,7 +93,7 @@ def test_recorded_statistics_are_those_of_all_users(blocks):
         with record_releases() as whole:
             clone(model).fit(X)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fitting, "_alone", lambda n_tasks: False)
+            patch.setattr(fitting, "_n_tasks", lambda *_: 1)
             patch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, 7))
             with record_releases() as parts:
                 clone(model).fit(X)
@@ -167,7 +167,7 @@ def test_workers_get_no_ledger(tmp_path, monkeypatch):
         seen.extend(run.estimator.budget.ledger for run, _ in runs.values())
         return pool.fit_on_blocks(pool.Pool(0), here, runs, n_items)
 
-    monkeypatch.setattr(fitting, "_alone", lambda n_tasks: False)
+    monkeypatch.setattr(fitting, "_n_tasks", lambda *_: 1)
     monkeypatch.setattr(fitting, "fit_on_blocks", note)
     ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
     DPItemMeans(PrivacyBudget(1.0, 1e-5, ledger=ledger)).fit(ratings(50))
@@ -260,7 +260,7 @@ def test_lost_blocks_are_started_again_and_counted_once(monkeypatch):
     """Runs that vanish between requests: the model and the number of values stay the same."""
     model, X = clone(FITS["pooled"]), ratings()
     whole = clone(model).fit(X)
-    monkeypatch.setattr(fitting, "_alone", lambda n_tasks: False)
+    monkeypatch.setattr(fitting, "_n_tasks", lambda *_: 1)
     monkeypatch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, 3))
     original, calls = pool.Pool.collect, []
 

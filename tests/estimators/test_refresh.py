@@ -393,7 +393,7 @@ def test_blocks_of_users_refresh_alike(n_blocks, monkeypatch):
     model = DPItemMeans(BUDGET, **SEED).fit(X[:300])
     whole = model.refresh(X[300:])
     monkeypatch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, n_blocks))
-    monkeypatch.setattr(fitting, "_alone", lambda n_tasks: False)
+    monkeypatch.setattr(fitting, "_n_tasks", lambda *_: 1)
     assert fitted_state(model.refresh(X[300:])) == fitted_state(whole)
 
 

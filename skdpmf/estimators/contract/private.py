@@ -460,7 +460,7 @@ def release_on_blocks(estimator: Any, R: Any, fit: Fit, metadata: Mapping[str, A
     if fit.included is not None and not is_stored(R):
         R, fit = without_rows(R, ~fit.included), fit._replace(included=None)
     work = work_of(estimator, R.shape)
-    if _alone(n_tasks):
+    if n_tasks == 0:
         if not is_stored(R):
             with sized(work):
                 return estimator._release(estimator._prepared(R), fit, Alone(), **metadata)
@@ -470,8 +470,7 @@ def release_on_blocks(estimator: Any, R: Any, fit: Fit, metadata: Mapping[str, A
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
     runs = {}
-    n_blocks = max(n_tasks, 1)
-    n_blocks *= max(1, round(R.nnz / (n_blocks * _BLOCK_RATINGS)))
+    n_blocks = n_tasks * max(1, round(R.nnz / (n_tasks * _BLOCK_RATINGS)))
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
         here = None if fit.included is None else fit.included[rows]
@@ -483,11 +482,6 @@ def release_on_blocks(estimator: Any, R: Any, fit: Fit, metadata: Mapping[str, A
             return estimator._release(nobody, fit, exchange, **_of_rows(metadata, slice(0)))
 
     return fit_on_blocks(Pool(n_tasks), coordinate, runs, R.shape[1])
-
-
-def _alone(n_tasks: int) -> bool:
-    """Whether a fit needs no exchange."""
-    return n_tasks == 0
 
 
 def _n_tasks(estimator: Any, X: Any) -> int:
