@@ -251,11 +251,12 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
             fit_bias=bool(self.fit_bias),
         )
         n_threads = effective_n_jobs(self.n_jobs)
-        n_rows = solver.batch_rows(R.shape[0], settings.n_components, n_threads)
+        in_files = isinstance(R, ParquetRatings)
+        n_rows = solver.batch_rows(R.shape[0], settings.n_components, n_threads, equal=not in_files)
         bounds = check_rating_range(self.rating_range)
         with Workers(n_threads) as workers:
             batches: Batches
-            if isinstance(R, ParquetRatings):
+            if in_files:
                 batches = ParquetBatches(R, bounds, n_rows)
             else:
                 batches = MatrixBatches(R, bounds, n_rows, workers, scale)

@@ -93,6 +93,15 @@ def test_no_thread_has_a_batch_more_than_another(n_threads, k):
         assert n_batches * rows - n_users < rows / 2
 
 
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_row_groups_are_cut_for_the_threads_only_where_they_are_few(n_threads):
+    for n_users in (10_000, 6040):
+        rows = batch_rows(n_users, 16, n_threads)
+        assert batch_rows(n_users, 16, n_threads, equal=False) == rows < solver.MOST_USERS
+    assert batch_rows(480_189, 16, n_threads) < solver.MOST_USERS
+    assert batch_rows(480_189, 16, n_threads, equal=False) == solver.MOST_USERS
+
+
 def test_the_start():
     one = starting_factors((7, 5), 3, 2, 0)
     assert one.U.shape[0] == one.user_bias.shape[0] == 9  # a spare row for each thread

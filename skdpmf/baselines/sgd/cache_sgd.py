@@ -85,16 +85,19 @@ class Factors:
         return dict(vars(self))
 
 
-def batch_rows(n_users: int, n_components: int, n_threads: int) -> int:
+def batch_rows(n_users: int, n_components: int, n_threads: int, *, equal: bool = True) -> int:
     """Return how many users a batch has: what the caches hold, or fewer if threads need more.
 
-    Each of several threads has the same number of batches, all of about the same size.
+    Each of several threads has the same number of batches, all of about the same size. If not
+    `equal`, as for row groups on disk, which would nearly all be cut for it, that holds only where
+    there are few batches.
     """
     fitting = CACHE_BYTES // (4 * factor_width(n_components))
     rows = min(MOST_USERS, max(LEAST_USERS, fitting))
     if n_threads > 1:
         n_batches = max(_BATCHES_PER_THREAD, -(-n_users // (rows * n_threads)))
-        rows = -(-n_users // (n_batches * n_threads))
+        if equal or n_batches == _BATCHES_PER_THREAD:
+            rows = -(-n_users // (n_batches * n_threads))
     return max(1, rows)
 
 
