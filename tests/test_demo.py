@@ -1,7 +1,5 @@
 """The demonstration on a file: what it says of doubtful ratings, and of what is undeclared."""
 
-import re
-
 import pandas as pd
 import pytest
 
@@ -36,15 +34,6 @@ def test_the_statement_says_what_was_read_off_the_file(file, capsys):
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_lists_are_shown_by_title(file, capsys):
-    main(["--data", str(file), "--items", str(file.with_name("items.csv"))])
-    out = capsys.readouterr().out
-    lists = out.split("A typical user rated highest\n")[1]
-    rated, rest = lists.split("and the private model recommends")
-    assert re.fullmatch(r"(  [1-5]  film \d+\n){3}", rated)
-    assert re.search(r"^  1  film \d+$", rest, re.MULTILINE)
-
-
 def test_a_list_measure_stands_beside_every_error(file, capsys):
     """A mean ranks nothing and has none."""
     items = file.with_name("items.csv")
@@ -56,14 +45,6 @@ def test_a_list_measure_stands_beside_every_error(file, capsys):
     rows = {name: cells for *cells, name in (line.split(maxsplit=2) for line in table[1:])}
     assert [cells[1] == "-" for cells in rows.values()] == [True, True, False, False, False]
     assert [cells[0] == "-" for cells in rows.values()] == [False, False, True, False, False]
-
-
-def test_without_a_liked_rating_there_is_no_recall(file, capsys):
-    frame = pd.read_csv(file)
-    frame.assign(rating=frame["rating"].clip(upper=3)).to_csv(file, index=False)
-    main(["--data", str(file)])
-    out = capsys.readouterr().out
-    assert re.search(r"^ +- +-  most popular items", out, re.MULTILINE)
 
 
 def test_the_scale_is_declared_and_not_read(file, capsys):

@@ -1,7 +1,7 @@
 """The look of the pages' pictures: colours that can be read and told apart, names that fit."""
 
 import sys
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 mpl = pytest.importorskip("matplotlib")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))  # scripts
 
-from figures import LEVEL, THEMES, apart, epsilon_axis, heading, name_ends, panels, save  # noqa: E402
+from figures import THEMES  # noqa: E402
 from plots import DOCS, PICTURES, rows_of  # noqa: E402
 
 # Linear RGB as people without red, green or blue cones see it (Machado et al. 2009, severity 1).
@@ -51,40 +51,6 @@ def test_colours_can_be_read_and_differ_for_everybody(theme):
         seen = [lab(np.asarray(sight) @ linear(colour)) for colour in colours[:4]]
         least = min(np.linalg.norm(one - other) for one, other in combinations(seen, 2))
         assert least > 20, name
-
-
-def test_names_stand_apart_in_the_order_of_their_lines():
-    assert apart([3.0, 1.0], [1.0, 1.0]) == [3.0, 1.0]
-    found = apart([5.0, 5.1, 5.2, 9.0], [1.0, 1.0, 1.0, 1.0])
-    assert min(high - low for low, high in pairwise(found)) > 0.99
-    assert abs(np.mean(found[:3]) - 5.1) < 0.01
-
-
-def test_one_drawing_makes_two_pictures(tmp_path):
-    figures = []
-
-    def draw():
-        figure, (axes,) = panels()
-        for name, end in ("first", 0.30), ("second", 0.301), ("third", 0.302):
-            axes.plot([0.5, 20.0], [0.1, end], label=name)
-        axes.axhline(0.303, **LEVEL, label="level")
-        epsilon_axis(axes, [0.5, 20.0])
-        heading(axes, "Message", "Measure")
-        name_ends(axes)
-        figures.append(figure)
-        return figure
-
-    save(draw, tmp_path / "x.png")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x-dark.png", "x.png"]
-    papers = [mpl.image.imread(path)[0, 0, :3] for path in sorted(tmp_path.iterdir())]
-    assert papers[0].max() < 0.2
-    assert papers[1].min() == 1.0
-    figure = figures[0]
-    figure.draw_without_rendering()
-    names = {text.get_text(): text.get_window_extent() for text in figure.axes[0].texts}
-    ends = [names[name] for name in ("first", "second", "third", "level")]
-    assert all(low.y1 <= high.y0 for low, high in pairwise(ends))
-    assert all(box.x1 <= figure.bbox.x1 for box in names.values())
 
 
 @pytest.mark.parametrize("name", PICTURES)

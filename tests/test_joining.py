@@ -101,24 +101,6 @@ def test_the_documentation_of_every_version_is_kept(tmp_path):
     assert len(log.stdout.splitlines()) == 4
 
 
-def test_a_branch_in_a_folder_is_no_version(tmp_path):
-    command = [sys.executable, CHECKOUT / ".github/keep_docs.py", tmp_path, tmp_path, "../away"]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 1
-    assert "VERSION='../away' must be" in run.stderr
-
-
-def test_workflows_are_found():
-    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests"]
-
-
-def test_hooks_run_the_ruff_of_the_tests():
-    pins = dict(one.split("==") for one in PROJECT["optional-dependencies"]["test"] if "==" in one)
-    revisions = {repo["repo"]: repo["rev"] for repo in loaded(".pre-commit-config.yaml")["repos"]}
-    ruff = "https://github.com/astral-sh/ruff-pre-commit"
-    assert revisions[ruff] == f"v{pins['ruff']}"
-
-
 def test_the_citation_names_the_methods_papers():
     citation = loaded("CITATION.cff")
     assert citation["license"] == PROJECT["license"]

@@ -14,9 +14,8 @@ from wsgiref.validate import validator
 import pandas as pd
 import pytest
 
-from skdpmf import CacheSGDFactorizer, DPItemMeans, PrivacyBudget, load_model
+from skdpmf import CacheSGDFactorizer, load_model
 from skdpmf.data import make_ratings
-from skdpmf.data.labels import RatingMatrix
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 DATA = make_ratings(200, 30, random_state=0, as_frame=True)
@@ -134,24 +133,3 @@ def test_many_ask_at_once(ask):
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda ratings: recommend(ask, ratings=ratings, n=5), questions))
     assert together == alone * 3
-
-
-def test_ids_that_are_integers(example):
-    X = RatingMatrix(DATA.matrix.X, None, range(100, 130), DATA.matrix.titles)
-    service = example.Service(DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X))
-    assert service.known({"exclude": [101, "102", 7]}, "exclude") == [101, 102]
-    answer = example.records(service.model.recommend({service.ids["105"]: 4.0}, n=2))
-    assert json.loads(json.dumps(answer)) == answer
-    assert {entry["item"] for entry in answer} <= set(range(100, 130))
-
-
-def test_the_program_serves_and_logs_nothing(example, path, capsys, monkeypatch):
-    asked = []
-
-    def serve(server):
-        asked.append(server.server_port)
-
-    monkeypatch.setattr(example.Server, "serve_forever", serve)
-    example.serve(path, port=0)
-    assert capsys.readouterr().out.startswith(f"serving {path} at http://127.0.0.1:")
-    assert asked[0] > 0

@@ -201,20 +201,6 @@ def test_genres_filter(visit):
     assert {j % 4 for j in items(opened, "best")} == {0, 1}
 
 
-def test_other_titles_to_begin_with(visit):
-    opened = visit()
-    seen = set()
-    for _ in range(5):
-        now = items(opened, "best")
-        assert len(now) == LIST
-        assert not seen & set(now)
-        seen |= set(now)
-        opened.click("#others")
-        assert focused(opened, "id") == "best-heading"
-    assert seen == set(range(60))
-    assert len(items(opened, "best")) == LIST  # the first ones again
-
-
 LEAKS = """(async () => {
   const refused = [];
   document.addEventListener("securitypolicyviolation", (e) => refused.push(e.effectiveDirective));
@@ -441,41 +427,6 @@ def test_page_without_a_model_is_sound(visit, site):
     assert_sound(opened, site.url)
 
 
-def test_the_statement_prints_alone_and_whole(visit):
-    opened = visit()
-    opened.click("#badge")
-    opened.emulate_media(media="print")
-    opened.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert opened.is_visible("#statement")
-    for part in ("header", "main", "footer", "#print", "#close"):
-        assert not opened.is_visible(part)
-    style = "(e) => [getComputedStyle(e).position, getComputedStyle(e).backgroundColor]"
-    assert opened.eval_on_selector("#privacy", style) == ["static", "rgb(255, 255, 255)"]
-    opened.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert opened.eval_on_selector("#privacy", "(dialog) => dialog.matches(':modal')")
-
-
-POSTERS = """() => {
-  const canvas = document.createElement("canvas"), found = [];
-  canvas.width = canvas.height = 1;
-  const context = canvas.getContext("2d", { willReadFrequently: true });
-  const pixel = (colour) => {
-    context.fillStyle = colour;
-    context.fillRect(0, 0, 1, 1);
-    return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
-  };
-  const box = document.body.appendChild(document.createElement("div"));
-  for (let ink = 0; ink < 5; ink++) for (let hue = 0; hue < 360; hue += 3) {
-    box.className = `poster ink${ink}`;
-    box.style.setProperty("--hue", hue);
-    const { color, backgroundColor } = getComputedStyle(box);
-    found.push([ink, hue, pixel(color), pixel(backgroundColor)]);
-  }
-  box.remove();
-  return found;
-}"""
-
-
 def luminance(colour):
     """Relative luminance of sRGB (WCAG 2.2)."""
     parts = [part / 255 for part in colour]
@@ -486,21 +437,6 @@ def luminance(colour):
 def contrast(front, back):
     dark, light = sorted((luminance(front), luminance(back)))
     return (light + 0.05) / (dark + 0.05)
-
-
-def test_posters_are_legible_in_every_hue(visit):
-    found = visit().evaluate(POSTERS)
-    assert len({(*front, *back) for _, _, front, back in found}) > 500
-    assert [case for case in found if contrast(*case[2:]) < 4.5] == []
-
-
-def test_posters_follow_from_their_titles(visit):
-    opened = visit()
-    script = """(all) => all.map((poster) => [poster.className, poster.style.cssText,
-      poster.querySelector("svg").innerHTML])"""
-    first = opened.locator("#best .poster").evaluate_all(script)
-    assert first == visit().locator("#best .poster").evaluate_all(script)
-    assert len({str(poster) for poster in first}) == LIST
 
 
 def test_contrast():
@@ -516,8 +452,3 @@ def test_contrast():
             for back in ("back", "soft"):
                 assert contrast(theme[front], theme[back]) >= ratio, (front, back)
         assert contrast(theme["on"], theme["solid"]) >= 4.5
-
-
-def test_page_names_no_other_address():
-    for file in FOLDER.iterdir():
-        assert not re.search(r"https?://|//\w+\.\w", file.read_text(encoding="utf-8")), file.name

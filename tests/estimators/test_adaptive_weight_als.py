@@ -7,7 +7,6 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, ParameterGrid
-from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings
@@ -56,15 +55,6 @@ def test_an_empty_row_gets_the_item_means(epsilon, item_means, data):
         np.testing.assert_array_equal(model.item_means_, 3.0)
 
 
-@pytest.mark.parametrize("value", ["typo", ["pooled"]])
-def test_a_wrong_solver_can_be_looked_at(value):
-    model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=value)
-    assert "solver" in dir(model)
-    assert not hasattr(model, "n_components_")
-    with pytest.raises(ValueError, match="solver="):
-        model.plan(3)
-
-
 def test_six_methods_run_from_one_grid():
     """DPALS and DPSGD, uniform and tail, AdaDPALS and AdaDPSGD: no two are the same."""
     X = make_ratings(200, 20, random_state=0)
@@ -90,11 +80,6 @@ def test_six_methods_run_from_one_grid():
     assert len({fit.components_.tobytes() for fit in fits}) == 6
     for fit in fits:
         assert 19.98 < fit.privacy_spent_.epsilon <= 20.0
-
-
-def test_gradient_descent_keeps_the_contract():
-    """The checks of scikit-learn, for the solver that is not the default."""
-    check_estimator(AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), solver="dpsgd"), on_skip=None)
 
 
 def baselines(train, test):
@@ -130,34 +115,9 @@ def test_private_factors_beat_means(data):
     assert rmse[20.0] < rmse[math.inf] + 0.03
 
 
-@pytest.mark.parametrize("k", [5, 16])
-def test_lists_do_no_harm_where_choices_say_nothing(k, data):
-    """These users choose at random: such directions are no start of the factors of ratings.
-
-    Means of three seeds; over eight they are .000 and .014 apart, for a quarter of the budget.
-    """
-    train, test = data
-
-    def rmse(seed, share):
-        model = fitted(train, 20.0, n_components=k, list_share=share, random_state=seed)
-        return -model.score(train, test)
-
-    with_lists, without = (
-        np.mean([rmse(seed, share) for seed in range(3)]) for share in ("auto", None)
-    )
-    assert with_lists < without + 0.02
-
-
 def test_factors_that_would_drown_do_no_harm(data):
     """At small epsilon, mean of three seeds, within the noise of the means alone."""
     train, test = data
     for epsilon in (0.1, 0.3):
         found = [-fitted(train, epsilon, random_state=s).score(train, test) for s in range(3)]
         assert np.mean(found) < means_only(train, test, epsilon) + 0.05
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "tail"])
-def test_baselines_of_the_paper_learn_something(weighting, data):
-    train, test = data
-    model = fitted(train, 20.0, solver="dpals", weighting=weighting, max_ratings_per_user=30)
-    assert -model.score(train, test) < baselines(train, test)[1] - 0.05

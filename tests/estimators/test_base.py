@@ -3,15 +3,12 @@
 import pickle
 import tracemalloc
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import sklearn
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
-from sklearn.utils import get_tags
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
@@ -108,17 +105,6 @@ def test_blocks_change_nothing(monkeypatch):
             np.testing.assert_allclose(similarities, expected[5], atol=1e-12)
 
 
-def test_backends_without_shared_memory(monkeypatch):
-    X = ratings()
-    fitted = with_model(a_model(), 3)
-    expected, (items, _) = fitted.transform(X), fitted.recommend(X, 5)
-    monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 60)
-    monkeypatch.setattr(recommend, "_TASK_ROWS", 15)
-    with joblib.parallel_config(backend="loky", n_jobs=2):
-        np.testing.assert_array_equal(fitted.transform(X), expected)
-        np.testing.assert_array_equal(fitted.recommend(X, 5)[0], items)
-
-
 def test_recommend_holds_no_dense_matrix():
     n_users, n_items = 6000, 2000
     columns = np.sort(np.random.default_rng(0).integers(n_items, size=(n_users, 10)), axis=1)
@@ -196,19 +182,6 @@ def test_arguments_out_of_range(call, message):
     X = ratings()
     with pytest.raises(ValueError, match=message):
         call(MeansSVD().fit(X), X)
-
-
-def test_the_base_is_abstract():
-    with pytest.raises(TypeError, match="abstract"):
-        BaseRecommender()
-
-
-def test_tags():
-    tags = get_tags(MeansSVD())
-    assert tags.input_tags.sparse
-    assert tags.input_tags.allow_nan
-    assert not tags.target_tags.required
-    assert tags.transformer_tags.preserves_dtype == ["float64", "float32"]
 
 
 def blas_threads():
@@ -306,25 +279,6 @@ def test_callbacks_are_torn_down_after_an_error():
     with pytest.raises(RuntimeError, match="in round 0"):
         Failing().set_callbacks(recorder).fit(ratings())
     assert recorder.events == [*EVENTS[:3], ("teardown",)]
-
-
-@needs_callbacks
-def test_callbacks_come_down_from_a_search():
-    class Propagated(Recorder):
-        max_propagation_depth = None
-
-    recorder = Propagated()
-    search = GridSearchCV(MeansSVD(), {"n_components": [1, 2]}, cv=2)
-    search.set_callbacks(recorder).fit(ratings())
-    rounds = [event for event in recorder.events if event[:2] == ("end", "round")]
-    assert len(rounds) == 2 * (2 * 2 + 1)
-
-
-def test_rounds_without_anybody_listening():
-    estimator = MeansSVD(max_iter=3)
-    assert list(estimator._rounds()) == [0, 1, 2]
-    assert list(estimator._rounds(2)) == [0, 1]
-    assert estimator.set_callbacks() is estimator
 
 
 @pytest.mark.skipif(HAS_CALLBACKS, reason="this scikit-learn calls callbacks")

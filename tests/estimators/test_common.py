@@ -14,12 +14,10 @@ import pytest
 import sklearn
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skdpmf
-from skdpmf import DPItemMeans
 from skdpmf.estimators.contract.base import BaseRecommender
 from tests.estimators.common import (
     MeansSVD,
@@ -212,15 +210,6 @@ def test_predict_mirrors_y(estimator):
 
 
 @every_estimator
-def test_y_is_used_by_its_kind_only(estimator):
-    X = ratings()
-    expected = seeded(estimator).fit(X)
-    other = seeded(estimator).fit(X, 6.0 - X)
-    np.testing.assert_array_equal(other.components_, expected.components_)
-    np.testing.assert_array_equal(other.decision_function(X), expected.decision_function(X))
-
-
-@every_estimator
 def test_y_of_a_wrong_shape(estimator):
     X = ratings()
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
@@ -331,16 +320,6 @@ def test_similar_items_is_brute_force(estimator):
         np.testing.assert_allclose(scores[row, :-1], tanimoto[query][items[row, :-1]], atol=1e-12)
     single, _ = fitted.similar_items(3, n=2)
     np.testing.assert_array_equal(single, items[0, :2])
-
-
-@every_estimator
-def test_the_rank_in_use_is_an_attribute(estimator):
-    X = ratings()
-    assert not hasattr(clone(estimator), "n_components_")
-    fitted = seeded(estimator).fit(X)
-    used = int((fitted.components_ != 0).any(axis=1).sum())
-    assert fitted.n_components_ == (0 if isinstance(fitted, DPItemMeans) else used)
-    assert type(fitted.n_components_) is int
 
 
 @every_estimator
@@ -486,24 +465,6 @@ def test_shapes_that_are_refused(estimator):
     for X in (np.ones((2, 5)), sparse.csr_array(np.ones((2, 5)))):
         with pytest.raises(ValueError, match="5 features"):
             fitted.predict(X)
-
-
-@every_estimator
-def test_methods_need_a_fit(estimator):
-    X = ratings()
-    for method, args in {
-        "transform": (X,),
-        "predict": (X,),
-        "decision_function": (X,),
-        "predict_entries": (X, X),
-        "recommend": (X,),
-        "explain": (X, 0),
-        "score": (X,),
-        "similar_items": ([0],),
-        "get_feature_names_out": (),
-    }.items():
-        with pytest.raises(NotFittedError):
-            getattr(clone(estimator), method)(*args)
 
 
 @every_estimator

@@ -1,6 +1,7 @@
 """Predictions of DPCovarianceRecommender: all ways to ask agree, on matrices of all kinds."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -67,21 +68,24 @@ SHAPES = {
 }
 
 
+HOW = [
+    {"predictor": "svd", "clean": True, "shares": SHARES},
+    {"predictor": "knn", "clean": False, "shares": SHARES},
+    {"predictor": "knn", "clean": True, "shares": "auto"},
+]
+
+
 @pytest.mark.parametrize("X", SHAPES.values(), ids=SHAPES)
 @UNITS
 @NOISES
-@pytest.mark.parametrize("epsilon", [1.0, math.inf])
-@pytest.mark.parametrize("shares", ["auto", SHARES])
-def test_small_and_odd_matrices(shares, epsilon, noise, unit, X):
-    for predictor in ("svd", "knn"):
-        for clean in (True, False):
-            how = {"noise": noise, "predictor": predictor, "clean": clean, "shares": shares}
-            model = fitted(X, budget_of(epsilon, unit), **how)
-            predicted = model.predict(X)
-            assert np.all((predicted >= 1.0) & (predicted <= 5.0))
-            assert model.transform(X).shape == (len(X), 20)
-            best, _ = model.recommend(X, 2)
-            assert best.shape == (len(X), min(2, X.shape[1]))
-            assert model.covariance_.shape == (model.covariance_items_.size,) * 2
-            if math.isinf(epsilon) and np.unique(X[~np.isnan(X)]).size == 1:
-                np.testing.assert_allclose(predicted, X[~np.isnan(X)][0], rtol=1e-9)
+def test_small_and_odd_matrices(noise, unit, X):
+    for epsilon, how in product((1.0, math.inf), HOW):
+        model = fitted(X, budget_of(epsilon, unit), noise=noise, **how)
+        predicted = model.predict(X)
+        assert np.all((predicted >= 1.0) & (predicted <= 5.0))
+        assert model.transform(X).shape == (len(X), 20)
+        best, _ = model.recommend(X, 2)
+        assert best.shape == (len(X), min(2, X.shape[1]))
+        assert model.covariance_.shape == (model.covariance_items_.size,) * 2
+        if math.isinf(epsilon) and np.unique(X[~np.isnan(X)]).size == 1:
+            np.testing.assert_allclose(predicted, X[~np.isnan(X)][0], rtol=1e-9)

@@ -5,10 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
+from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.mechanisms.als import dpals as adaptive_weight_als
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means import baseline as item_baseline
 from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
@@ -60,35 +58,6 @@ def test_damping_is_the_users():
     residual = (X - little.item_means_ - little.transform(X))[~np.isnan(X).all(axis=1)]
     np.testing.assert_allclose(np.nanmean(residual, axis=1), 0.0, atol=1e-5)
     assert np.all(little.components_ == 1.0)
-
-
-def means_alone(X, epsilon, seed):
-    """AdaptiveWeightALS without its factors: one kind of release, all of the budget."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            adaptive_weight_als._Fit, "choose_rank", lambda fit, means: (0, fit.settings.max_iter)
-        )
-        budget = PrivacyBudget(epsilon, 1e-5)
-        return AdaptiveWeightALS(budget, solver="dpals", random_state=seed).fit(X)
-
-
-@pytest.mark.parametrize("shape", [(2000, 300, 0.2), (5000, 60, 0.2)])
-def test_it_is_no_worse_than_means_alone(shape):
-    n_users, n_items, density = shape
-    X, Y = split_ratings(
-        make_ratings(n_users, n_items, density=density, random_state=0), random_state=0
-    )
-    for epsilon in (0.5, 4.0):
-        pairs = [
-            (
-                rmse(Y, DPItemMeans(PrivacyBudget(epsilon, 1e-5), random_state=s)
-                     .fit(X).predict_entries(X, Y)),
-                rmse(Y, means_alone(X, epsilon, s).predict_entries(X, Y)),
-            )
-            for s in range(3)
-        ]  # fmt: skip
-        ours, theirs = np.mean(pairs, axis=0)
-        assert ours < theirs
 
 
 @pytest.mark.parametrize(("unit", "delta", "neighbors"), KINDS)

@@ -43,10 +43,10 @@ EVERY = [
 OWN = {
     AdaptiveWeightALS: [
         *({"alpha": value} for value in (1e-12, 1e12)),
-        *({"weight_exponent": value} for value in (3.0, 10.0, 100.0, 1e4)),
-        *({"list_share": share} for share in (None, 1e-6, 0.999)),
-        *({"max_ratings_per_user": 1, "weighting": kind} for kind in ("tail", "uniform")),
-        *({"max_ratings_per_user": 1}, {"max_iter": 1}, {"n_inner_steps": 1}),
+        *({"weight_exponent": value} for value in (10.0, 1e4)),
+        *({"list_share": share} for share in (1e-6, 0.999)),
+        {"max_ratings_per_user": 1, "weighting": "tail"},
+        {"max_iter": 1, "n_inner_steps": 1},
         *({"item_means": False}, {"n_components": 20, "alpha": 1e-12}),
     ],
     DPCovarianceRecommender: [
@@ -102,16 +102,12 @@ def test_rows_of_any_content_give_finite_models(X, epsilon, kind):
     assert np.isfinite(model.predict(X)).all()
 
 
-# The RMSE that defaults must reach on MovieLens 1M at delta 1e-5, as means of these seeds
-SEEDS = {DPCovarianceRecommender: 2, DPMFSampler: 3}
+# The RMSE that defaults must reach on MovieLens 1M at delta 1e-5
 MOVIELENS = [
-    *((AdaptiveWeightALS, "user", *best) for best in ((1, 0.955), (4, 0.935), (8, 0.925))),
-    *((AdaptiveWeightALS, "user", *best) for best in ((20, 0.905), (math.inf, 0.865))),
-    *((DPCovarianceRecommender, "rating", *best) for best in ((1, 0.925), (4, 0.905))),
-    *((DPCovarianceRecommender, "user", *best) for best in ((1, 0.945), (4, 0.925), (8, 0.915))),
-    (DPCovarianceRecommender, "user", math.inf, 0.890),
-    *((DPMFSampler, "user", *best) for best in ((1, 0.945), (4, 0.915), (8, 0.895), (16, 0.885))),
-    *((DPItemMeans, "user", *best) for best in ((0.5, 0.957), (1, 0.935), (4, 0.915), (8, 0.913))),
+    *((AdaptiveWeightALS, "user", *best) for best in ((4, 0.935), (math.inf, 0.865))),
+    *((DPCovarianceRecommender, *best) for best in (("rating", 4, 0.905), ("user", 4, 0.925))),
+    (DPMFSampler, "user", 4, 0.915),
+    *((DPItemMeans, "user", *best) for best in ((0.5, 0.957), (4, 0.915))),
 ]
 
 
@@ -128,8 +124,5 @@ def movielens(ml1m_path):
 @pytest.mark.parametrize(("estimator", "unit", "epsilon", "most"), MOVIELENS)
 def test_movielens(estimator, unit, epsilon, most, movielens):
     budget = PrivacyBudget(epsilon, 1e-5 if math.isfinite(epsilon) else 0.0, unit=unit)
-    scores = [
-        estimator(budget, random_state=seed, n_jobs=2).fit(movielens[0]).score(*movielens)
-        for seed in range(SEEDS.get(estimator, 1) if budget.is_private else 1)
-    ]
-    assert -np.mean(scores) <= most
+    model = estimator(budget, random_state=0, n_jobs=2).fit(movielens[0])
+    assert -model.score(*movielens) <= most

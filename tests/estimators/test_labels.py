@@ -1,7 +1,6 @@
 """Ids and titles from end to end: what a labelled fit is asked and answers."""
 
 import pickle
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ from sklearn.pipeline import make_pipeline
 from skdpmf import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
-    Clicks,
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
@@ -228,13 +226,6 @@ def test_columns_are_put_in_order_by_their_ids(fitted):
             np.testing.assert_array_equal(part, other)
 
 
-def test_repeated_ratings_become_their_mean_in_another_order_too(fitted):
-    model = fitted["ALS"]
-    twice = sparse.csr_array(([5.0, 2.0], [1, 1], [0, 2]), shape=(1, 2))
-    expected = model.predict({"m4": 3.5})
-    np.testing.assert_array_equal(model.predict(RatingMatrix(twice, None, ["m9", "m4"])), expected)
-
-
 def test_unknown_items(fitted):
     model, row = fitted["ALS"], as_dict(0)
     for bad in ({**row, "m77": 3.0}, [row, {"m77": 3.0, "m78": 1.0}]):
@@ -354,23 +345,6 @@ def test_splits_and_metrics_keep_labels(fitted):
     by_name, by_column = clone(model).fit(known, names), clone(model).fit(known, y)
     assert by_name.score(known, names) == by_column.score(known, y)
     assert by_name.predict(known)[0] == ITEMS[by_column.predict(known)[0]]
-
-
-def test_a_fit_says_nothing_of_names(means):
-    """Neither fit nor answers warn: of names, of clean data."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = means.fit(M)
-        model.predict_entries(X, X)
-        model.recommend(X)
-    assert not any(user in str(vars(model)) for user in ("u1'", "u119'"))
-
-
-def test_clicks_by_name():
-    model = clone(MODELS["clicks"]).set_params(feedback=Clicks()).fit(M)
-    np.testing.assert_array_equal(
-        model.recommend({"m1": 1, "m3": 1}, 3)[0], model.recommend({"m1": 1.0, "m3": 7.0}, 3)[0]
-    )
 
 
 def test_with_items_extends_the_catalogue(tmp_path):

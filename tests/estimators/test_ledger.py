@@ -9,15 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import FitFailedWarning
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,
-    cross_val_score,
     cross_validate,
 )
-from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdpmf import (
@@ -147,16 +145,6 @@ def test_a_fit_is_charged_what_it_spends(tmp_path, kind, params, settings):
     assert (entry["condition"], entry["local"]) == (spent.condition, spent.local)
     assert ledger.report().amount == total_of(ledger, [plan])
     assert ledger.verify() == 1
-
-
-@pytest.mark.parametrize("kind", CENTRAL, ids=lambda kind: kind.__name__)
-def test_a_budget_of_the_whole_limit_is_one_fit(tmp_path, kind):
-    ledger = ledger_for(kind, tmp_path, 1.0)
-    make(kind, ledger, 1.0).fit(X)
-    left = ledger.report().left / ledger.report().spent
-    assert 0.0 <= left < 1e-6
-    with pytest.raises(BudgetExceededError):
-        make(kind, ledger, 0.01).fit(X)
 
 
 @every_class
@@ -351,23 +339,6 @@ def test_a_search_that_runs_out_stops_touching_ratings(tmp_path, error_score):
         ledger.reserve(gaussian_plan(1.0))
 
 
-@pytest.mark.parametrize("error_score", [np.nan, "raise"])
-def test_folds_beyond_the_limit_touch_no_rating(tmp_path, error_score):
-    ledger = new_ledger(tmp_path, 1.0)
-    watched = Watched(X, tmp_path / "log", ledger)
-    model = make(DPItemMeans, ledger, 0.6)  # two of them make 0.88
-    stop = (
-        pytest.raises(BudgetExceededError)
-        if error_score == "raise"
-        else pytest.warns(FitFailedWarning, match="(?s)2 fits failed.*BudgetExceededError")
-    )
-    with stop:
-        scores = cross_val_score(model, watched, cv=4, error_score=error_score)
-        assert np.isfinite(scores).tolist() == [True, True, False, False]
-    assert ledger.verify() == 2
-    assert [rows for rows, _ in watched.touched] == [30, 10] * 2  # a fit, and its score
-
-
 def pipeline_of(ledger, epsilon):
     """Three steps, two of which share a budget."""
     head, rest = PrivacyBudget(epsilon, 1e-5, ledger=ledger).split([0.1, 0.9])
@@ -386,22 +357,3 @@ def test_every_step_of_a_pipeline_is_charged_and_may_have_the_limit(tmp_path, ru
     assert 0.7 < stated <= 1.0
     if rule == "gaussian":
         assert report.epsilon == pytest.approx(stated, rel=1e-4)
-
-
-def test_a_pipeline_that_runs_out_stops_at_that_step(tmp_path):
-    ledger = new_ledger(tmp_path, 1.0)
-    pipeline_of(ledger, 0.98).fit(X)  # leaves enough for a selection, and not for the rest
-    with pytest.raises(BudgetExceededError):
-        pipeline_of(ledger, 0.3).fit(X)
-    names = [entry["estimator"] for entry in ledger.report().entries]
-    assert names == ["DPItemSelector", "DPItemMeans", "DPItemSelector"]
-
-
-def test_steps_side_by_side_are_charged_and_stated_as_a_list(tmp_path):
-    ledger = new_ledger(tmp_path)
-    union = FeatureUnion([(name, make(DPItemMeans, ledger)) for name in "ab"], n_jobs=2).fit(X)
-    assert ledger.verify() == 2
-    with pytest.raises(PrivacyParameterError, match="pass the list of its fitted parts"):
-        privacy_spent(union)
-    parts = privacy_spent([part for _, part in union.transformer_list])
-    assert ledger.report().epsilon == pytest.approx(parts.epsilon, rel=1e-4)

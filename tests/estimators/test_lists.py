@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -138,17 +137,6 @@ def test_without_factors_lists_are_by_popularity():
     assert [release.shape for release in model.privacy_spent_.releases] == [(30,), (30,)]
 
 
-@pytest.mark.parametrize("budget", [TINY, LARGE, NONPRIVATE], ids=lambda b: f"{b.epsilon:g}")
-def test_clicks_in_any_container_give_the_same(budget):
-    X = choices()
-    one = clicks_model(budget).fit(X)
-    for other in (sparse.csr_array(X), sparse.coo_matrix(X), np.where(X > 0, 7.0, np.nan)):
-        two = clicks_model(budget).fit(other)
-        np.testing.assert_array_equal(two.components_, one.components_)
-        np.testing.assert_array_equal(two._item_model_.encoder, one._item_model_.encoder)
-        np.testing.assert_array_equal(two.decision_function(other), one.decision_function(X))
-
-
 @pytest.mark.parametrize("items", [None, [3, 4, 11, 20]])
 def test_seen_items_do_not_recommend_themselves(items):
     """With seen items among the candidates, each is ranked by the others that the user has."""
@@ -167,17 +155,6 @@ def test_seen_items_do_not_recommend_themselves(items):
     np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :4], rtol=0, atol=1e-12)
     found = np.take_along_axis(expected, got, axis=1)
     np.testing.assert_allclose(found, scores, rtol=0, atol=1e-12)
-
-
-def test_lists_from_clicks_find_more_than_popularity():
-    X = choices(1500)
-    hidden = np.where(np.random.default_rng(2).random(X.shape) < 0.3, X, 0.0)
-    scores = {
-        epsilon: clicks_model(PrivacyBudget(epsilon, 1e-5)).fit(X - hidden).recommend(X - hidden, 5)
-        for epsilon in (0.05, 8.0)
-    }
-    found = {epsilon: recall(hidden, items) for epsilon, (items, _) in scores.items()}
-    assert found[8.0] > found[0.05] + 0.1
 
 
 def recall(hidden, items):
@@ -279,13 +256,6 @@ def test_items_without_lists_are_ranked_by_the_rest(n_listed, candidates):
 def test_a_share_must_be_one(value):
     with pytest.raises(ValueError, match=r"list_share=.*must be 'auto', a number between 0 and 1"):
         rated_model(list_share=value).fit(choices())
-
-
-def test_a_fit_on_clicks_forgets_the_lists_of_ratings(split):
-    model = rated_model().fit(split[0])
-    assert model._ranking_ is not None
-    model.set_params(feedback="implicit").fit(np.nan_to_num(split[0]))
-    assert model._ranking_ is None
 
 
 MODELS = {
@@ -395,12 +365,3 @@ def test_items_to_explain_must_be_items(items, words, explained):
     model, X = explained["ratings"]
     with pytest.raises(ValueError, match=words):
         model.explain(X, items)
-
-
-def test_one_item_for_all_is_an_item_for_each(explained):
-    model, X = explained["ratings"]
-    each = model.explain(X, np.full(80, 4))
-    for one in (4, [4], np.int64(4)):
-        np.testing.assert_array_equal(model.explain(X, one).toarray(), each.toarray())
-    mixed = model.explain(X, np.arange(80) % 12).toarray()
-    np.testing.assert_array_equal(mixed[4::12], each.toarray()[4::12])

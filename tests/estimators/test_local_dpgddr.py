@@ -243,13 +243,6 @@ def test_a_delta_is_for_a_note_on_shuffling_only(method, small):
     assert nothing.fit(small).privacy_spent_.notes == ()
 
 
-def test_single_ratings_have_no_note_on_shuffling():
-    """A row unlike all others is known by its other bits, wherever its report is."""
-    X = np.full((2000, N_ITEMS), np.nan)
-    X[0] = 3.0
-    assert made("single ratings", 5.0, 1e-6).fit(X).privacy_spent_.notes == ()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -358,7 +351,7 @@ def test_gradients_without_privacy_are_the_twins(method, center, small):
 
 def test_what_is_noise_alone_is_left_out():
     """Empty rows: item means differ in 2.3 to 5% of all seeds; 4 standard errors above."""
-    X, alarms, n_seeds = sparse.csr_array((60, N_ITEMS)), 0, 100
+    X, alarms, n_seeds = sparse.csr_array((60, N_ITEMS)), 0, 40
     for seed in range(n_seeds):
         model = made(epsilon=1.0, random_state=seed).fit(X)
         alarms += np.ptp(model.item_means_) > 0.0
@@ -368,7 +361,7 @@ def test_what_is_noise_alone_is_left_out():
 
 @pytest.fixture(scope="module")
 def data():
-    X = make_ratings(1500, 40, density=0.4, noise_std=0.6, random_state=0)
+    X = make_ratings(1000, 20, density=0.5, noise_std=0.6, random_state=0)
     return split_ratings(X, test_size=0.15, random_state=1)
 
 
@@ -385,20 +378,13 @@ def errors_beside_own_means(data, epsilon, seeds, **params):
     return -np.array(scores) - base
 
 
-def test_small_budgets_cost_no_accuracy(data):
-    """Where nothing is told apart, own means predict: no worse, in any of 8 seeds."""
-    assert np.all(errors_beside_own_means(data, 0.1, range(8)) < 0.002)
-    assert np.all(errors_beside_own_means(data, 0.1, range(3), randomizer="coordinate") < 0.002)
-
-
 def test_noise_falls_with_epsilon(data):
-    """Means of 4 seeds; their spread is 0.015 at epsilon 1, less elsewhere."""
-    found = [errors_beside_own_means(data, e, range(4)).mean() for e in (0.1, 1.0, 4.0, 8.0)]
-    exact = errors_beside_own_means(data, math.inf, [0])[0]
-    assert found[1] < found[0] + 0.01
-    assert found[2] < found[0] - 0.07
-    assert found[3] < found[2]
-    assert exact < found[3] + 0.005
+    """Means of 3 seeds. Where nothing is told apart, own means predict, in each of them."""
+    none, some, much = (errors_beside_own_means(data, e, range(3)) for e in (0.1, 4.0, 8.0))
+    assert np.all(none < 0.002)
+    assert some.mean() < none.mean() - 0.07
+    assert much.mean() < some.mean()
+    assert errors_beside_own_means(data, math.inf, [0])[0] < much.mean() + 0.005
 
 
 @EVERY_METHOD

@@ -70,19 +70,6 @@ def test_scores_are_the_twins(n_neighbors, head):
     np.testing.assert_allclose(found, slow_scores(items, neighbors, A, W, X), rtol=0, atol=1e-11)
 
 
-def test_no_covariance_leaves_means_and_offsets():
-    items, neighbors, *_ = model_of()
-    none = neighbors._replace(
-        covariance=np.empty(0), weights=np.empty(0), head=np.empty(0, np.int64)
-    )
-    _, R = rows_of()
-    offset = recommend.fold_in(items, R)[:, :1]
-    np.testing.assert_allclose(dense_scores(items, none, R), items.offsets + offset, rtol=1e-13)
-    best, scores = neighbor_top_items(items, none, R, 2)
-    assert best[1].tolist() == [-1, -1]
-    assert np.isneginf(scores[1]).all()
-
-
 @hypothesis_settings(max_examples=30)
 @given(seed=st.integers(0, 2**16), share=st.floats(0, 1), n_rows=st.integers(1, 9))
 def test_any_pattern_reads_the_full_scores(seed, share, n_rows):
@@ -144,15 +131,3 @@ def test_a_rating_does_not_predict_itself():
     inner = A[np.ix_(near, near)] + neighbors.ridge * np.eye(2)
     expected = items.offsets[head[a]] + offset + A[a, near] @ np.linalg.solve(inner, residual)
     assert dense_scores(items, neighbors, R)[i, head[a]] == pytest.approx(expected, rel=1e-12)
-
-
-def test_more_ridge_means_less_interpolation():
-    items, neighbors, *_ = model_of(5)
-    _, R = rows_of(5)
-    offset = recommend.fold_in(items, R)[:, :1]
-    sizes = []
-    for ridge in (0.1, 1.0, 10.0, 1e9):
-        scores = dense_scores(items, neighbors._replace(ridge=ridge), R)
-        sizes.append(np.sqrt(np.mean((scores - items.offsets - offset) ** 2)))
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] < 1e-7

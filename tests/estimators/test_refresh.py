@@ -25,7 +25,7 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.estimators.contract import private as fitting
 from skdpmf.evaluation import split_ratings
-from skdpmf.exceptions import BudgetExceededError, ModelFileError
+from skdpmf.exceptions import ModelFileError
 from skdpmf.mechanisms.als import pooled_clicks
 from skdpmf.mechanisms.item_means import residual_rounds
 from skdpmf.mechanisms.knowledge import digest_of
@@ -170,20 +170,6 @@ def test_a_person_moves_one_month_alone_and_by_its_sensitivity(name):
     audit_year(MODELS[name])
 
 
-def test_years_of_clicks_have_no_factors_the_known_ones_or_more():
-    """What `audit_year` goes through."""
-    ranks = {
-        name: [model.n_components_ for model in year(MODELS[name], months())[0]]
-        for name in MODELS
-        if name.startswith("als, clicks")
-    }
-    assert ranks == {
-        "als, clicks": [3, 3, 3],
-        "als, clicks, features": [7, 7, 8],
-        "als, clicks, none": [0, 0, 0],
-    }
-
-
 def test_exact_clicks_in_knowledge_are_seen(monkeypatch):
     real, count = pooled_clicks._Fit.knowledge, pooled_clicks._Fit.count
 
@@ -290,18 +276,6 @@ def test_whoever_is_spent_is_not_in_a_refresh(tmp_path, monkeypatch):
     assert spent_twice(ledger("other")) > 0.05
 
 
-def test_disjoint_cohorts_have_the_whole_budget_each(tmp_path):
-    ledger = PrivacyLedger(tmp_path / "year", limit=BUDGET, at_most=1)
-    X, budget = ratings(900, 20), clone(BUDGET).set_params(ledger=ledger)
-    model = DPItemMeans(budget).fit(matrix(X[:300]))
-    for first in (300, 600):
-        model = model.refresh(matrix(X[first : first + 300], first))
-        assert model.privacy_spent_.epsilon == pytest.approx(4.0, rel=1e-3)
-        assert any("the ledger of this fit" in text for text in model.privacy_spent_.assumptions)
-    with pytest.raises(BudgetExceededError):
-        model.refresh(matrix(X[:300]))
-
-
 # -- what is known ---------------------------------------------------------------------------------
 
 
@@ -400,23 +374,6 @@ def test_blocks_of_users_refresh_alike(n_blocks, monkeypatch):
 # -- columns ---------------------------------------------------------------------------------------
 
 
-def test_new_items_are_recommended_in_their_month():
-    X = ratings(3000, 40)
-    best = int(np.argmax(DPItemMeans(PrivacyBudget.nonprivate()).fit(X).item_means_))
-    names = np.array([f"m{j}" for j in range(40)])
-    old = np.flatnonzero(np.arange(40) != best)
-    model = DPItemMeans(LARGE, **SEED).fit(matrix(X[:1500][:, old], 0, names[old]))
-    order = np.random.default_rng(0).permutation(40)
-    new = model.refresh(matrix(X[1500:][:, order], 1500, names[order]))
-    assert new.catalogue_["item"].tolist() == [*names[old], names[best]]
-    assert new.n_features_in_ == 40
-    lists = new.recommend(X[:50][:, [*old, best]], 3)[0]
-    unseen = X[:50][:, [best]].toarray().ravel() == 0
-    assert np.mean((lists[unseen] == 39).any(axis=1)) > 0.9
-    assert new._knowledge_.exposure[-1] == pytest.approx(1500, rel=0.05)
-    assert new._knowledge_.exposure[0] == pytest.approx(3000, rel=0.05)
-
-
 NEWCOMERS = {
     "als": AdaptiveWeightALS(LARGE, **SEED, max_iter=3),
     "als, clicks": AdaptiveWeightALS(LARGE, feedback="implicit", **SEED, max_iter=3),
@@ -448,14 +405,6 @@ def test_popular_new_items_enter_lists_in_their_month(name, has_features):
     assert known.exposure[0] > 1.8 * known.exposure[-1] > 2000.0
 
 
-def test_items_without_lists_are_extended():
-    """A budget so small that there is no head, and so no column to be extended."""
-    X, D = ratings(300, 20), np.random.default_rng(0).normal(size=(20, 2))
-    budget, terms = PrivacyBudget(0.1, 1e-5), {"feedback": "implicit", "item_features": D}
-    model = DPCovarianceRecommender(budget, **terms, **SEED).fit(X)
-    assert model.with_items(D[:2]).n_features_in_ == 22
-
-
 def test_cohorts_of_clicks_add_up():
     """Lists of four cohorts beat those of the first alone; counts are those of everybody.
 
@@ -476,14 +425,6 @@ def test_cohorts_of_clicks_add_up():
     assert model.score(known, hidden) > first.score(known, hidden)
 
 
-def test_items_that_are_gone_are_kept():
-    X, names = ratings(2000, 30), np.array([f"m{j}" for j in range(30)])
-    model = DPItemMeans(LARGE, **SEED).fit(matrix(X[:1000], 0, names))
-    new = model.refresh(matrix(X[1000:][:, 5:], 1000, names[5:]))
-    assert new.catalogue_["item"].tolist() == names.tolist()
-    assert np.max(abs(new.item_means_[:5] - model.item_means_[:5])) < 0.2
-
-
 def test_columns_have_any_order_and_container():
     X, names = ratings(600, 20), [f"m{j}" for j in range(20)]
     frame = pd.DataFrame(np.where(X.toarray() > 0, X.toarray(), np.nan), columns=names)
@@ -499,14 +440,6 @@ def test_columns_have_any_order_and_container():
     assert model.refresh(wider[300:]).feature_names_in_[-1] == "new"
 
 
-def test_new_items_without_names_are_numbers():
-    X = ratings(600, 20)
-    model = DPItemMeans(BUDGET, **SEED).fit(X[:300][:, :18])
-    new = model.refresh(RatingMatrix(X[300:]))
-    assert new.n_features_in_ == 20
-    assert new._knowledge_.counts.shape == (20,)
-
-
 def test_titles_and_undeclared_ids_come_along():
     X = ratings(600, 20)
     terms = [f"m{j}" for j in range(20)], [f"Film {j}" for j in range(20)]
@@ -515,18 +448,6 @@ def test_titles_and_undeclared_ids_come_along():
     new = model.refresh(rows[300:, ::-1])
     assert new.catalogue_["title"].tolist() == [*terms[1][:18], "Film 19", "Film 18"]
     assert len(new.privacy_spent_.unmet) == 1
-
-
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_sums_of_single_ratings_add_up(delta):
-    """Noise is next to nothing, so that two cohorts know what one fit on both knows."""
-    X = ratings(2000, 30)
-    model = DPItemMeans(PrivacyBudget(50.0, delta, unit="rating"), **SEED, rating_range=(1, 5))
-    two, whole = clone(model).fit(X[:800]).refresh(X[800:]), clone(model).fit(X)
-    assert np.max(abs(two.item_means_ - whole.item_means_)) < 0.05
-    assert two._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.03, abs=2)
-    assert two._knowledge_.exposure.tolist() == [2000.0] * 30
-    assert "each rating is protected" in two.privacy_spent_.assumptions[-1]
 
 
 def test_new_items_with_features_come_by_with_items():

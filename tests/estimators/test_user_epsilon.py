@@ -82,15 +82,6 @@ def test_a_user_of_level_0_changes_no_bit(mode, neighbors, monkeypatch):
 
 
 @every_mode
-def test_nobody_of_any_level_is_nobody(mode):
-    """All of level 0: the model is that of no data."""
-    zero = np.zeros(N_USERS)
-    one = fitted(dense(), zero, **mode)
-    two = fitted(np.full((N_USERS, N_ITEMS), np.nan), zero, **mode)
-    assert fitted_state(one) == fitted_state(two)
-
-
-@every_mode
 def test_levels_leave_the_plan_and_the_statement_says_so(mode):
     X = dense()
     plain, personal = fitted(X, **mode), fitted(X, some_levels(), **mode)
@@ -170,17 +161,6 @@ def test_levels_without_privacy_are_refused(mode):
     with pytest.raises(ValueError, match=r"user_epsilon was given with budget=.*leave") as error:
         fitted(dense(), some_levels(), PrivacyBudget.nonprivate(), **mode)
     assert "pass a budget of finite epsilon" in str(error.value)
-
-
-def test_the_first_bad_level_is_named_whatever_the_ratings_are():
-    levels = levels_with(-1.0, 3)
-    levels[9] = 99.0
-    said = []
-    for X in (dense(), np.full((N_USERS, N_ITEMS), np.nan)):
-        with pytest.raises(ValueError, match=r"user_epsilon\[3\]") as error:
-            fitted(X, levels)
-        said.append(str(error.value))
-    assert said[0] == said[1]
 
 
 class Witness(DPMFSampler):
