@@ -190,8 +190,8 @@ def check_kills(ledger, n_kills, seed):
     ("n", "synchronous", "least"),
     [
         (20, "FULL", 0),
-        pytest.param(200, "FULL", 20, marks=pytest.mark.slow),
-        pytest.param(200, "OFF", 1, marks=pytest.mark.slow),
+        pytest.param(60, "FULL", 5, marks=pytest.mark.slow),
+        pytest.param(60, "OFF", 0, marks=pytest.mark.slow),
     ],
 )
 def test_kills(tmp_path, monkeypatch, n, synchronous, least):

@@ -37,11 +37,10 @@ def saved(models, folder, names=SHOWN):
     return paths
 
 
-def distance(said, model, rows):
+def distance(said, items, scores):
     """The largest difference between the scores; infinite where other items are recommended."""
     if "error" in said:
         return np.inf
-    items, scores = model.recommend(rows, 5)
     largest = 0.0
     for pairs, row_items, row_scores in zip(said["lists"], items, scores, strict=True):
         left = row_items >= 0
@@ -52,18 +51,23 @@ def distance(said, model, rows):
     return largest
 
 
-def distances(models, folder, **script):
-    paths = saved(models, folder)
+@pytest.fixture(scope="module")
+def distances(fitted, tmp_path_factory):
+    """A function that compares what a script says of all models with what Python says."""
+    paths = saved(fitted, tmp_path_factory.mktemp("models"))
     files = [(path, as_lists(rows_of(name))) for name, path in zip(SHOWN, paths, strict=True)]
-    return {
-        name: distance(said, models[name], rows_of(name))
-        for name, said in zip(SHOWN, in_node(files, **script), strict=True)
-    }
+    lists = [fitted[name].recommend(rows_of(name), 5) for name in SHOWN]
+
+    def compared(**script):
+        said = zip(SHOWN, in_node(files, **script), lists, strict=True)
+        return {name: distance(one, *expected) for name, one, expected in said}
+
+    return compared
 
 
-def test_recommendations_are_those_of_python(fitted, tmp_path):
+def test_recommendations_are_those_of_python(distances):
     """They agree to rounding, every kind of model but those of neighbours."""
-    assert {name: gap for name, gap in distances(fitted, tmp_path).items() if not gap < 1e-11} == {}
+    assert {name: gap for name, gap in distances().items() if not gap < 1e-11} == {}
 
 
 @pytest.mark.parametrize(
@@ -95,12 +99,12 @@ def test_recommendations_are_those_of_python(fitted, tmp_path):
         ("SURE + n / 2", "n / 2"),
     ],
 )  # fmt: skip
-def test_planted_bug_is_noticed(fitted, tmp_path, right, wrong):
+def test_planted_bug_is_noticed(distances, tmp_path, right, wrong):
     source = (FOLDER / "model.js").read_text(encoding="utf-8")
     assert source.count(right) == 1
     script = tmp_path / "model.js"
     script.write_text(source.replace(right, wrong), encoding="utf-8")
-    assert max(distances(fitted, tmp_path, script=script).values()) > 1e-5
+    assert max(distances(script=script).values()) > 1e-5
 
 
 def test_similar_items_are_those_of_python(fitted, tmp_path):
@@ -149,7 +153,7 @@ def test_singular_fold_in_is_that_of_python(tmp_path):
     model.components_ = np.ones((1, 12))
     model.save(path)
     said = in_node([(path, as_lists(NEW))])[0]
-    assert distance(said, model, NEW) < 1e-6
+    assert distance(said, *model.recommend(NEW, 5)) < 1e-6
 
 
 def test_a_long_encoder_is_no_burden(fitted, tmp_path):
@@ -159,8 +163,9 @@ def test_a_long_encoder_is_no_burden(fitted, tmp_path):
     model._item_model_ = model._item_model_._replace(encoder=wide[0], factors=wide[1])
     model.components_ = wide[1].T.copy()
     model.save(tmp_path / "model")
-    said = in_node([(tmp_path / "model", as_lists(rows_of("item-item, no privacy")))])[0]
-    assert distance(said, model, rows_of("item-item, no privacy")) < 1e-11
+    rows = rows_of("item-item, no privacy")
+    said = in_node([(tmp_path / "model", as_lists(rows))])[0]
+    assert distance(said, *model.recommend(rows, 5)) < 1e-11
 
 
 def test_catalogue_is_shown(tmp_path):

@@ -12,7 +12,7 @@ from tests.core.cases import CASES
 from tests.core.test_replay import share_of, size_of
 
 MIDDLE = (LOW + HIGH) / 2
-N_RANDOM, N_STEPS = 15, 30
+N_RANDOM, N_STEPS = 10, 15
 
 
 def worst(case, *, pairs=False, seed=0):
@@ -77,29 +77,16 @@ def changed(row, rng):
 # and hardly the longest factors. Weights of the samples give their all to users with many ratings.
 REACHED = {
     "als pooled": 0.85,
-    "als pooled, rank 0": 0.6,
     "als dpals": 0.9,
-    "als dpals, rank 0": 0.9,
-    "als dpals, without item means": 0.9,
     "als dpsgd": 0.9,
-    "clicks pooled": 0.85,
     "clicks dpals": 0.85,
-    "means of users": 0.9,
     "means of users, Laplace": 0.9,
     "covariance of users": 0.9,
     "lists of clicks": 0.95,
-    "sampler": 0.3,
     "sampler, levels": 0.1,
     "tasks": 0.9,
 }
-PAIRS = {
-    "als pooled": 0.7,
-    "als dpals": 0.85,
-    "als dpsgd": 0.85,
-    "lists of clicks": 0.9,
-    "sampler": 0.25,
-    "tasks": 0.85,
-}
+PAIRS = {"als dpals": 0.85, "lists of clicks": 0.9, "sampler": 0.25}
 
 
 @pytest.mark.parametrize("name", REACHED)
@@ -110,15 +97,11 @@ def test_search_reaches_the_sensitivities_and_not_more(name):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_search_over_pairs_of_users(name):
-    found = worst(CASES[name]._replace(neighbors="replace"), pairs=True)
+    case = CASES[name]._replace(neighbors="replace")
+    found = worst(case, pairs=True)
     assert min(found.values()) >= PAIRS[name], found
-
-
-def test_replacing_a_user_is_farther_than_removing_one():
-    """The larger sensitivities of the replace relation are needed."""
-    case = CASES["als dpals"]
-    removed = {record.name: record.sensitivity for record in case.fit()[1]}
-    replaced = {r.name: r.sensitivity for r in case._replace(neighbors="replace").fit()[1]}
-    found = worst(case._replace(neighbors="replace"), pairs=True)
-    for name, ratio in found.items():
-        assert ratio * replaced[name] > 1.05 * removed[name], name
+    if name == "als dpals":  # the larger sensitivities of the relation are needed
+        removed = {record.name: record.sensitivity for record in CASES[name].fit()[1]}
+        replaced = {record.name: record.sensitivity for record in case.fit()[1]}
+        for slot, ratio in found.items():
+            assert ratio * replaced[slot] > 1.05 * removed[slot], slot

@@ -1,8 +1,5 @@
 """The contract, on the stand-in and on every public estimator."""
 
-import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -238,12 +235,11 @@ def test_grid_search_on_users(estimator):
     # A scorer for each kind of y; all must be finite numbers in their range.
     for target, scoring, low, high in (
         (None, None, -4.0, 0.0),
-        (sparse.csr_array(np.nan_to_num(held_out)), None, -4.0, 0.0),
         (held_out, None, -4.0, 0.0),
         (last, "accuracy", 0.0, 1.0),
     ):
         search = GridSearchCV(
-            seeded(estimator), grid, cv=3, n_jobs=2, scoring=scoring, error_score="raise"
+            seeded(estimator), grid, cv=2, n_jobs=2, scoring=scoring, error_score="raise"
         )
         search.fit(X if target is None else known, target)
         scores = search.cv_results_["mean_test_score"]
@@ -251,29 +247,6 @@ def test_grid_search_on_users(estimator):
         assert len(scores) == 2 ** len(grid)
         best = search.best_estimator_.predict(known)
         assert best.shape == ((len(X),) if scoring else X.shape)
-
-
-@every_estimator
-def test_another_process_predicts_the_same(estimator, tmp_path):
-    X = ratings()
-    fitted = seeded(estimator).fit(X)
-    (tmp_path / "fitted.pkl").write_bytes(pickle.dumps(fitted))
-    np.save(tmp_path / "X.npy", X)
-    program = (
-        "import pickle, numpy as np\n"
-        "fitted = pickle.load(open('fitted.pkl', 'rb'))\n"
-        "np.save('scores.npy', fitted.decision_function(np.load('X.npy')))\n"
-        "np.save('items.npy', fitted.recommend(np.load('X.npy'), 4)[0])\n"
-    )
-    root = Path(skdpmf.__file__).parents[1]
-    subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n" + program],
-        cwd=tmp_path,
-        check=True,
-        timeout=300,
-    )
-    np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), fitted.decision_function(X))
-    np.testing.assert_array_equal(np.load(tmp_path / "items.npy"), fitted.recommend(X, 4)[0])
 
 
 @every_estimator

@@ -34,7 +34,7 @@ from tests.estimators.common import public_estimators
 N_USERS, N_ITEMS = 5, 4
 LOW, HIGH = -2.0, 2.0  # of both signs, so that clipped gradients are
 ROUNDING = 1.0 + 1e-9
-N_BEST, N_RANDOM = 6, 12  # halves of exchanges, and exchanges
+N_BEST, N_RANDOM = 4, 6  # halves of exchanges, and exchanges
 RELATIONS = ("add-remove", "replace")
 RANGE = {"rating_range": (LOW, HIGH)}
 GAUSSIAN, PURE, LOCAL = (1e3, 1e-5), (1e3, 0.0), (16.0, 0.0)  # epsilon and delta

@@ -14,7 +14,7 @@ from skdpmf.mechanisms.device_reports.privunit import privunit_parameters
 
 from .common import RANGE, make_device
 
-N_DEVICES = 2500
+N_DEVICES = 800
 FALSE_ALARM = 1e-6  # of each of the tests below, all pairs and events together
 HISTORIES = {
     1: [([], []), ([0], [5.0]), ([0], [1.0])],
@@ -84,9 +84,9 @@ def events(rounds, reports, histories, n_items, epsilon, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
 @pytest.mark.parametrize(
-    ("n_items", "kind"), [(1, "residuals"), (2, "residuals"), (2, "covariance")]
+    ("n_items", "kind", "epsilon"),
+    [(1, "residuals", 2.0), (2, "residuals", 0.5), (2, "covariance", 2.0)],
 )
 def test_no_event_tells_more_than_epsilon(n_items, kind, epsilon):
     histories = HISTORIES[n_items]
@@ -107,7 +107,7 @@ def test_no_event_tells_more_than_epsilon(n_items, kind, epsilon):
                 # given their sum, n_own is binomial with at most odds / (1 + odds), nearly
                 chance = stats.binom.sf(n_own - 1, n_own + n_other, odds / (1.0 + odds))
                 assert chance > FALSE_ALARM / n_tests
-                if min(n_own, n_other) > 50:
+                if min(n_own, n_other) > 30:
                     closest = max(closest, np.log(n_own / n_other))
     # nor is budget wasted: histories far apart come near the bound
     assert closest > 0.8 * epsilon

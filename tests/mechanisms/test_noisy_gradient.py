@@ -281,11 +281,12 @@ def test_the_range_is_a_unit(budget, cap, one_key):
 
 @pytest.mark.slow
 def test_a_trimmed_fit_is_that_of_the_subset():
-    X, cap = base_ratings(), 4
+    X, cap, n_users = base_ratings(), 4, 24
+    X[n_users:] = np.nan
     model, records = recorded_fit(X, max_ratings_per_user=cap)
     # which ratings enter: those with which a user's gradient is not zero
     kept = np.full(X.shape, np.nan)
-    for i in range(N_USERS):
+    for i in range(n_users):
         row = np.full(X.shape, np.nan)
         row[i] = X[i]
         _, own = recorded_fit(row, records, max_ratings_per_user=cap)

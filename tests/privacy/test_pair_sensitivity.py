@@ -75,8 +75,8 @@ def test_no_user_exceeds_the_profile(norm, entries, setting):
 )
 @pytest.mark.parametrize(("norm", "entries"), KINDS, ids=KINDS_IDS)
 def test_no_user_exceeds_the_profile_at_length(norm, entries, setting):
-    counts = [*range(1, 50, 3), 100, 400]
-    check_profile(norm, entries, setting, counts, rounds=300, restarts=4)
+    counts = [*range(1, 50, 7), 100, 400]
+    check_profile(norm, entries, setting, counts, rounds=300, restarts=2)
 
 
 @pytest.mark.parametrize(("norm", "entries"), KINDS, ids=KINDS_IDS)
