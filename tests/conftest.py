@@ -63,18 +63,11 @@ CHANCE = pytest.StashKey[Chance]()
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--cases",
-        type=int,
-        default=None,
-        help="run at most so many cases of each parametrised test, evenly spaced; all where it is "
-        "marked every_case",
-    )
-    parser.addoption(
         "--tier",
         choices=("first", "rest"),
         default=None,
         help="first: what `make test` runs, without tests marked slow, and one case of each "
-        "parametrised test; rest: all others",
+        "parametrised test, all where it is marked every_case; rest: all others",
     )
     parser.addoption(
         "--draw",
@@ -108,28 +101,19 @@ def pytest_fixture_setup(fixturedef, request):
 
 
 def pytest_collection_modifyitems(config, items):
-    tier, most = config.getoption("--tier"), config.getoption("--cases")
-    kept = set(items) if most is None else evenly_spaced(items, most)
-    if tier is not None:
-        first = {item for item in evenly_spaced(items, 1) if not item.get_closest_marker("slow")}
-        kept &= first if tier == "first" else set(items) - first
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
-
-
-def evenly_spaced(items, most):
-    """At most so many cases of each parametrised test; all where it is marked every_case."""
-    cases = {}
+    tier, cases = config.getoption("--tier"), {}
+    if tier is None:
+        return
     for item in items:
-        name = item.nodeid.partition("[")[0]
-        cases.setdefault(name, []).append(item)
-    kept = set()
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    first = set()
     for own in cases.values():
-        n = len(own)
-        if n > most and own[0].get_closest_marker("every_case") is None:
-            own = [own[(2 * k + 1) * n // (2 * most)] for k in range(most)]
-        kept.update(own)
-    return kept
+        if own[0].get_closest_marker("every_case") is None:
+            own = [own[len(own) // 2]]
+        first |= {item for item in own if item.get_closest_marker("slow") is None}
+    chosen = first if tier == "first" else set(items) - first
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 @pytest.fixture(scope="session", autouse=True)

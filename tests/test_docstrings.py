@@ -201,47 +201,8 @@ def test_arrays_have_shapes():
     )
 
 
-def without_shapes(a, b, c):
-    """Return the first.
-
-    Parameters
-    ----------
-    a : array-like
-        The first.
-    b : ndarray of shape (n,)
-        The second.
-    c : ndarray
-        As b in shape.
-
-    Returns
-    -------
-    csr_array
-        The first.
-    """
-
-
-def test_planted_array_without_shape_is_noticed():
-    found = arrays_without_shape(without_shapes)
-    assert found == ["Parameters: a", "Returns: csr_array"]
-
-
 DOCUMENTED = '''
-def shown(x):
-    """Do.
-
-    Raises
-    ------
-    ValueError
-        If x is wrong.
-
-    Examples
-    --------
-    >>> shown(1)
-    """
-    check_this(x)
-
-
-class Thing(Base):
+class Thing:
     """Be.
 
     Raises
@@ -261,58 +222,28 @@ class Thing(Base):
         """Do."""
         self._check()
 
-    @property
-    def size(self):
-        """Be."""
-
-    def _check(self):
-        raise RuntimeError("fork")
-
-
-class Base:
-    """Be."""
-
-    def inherited(self):
-        """Do.
-
-        Examples
-        --------
-        >>> Thing().inherited()
-        """
-
     @abstractmethod
     def todo(self):
         """Do."""
 
-
-def private(x):
-    raise ValueError(x)
+    def _check(self):
+        raise RuntimeError("fork")
 '''
 
 
 def test_planted_undocumented_example_or_error_is_noticed():
-    names, bases = {"shown", "Thing"}, {"Base"}
-
     def found(old="", new=""):
         assert old in DOCUMENTED
         source = DOCUMENTED.replace(old, new)
-        examples = house.example_violations(source, names, bases)
-        return len(examples), len(house.raises_violations(source, names | bases))
+        examples = house.example_violations(source, {"Thing"}, set())
+        return len(examples), len(house.raises_violations(source, {"Thing"}))
 
     assert found() == (0, 0)
-    # examples
-    assert found(">>> shown(1)", "shown(1)") == (1, 0)
     assert found(".method(1)", "") == (1, 0)
     assert found(">>> Thing().method(1)", "") == (2, 0)
-    assert found(">>> Thing().inherited()", "") == (1, 0)
     assert found("    @abstractmethod\n", "") == (1, 0)
-    # errors
-    assert found("Raises\n    ------\n    ValueError", "ValueError") == (0, 1)
     assert found("Raises\n    ------\n    RuntimeError", "RuntimeError") == (0, 2)
     assert found("By any method, in", "In") == (0, 1)
-    assert found("        self._check()", "        private(x)") == (0, 1)
-    assert found("        self._check()", "        raise") == (0, 0)
-    assert found("        self._check()", "        raise ValueError(x)") == (0, 1)
 
 
 def badly_documented(a, b):
@@ -320,9 +251,9 @@ def badly_documented(a, b):
 
     Parameters
     ----------
-    b : int
+    b : ndarray
         The second.
-    c : int
+    c : ndarray of shape (n,)
         Nothing.
     """
     return a
@@ -331,6 +262,7 @@ def badly_documented(a, b):
 def test_planted_docstring_is_noticed():
     errors = docstring_errors(f"{__name__}.badly_documented", badly_documented)
     assert {error.split()[1] for error in errors} == {"PR01", "PR02", "RT01"}
+    assert arrays_without_shape(badly_documented) == ["Parameters: b"]
 
 
 def test_public_names_exist():

@@ -104,15 +104,6 @@ def test_first_hour_needs_thirty_lines_and_no_index():
     assert not any(type(getattr(index, "value", None)) is int for index in indices)
 
 
-def test_serve_model(ran):
-    found, _ = ran("serve_model")
-    assert len(found.answer["items"]) == 3
-    assert found.answer["unknown"] == 1
-    titles = found.films.catalogue.set_index("item")["title"]
-    assert all(entry["title"] == titles[entry["item"]] for entry in found.answer["items"])
-    assert len(found.near) == 5
-
-
 def test_local_devices(ran):
     found, printed = ran("local_devices")
     assert sum(found.aggregator.n_reports) == found.n_reports == 400

@@ -1,6 +1,5 @@
 """The logic of the page is that of `recommend`, and refuses what is no model file."""
 
-import copy
 import json
 
 import numpy as np
@@ -154,18 +153,6 @@ def test_singular_fold_in_is_that_of_python(tmp_path):
     model.save(path)
     said = in_node([(path, as_lists(NEW))])[0]
     assert distance(said, *model.recommend(NEW, 5)) < 1e-6
-
-
-def test_a_long_encoder_is_no_burden(fitted, tmp_path):
-    """The width of a fold-in that solves nothing is not limited."""
-    model = copy.deepcopy(fitted["item-item, no privacy"])
-    wide = np.random.default_rng(0).normal(size=(2, 12, 1024)) / 32
-    model._item_model_ = model._item_model_._replace(encoder=wide[0], factors=wide[1])
-    model.components_ = wide[1].T.copy()
-    model.save(tmp_path / "model")
-    rows = rows_of("item-item, no privacy")
-    said = in_node([(tmp_path / "model", as_lists(rows))])[0]
-    assert distance(said, *model.recommend(rows, 5)) < 1e-11
 
 
 def test_catalogue_is_shown(tmp_path):

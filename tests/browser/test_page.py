@@ -1,7 +1,6 @@
 """The whole page in headless Chromium: it loads, rates, recommends, and asks nobody."""
 
 import contextlib
-import re
 import shutil
 
 import numpy as np
@@ -423,30 +422,3 @@ def test_page_without_a_model_is_sound(visit, site):
     opened.click("#close")
     opened.said.clear()  # that there is no file model.skdpmf
     assert_sound(opened, site.url)
-
-
-def luminance(colour):
-    """Relative luminance of sRGB (WCAG 2.2)."""
-    parts = [part / 255 for part in colour]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(front, back):
-    dark, light = sorted((luminance(front), luminance(back)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_contrast():
-    """Text 4.5, borders of controls and stars 3, light and dark (WCAG 2.2 AA)."""
-    css = (FOLDER / "style.css").read_text(encoding="utf-8")
-    themes = [dict(re.findall(r"--(\w+): #(\w{6});", line)) for line in css.splitlines()]
-    themes = [theme for theme in themes if len(theme) > 5]
-    assert len(themes) == 2
-    least = {"text": 4.5, "hint": 4.5, "alarm": 4.5, "line": 3.0, "star": 3.0, "ring": 3.0}
-    for theme in themes:
-        theme = {name: bytes.fromhex(digits) for name, digits in theme.items()}
-        for front, ratio in least.items():
-            for back in ("back", "soft"):
-                assert contrast(theme[front], theme[back]) >= ratio, (front, back)
-        assert contrast(theme["on"], theme["solid"]) >= 4.5

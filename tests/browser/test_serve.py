@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.request import urlopen
@@ -151,11 +150,3 @@ def test_mistakes_are_explained(model, port, tmp_path, capsys):
     for wrong in ("65536", "-1", "http"):
         with pytest.raises(SystemExit):
             main(["serve", str(model), f"--port={wrong}"])
-
-
-def test_the_page_is_in_the_package():
-    text = (CHECKOUT / "pyproject.toml").read_text(encoding="utf-8")
-    patterns = tomllib.loads(text)["tool"]["setuptools"]["package-data"]["skdpmf"]
-    declared = {path for pattern in patterns for path in (CHECKOUT / "skdpmf").glob(pattern)}
-    assert len(page_files(b"")) == 6
-    assert {path for path in FOLDER.rglob("*") if path.is_file()} <= declared

@@ -16,7 +16,7 @@ from skdpmf.privacy.pair_sensitivity import PairSums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, exact_grid
 from skdpmf.privacy.statement import as_made
-from skdpmf.privacy.users import PerUser, Rows, reveal
+from skdpmf.privacy.users import Rows, reveal
 from tests.core.audit import cost_of, recorded_curator, users_of
 
 pytestmark = pytest.mark.every_case
@@ -99,13 +99,6 @@ def test_alternatives_keep_the_slots_multiplier_and_have_their_own_sensitivity()
     assert curator.deviation("products", "sums") == slot.noise_multiplier * 2.0
 
 
-def test_noise_is_planned_for_whatever_a_sum_needs():
-    """A smaller bound gets the planned noise all the same."""
-    curator, records = recorded_curator(some_ratings(), some_plan())
-    curator.release("sums", total(curator, scale=0.01))
-    assert records[0].sensitivity == 2.0
-
-
 def test_sums_of_fits_without_privacy_are_refused(curator):
     free = Curator(some_ratings(), some_plan(PrivacyBudget.nonprivate()), NoiseSource(), None)
     assert not free.private
@@ -136,24 +129,6 @@ def test_nothing_shows_a_rating(curator):
         for take in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError):
                 take(one)
-
-
-def test_a_curator_takes_no_part_of_its_ratings_along(curator):
-    public = {name: value for name, value in vars(curator).items() if not name.startswith("_")}
-    assert not any(sparse.issparse(value) or isinstance(value, Rows) for value in public.values())
-    users = {name for name in vars(curator.users) if not name.startswith("_")}
-    assert users == {"n_slots", "n_items", "unit", "neighbors", "private", "n_jobs"}
-
-
-def test_maps_get_rows_and_arrays_and_return_values(curator):
-    users = curator.users
-    values = users.map(data_of)
-    doubled, ones = users.map(both, values, factor=2.0)
-    assert isinstance(doubled, PerUser)
-    twice = sums.item_scalars(users, doubled, clip=2.0, grid=GRID)
-    once = sums.item_scalars(users, values, clip=1.0, grid=GRID)
-    np.testing.assert_array_equal(twice.private_values, once.private_values)
-    assert isinstance(ones, PerUser)
 
 
 def without_small_ones(rows):

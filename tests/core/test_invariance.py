@@ -171,12 +171,6 @@ def test_seeded_fits_of_other_plans_share_no_noise(name):
             assert_no_shared_noise(records, case.fit(**params)[1])
 
 
-def test_solvers_share_no_noise():
-    _, one = CASES["als dpals"].fit()
-    _, other = CASES["als dpsgd"].fit()
-    assert_no_shared_noise(one, other)
-
-
 @pytest.mark.parametrize("n_parts", [0, 1], ids=["seed alone", "seed and plan"])
 def test_planted_keys_that_forget_the_data_are_noticed(n_parts, monkeypatch):
     real = exchange.derived_key

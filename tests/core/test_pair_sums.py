@@ -171,11 +171,3 @@ def test_sums_do_not_depend_on_blocks_and_order(shared):
 def test_a_head_without_order_or_with_repetitions_is_refused(head):
     with pytest.raises(PrivacyParameterError, match="must be ascending, without repetitions"):
         pair_sums(some_rows(), "rating", "gaussian", "replace", head=np.array(head))
-
-
-def test_what_the_noise_is_for_is_fixed():
-    _, made = pair_sums(some_rows(), "rating", "gaussian", "replace")
-    for name in ("sensitivity", "norm", "layout", "unit", "neighbors", "private", "shape"):
-        with pytest.raises(AttributeError, match="is fixed"):
-            setattr(made, name, None)
-    assert "array" not in repr(made)

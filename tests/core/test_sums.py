@@ -480,15 +480,6 @@ def test_a_grid_that_is_too_fine_is_refused():
         sums.gram(users, PerUser(a.u), clip=1.0, grid=2.0**-40)
 
 
-def test_clip_factors_weigh_the_gram_that_belongs_to_them():
-    users, a = built(BIG)
-    total, factor = sums.item_vectors(users, PerUser(a.t), PerUser(a.u), clip=0.7, grid=GRID)
-    weighted = sums.gram(users, PerUser(a.u), clip=1.5, grid=GRID, weights=factor)
-    assert weighted.sensitivity == 2.25
-    assert np.abs(weighted.private_values).sum() < np.abs(gram(users, a)[0].private_values).sum()
-    assert total.sensitivity == 0.7
-
-
 def test_shrink_to_ball_ends_a_hair_inside():
     rng = np.random.default_rng(4)
     for radius in (1e-6, 0.6, 1.0, 1e6):

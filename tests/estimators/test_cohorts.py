@@ -136,19 +136,6 @@ def test_rows_are_left_out_in_every_process(tmp_path, kind, source):
     assert_same(model, alone)
 
 
-def test_levels_of_users_and_people(tmp_path):
-    """Rows are left out of a fit with metadata of their own."""
-    ledger = book(tmp_path)
-    ledger.reserve(gaussian_plan(0.1), users=NAMES[SPENT])
-    model = make(DPMFSampler, ledger)
-    model.fit(labelled(), user_epsilon=np.full(N_USERS, 1.0))
-    emptied = X.copy()
-    emptied[SPENT] = np.nan
-    twin = make(DPMFSampler, book(tmp_path, name="other"))
-    twin.fit(labelled(values=emptied), user_epsilon=np.full(N_USERS, 1.0))
-    assert_same(model, twin)
-
-
 def unmasked_key(monkeypatch):
     kept, release, noise = {}, private.release_on_blocks, private.PrivateRecommender._noise
 

@@ -1,6 +1,5 @@
 """Users and items that were read off the ratings: the statement says that a condition fails."""
 
-import numpy as np
 import pytest
 
 from skdpmf import (
@@ -83,19 +82,6 @@ def test_a_matrix_is_declared_by_whoever_passes_it(tmp_path):
     assert store.undeclared == ()
     for ratings in (X, X.toarray(), store):
         assert DPItemMeans(BUDGET).fit(ratings).privacy_spent_.unmet == ()
-
-
-def test_parquet_ratings_of_declared_users_have_their_rows(tmp_path):
-    pytest.importorskip("pyarrow")
-    some = TABLE[TABLE["user"] != 3].sample(frac=1.0, random_state=0)
-    store = ParquetRatings.write(tmp_path / "store", [some], users=range(31), items=range(8))
-    expected = np.vstack([X.toarray(), np.zeros((1, 8))])
-    expected[3] = 0.0
-    np.testing.assert_allclose(store.read_rows().toarray(), expected, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"holds ids that are not declared.*by users="):
-        ParquetRatings.write(tmp_path / "few", [TABLE], users=range(29))
-    with pytest.raises(ValueError, match="users must hold distinct ids; 1 occurs"):
-        ParquetRatings.write(tmp_path / "few", [TABLE], users=[1, 1])
 
 
 def test_without_a_guarantee_nothing_fails():

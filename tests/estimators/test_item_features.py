@@ -4,15 +4,12 @@ Seeds are fixed; where a comparison depends on noise, it holds by many times its
 """
 
 import json
-import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -31,7 +28,6 @@ from skdpmf.estimators.contract.private import FEATURES_ASSUMPTION
 from skdpmf.evaluation import audit, rmse
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, TASTE_VARIANCE
 from skdpmf.local import LocalDevice
-from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.recording import record_releases
 from tests.reference.averaging import averaged_row
 
@@ -149,23 +145,6 @@ def test_alignment_by_name():
     matrix = RatingMatrix(X[:200], pd.RangeIndex(200), pd.Index(names))
     by_matrix = clone(model).set_params(item_features=shuffled).fit(matrix)
     np.testing.assert_array_equal(by_matrix.predict(X[:200]), expected)
-
-
-def test_pipelines_and_grids_carry_them():
-    names = [f"film {j}" for j in range(N_ITEMS)]
-    dense = np.where(X[:300].toarray() > 0, X[:300].toarray(), np.nan)
-    frame = pd.DataFrame(dense, columns=names)
-    features = pd.DataFrame(GENRES, index=names)
-    means = DPItemMeans(EXACT, item_features=features)
-    selector = DPItemSelector(EXACT, n_items=30, random_state=0).set_output(transform="pandas")
-    pipeline = make_pipeline(selector, means).fit(frame)
-    assert pipeline[-1]._features_.values.shape == (30, N_GENRES)
-    search = GridSearchCV(means, {"item_features": [None, features], "user_damping": [5.0]}, cv=2)
-    with warnings.catch_warnings():
-        # scikit-learn 1.6 and numpy put a DataFrame into a masked array, for `cv_results_`.
-        warnings.filterwarnings("ignore", "DataFrame._data", DeprecationWarning)
-        search.fit(frame)
-    assert search.best_params_["item_features"] is features
 
 
 def test_wrong_features_cost_nothing(tmp_path):

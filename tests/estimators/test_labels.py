@@ -166,8 +166,6 @@ def test_candidates_and_excluded_items(name, fitted):
             np.testing.assert_array_equal(without[0][i, : stay.sum()], everything[0][i, stay])
             np.testing.assert_array_equal(without[1][i, : stay.sum()], everything[1][i, stay])
             assert (without[0][i, stay.sum() :] == -1).all()
-        dicts = [dict.fromkeys((ITEMS[j] for j in best[i, :3]), 1.0) for i in range(9)]
-        np.testing.assert_array_equal(model.recommend(rows, 20, seen, exclude=dicts), without)
     with pytest.raises(ValueError, match="exclude names the item 'm77'"):
         model.recommend(rows[:1], exclude={"m77": 1.0})
     nothing, scores = model.recommend(rows, 4, candidates=some, exclude=some)

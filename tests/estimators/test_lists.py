@@ -17,8 +17,6 @@ from skdpmf.estimators.contract.recommend import (
     all_scores,
     contributions,
     entry_scores,
-    nearest_items,
-    score_table,
 )
 from skdpmf.estimators.contract.recommend import top_items as ranked
 from skdpmf.mechanisms.gram.item_item import EXACT_RIDGE
@@ -137,26 +135,6 @@ def test_without_factors_lists_are_by_popularity():
     assert [release.shape for release in model.privacy_spent_.releases] == [(30,), (30,)]
 
 
-@pytest.mark.parametrize("items", [None, [3, 4, 11, 20]])
-def test_seen_items_do_not_recommend_themselves(items):
-    """With seen items among the candidates, each is ranked by the others that the user has."""
-    X = choices()
-    model = clicks_model().fit(X)
-    assert model._item_model_.encoder.any()
-    expected = np.empty_like(X)
-    for j in range(30):
-        without = X.copy()
-        without[:, j] = 0.0
-        expected[:, j] = model.decision_function(without)[:, j]
-    np.testing.assert_allclose(model.decision_function(X), expected, rtol=0, atol=1e-12)
-    if items is not None:
-        expected[:, np.setdiff1d(np.arange(30), items)] = -np.inf
-    got, scores = model.recommend(X, 4, exclude_seen=False, candidates=items)
-    np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :4], rtol=0, atol=1e-12)
-    found = np.take_along_axis(expected, got, axis=1)
-    np.testing.assert_allclose(found, scores, rtol=0, atol=1e-12)
-
-
 def recall(hidden, items):
     """Mean over users with hidden items of the share of them that is listed."""
     shares = [
@@ -241,16 +219,6 @@ def test_items_without_lists_are_ranked_by_the_rest(n_listed, candidates):
     np.testing.assert_array_equal(best[found], columns[order][found])
     np.testing.assert_allclose(scores, np.take_along_axis(expected[:, columns], order, axis=1))
 
-    table, queries = score_table(model, ranking), np.array([0, 7, 19])
-    near, similar = nearest_items(table._replace(first=np.empty((0, 20))), queries, 19)
-    dots = factors[queries] @ factors.T
-    norms = (factors**2).sum(axis=1)
-    union = norms[queries, None] + norms - dots
-    tanimoto = np.divide(dots, union, out=np.zeros_like(dots), where=union > 0)
-    np.testing.assert_allclose(similar, np.take_along_axis(tanimoto, near, axis=1), atol=1e-12)
-    tanimoto[np.arange(3), queries] = -np.inf
-    np.testing.assert_allclose(similar, -np.sort(-tanimoto, axis=1)[:, :19], atol=1e-12)
-
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.5, math.nan, "half", True, [0.5]])
 def test_a_share_must_be_one(value):
@@ -284,19 +252,6 @@ def explained():
 def scored(model, X, item):
     """What an item is ranked by, for each row, seen or not."""
     return model.recommend(X, 1, exclude_seen=False, candidates=[item])[1][:, 0]
-
-
-@pytest.mark.parametrize("name", ["clicks", "popularity"])
-def test_what_is_left_out_no_longer_contributes(name, explained):
-    model, X = explained[name]
-    for item in (0, 5):
-        parts = model.explain(X, item).toarray()
-        assert np.all(parts[:, item] == 0.0)
-        for j in range(12):
-            without = X.copy()
-            without[:, j] = np.nan
-            change = scored(model, X, item) - scored(model, without, item)
-            np.testing.assert_allclose(parts[:, j], change, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -116,18 +116,3 @@ def test_blocks_and_threads_change_no_bit(n_rows, n_jobs, monkeypatch):
     again = neighbor_top_items(items, neighbors, R, 3, n_jobs=n_jobs)
     np.testing.assert_array_equal(again[0], best[0])
     np.testing.assert_array_equal(again[1], best[1])
-
-
-def test_a_rating_does_not_predict_itself():
-    """The score of a known item is that without its own residual among the neighbours."""
-    items, neighbors, A, _ = model_of(4, n_neighbors=20)
-    X, R = rows_of(4)
-    head, (i, a) = neighbors.head, (5, 2)
-    X[i, head] = [1.0, np.nan, 5.0, 2.0, np.nan]
-    R = csr(X)
-    offset = recommend.fold_in(items, R)[i, 0]
-    near = [0, 3]
-    residual = X[i, head[near]] - items.offsets[head[near]] - offset
-    inner = A[np.ix_(near, near)] + neighbors.ridge * np.eye(2)
-    expected = items.offsets[head[a]] + offset + A[a, near] @ np.linalg.solve(inner, residual)
-    assert dense_scores(items, neighbors, R)[i, head[a]] == pytest.approx(expected, rel=1e-12)

@@ -6,7 +6,6 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -17,17 +16,11 @@ from skdpmf import (
     DPMFSampler,
     Pooled,
     PrivacyBudget,
-    PrivacyLedger,
     load_model,
 )
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
-from skdpmf.data.row_blocks import row_blocks
-from skdpmf.estimators.contract import private as fitting
-from skdpmf.evaluation import split_ratings
 from skdpmf.exceptions import ModelFileError
-from skdpmf.mechanisms.als import pooled_clicks
-from skdpmf.mechanisms.item_means import residual_rounds
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.recording import record_releases
 from tests.built import built
@@ -170,21 +163,6 @@ def test_a_person_moves_one_month_alone_and_by_its_sensitivity(name):
     audit_year(MODELS[name])
 
 
-def test_exact_clicks_in_knowledge_are_seen(monkeypatch):
-    real, count = pooled_clicks._Fit.knowledge, pooled_clicks._Fit.count
-
-    def noted(self, name, index=0):
-        self.exact = np.array(self.statistic.private_values[:-1])
-        count(self, name, index)
-
-    monkeypatch.setattr(pooled_clicks._Fit, "count", noted)
-    monkeypatch.setattr(
-        pooled_clicks._Fit, "knowledge", lambda self: real(self)._replace(counts=self.exact)
-    )
-    with pytest.raises(AssertionError, match="follows from more than the releases"):
-        audit_year(MODELS["als, clicks"])
-
-
 @pytest.mark.parametrize("name", ["means", "als, clicks"])
 def test_people_who_come_again_move_either_month_by_its_sensitivity(name):
     """With the same row twice, or with what is new."""
@@ -211,69 +189,6 @@ def test_the_statement_says_which_rows_there_are():
     assert "counts twice" in whole.privacy_spent_.notes[-1]
     with pytest.raises(ValueError, match=r"rows.*'new' or 'whole'"):
         model.refresh(X[200:], rows="all")
-
-
-def test_knowledge_with_exact_values_is_seen(monkeypatch):
-    real, sums = residual_rounds.ResidualAverages.knowledge, residual_rounds.ResidualAverages._sums
-
-    def noted(self, terms, **how):
-        total = sums(self, terms, **how)
-        if not how["signed"]:
-            self.exact = np.array(total.private_values[:-1])
-        return total
-
-    monkeypatch.setattr(residual_rounds.ResidualAverages, "_sums", noted)
-    monkeypatch.setattr(
-        residual_rounds.ResidualAverages,
-        "knowledge",
-        lambda self, level: real(self, level)._replace(counts=self.exact),
-    )
-    with pytest.raises(AssertionError, match="follows from more than the releases"):
-        audit_year(MODELS["means"])
-
-
-def same_noise(model, X):
-    """Whether two refreshes on the same rows, from other knowledge, have one noise."""
-    noises, model = [], clone(model).fit(ratings(500, 20))
-    for _ in range(2):
-        with record_releases() as made:
-            model = model.refresh(X)
-        noises.append([record.output - record.statistic for record in made])
-    first, second = (np.concatenate([part.ravel() for part in own]) for own in noises)
-    return abs(np.corrcoef(first, second)[0, 1]) > 0.5
-
-
-def test_every_refresh_has_noise_of_its_own():
-    """Correlations of 230 values exceed .5 by chance once in 1e14 times."""
-    assert not same_noise(DPItemMeans(BUDGET, random_state=0), ratings(500, 20))
-    assert not same_noise(MODELS["als, clicks"], ratings(500, 20))
-
-
-def test_noise_that_two_months_share_is_seen(monkeypatch):
-    monkeypatch.setattr(fitting, "digest_of", lambda parts: "always the same")
-    assert same_noise(DPItemMeans(BUDGET, random_state=0), ratings(500, 20))
-    assert same_noise(MODELS["als, clicks"], ratings(500, 20))
-
-
-def spent_twice(ledger):
-    """Distance that a person moves a refresh by who has taken part as often as allowed."""
-    X, budget = ratings(300, 20), clone(BUDGET).set_params(ledger=ledger)
-    model = DPItemMeans(budget).fit(matrix(X))
-    with record_releases() as both:
-        new = RatingMatrix(X[:200], ["u7", *(f"v{i}" for i in range(199))])
-        model.refresh(new)
-    with record_releases(both) as without:
-        DPItemMeans(BUDGET).fit(X[1:200])
-    return both[1].statistic[-1] - without[1].statistic[-1]
-
-
-def test_whoever_is_spent_is_not_in_a_refresh(tmp_path, monkeypatch):
-    def ledger(name):
-        return PrivacyLedger(tmp_path / name, limit=BUDGET, at_most=1)
-
-    assert spent_twice(ledger("year")) == 0.0
-    monkeypatch.setattr(fitting, "without_rows", lambda R, rows: R)  # charged to nobody
-    assert spent_twice(ledger("other")) > 0.05
 
 
 # -- what is known ---------------------------------------------------------------------------------
@@ -361,16 +276,6 @@ def test_files_keep_knowledge_of_their_items_or_none(name, tmp_path):
         loaded.refresh(base_ratings(2))
 
 
-@pytest.mark.parametrize("n_blocks", [1, 3])
-def test_blocks_of_users_refresh_alike(n_blocks, monkeypatch):
-    X = ratings(600, 20)
-    model = DPItemMeans(BUDGET, **SEED).fit(X[:300])
-    whole = model.refresh(X[300:])
-    monkeypatch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, n_blocks))
-    monkeypatch.setattr(fitting, "_n_tasks", lambda *_: 1)
-    assert fitted_state(model.refresh(X[300:])) == fitted_state(whole)
-
-
 # -- columns ---------------------------------------------------------------------------------------
 
 
@@ -405,26 +310,6 @@ def test_popular_new_items_enter_lists_in_their_month(name, has_features):
     assert known.exposure[0] > 1.8 * known.exposure[-1] > 2000.0
 
 
-def test_cohorts_of_clicks_add_up():
-    """Lists of four cohorts beat those of the first alone; counts are those of everybody.
-
-    60 normals are within five deviations but for a chance of 4e-5.
-    """
-    rng = np.random.default_rng(0)
-    own = rng.integers(0, 4, 4800)[:, None] == np.arange(60) % 4  # a taste for every fourth item
-    X = sparse.csr_array((rng.random(own.shape) < np.where(own, 0.4, 0.05)).astype(float))
-    make = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), feedback="implicit", **SEED)
-    model = first = clone(make).fit(X[:1000])
-    for start in range(1000, 4000, 1000):
-        model = model.refresh(X[start : start + 1000])
-    whole = clone(make).fit(X[:4000])
-    noise = np.sqrt(sum(one._knowledge_.averages.count_variance for one in (model, whole)))
-    assert model._knowledge_.counts == pytest.approx(whole._knowledge_.counts, abs=5.0 * noise)
-    assert model.n_components_ >= first.n_components_
-    known, hidden = split_ratings(X[4000:], random_state=0)
-    assert model.score(known, hidden) > first.score(known, hidden)
-
-
 def test_columns_have_any_order_and_container():
     X, names = ratings(600, 20), [f"m{j}" for j in range(20)]
     frame = pd.DataFrame(np.where(X.toarray() > 0, X.toarray(), np.nan), columns=names)
@@ -448,20 +333,6 @@ def test_titles_and_undeclared_ids_come_along():
     new = model.refresh(rows[300:, ::-1])
     assert new.catalogue_["title"].tolist() == [*terms[1][:18], "Film 19", "Film 18"]
     assert len(new.privacy_spent_.unmet) == 1
-
-
-def test_new_items_with_features_come_by_with_items():
-    X, D = ratings(600, 20), np.random.default_rng(0).normal(size=(20, 2))
-    names = [f"m{j}" for j in range(20)]
-    features = pd.DataFrame(D, index=names)
-    model = DPItemMeans(LARGE, item_features=features[:18], **SEED)
-    model.fit(matrix(X[:300][:, :18], 0, names[:18]))
-    grown = model.with_items(features[18:])
-    assert grown._knowledge_.exposure.tolist() == [*model._knowledge_.exposure, 0.0, 0.0]
-    new = grown.refresh(matrix(X[300:], 300, names))
-    assert new._knowledge_.exposure[-1] == pytest.approx(300, rel=0.1)
-    with pytest.raises(ValueError, match=r"'m18', whose features the model needs.*with_items"):
-        model.refresh(matrix(X[300:], 300, names))
 
 
 # -- errors ----------------------------------------------------------------------------------------

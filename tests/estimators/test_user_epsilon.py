@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn import config_context
-from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -217,11 +216,3 @@ def test_pipelines_route_levels(searched, witness):
     )
     search.fit(X, user_epsilon=levels)
     check_seen(2 * 3 + 1, levels)
-
-
-def test_levels_that_are_not_requested_are_not_dropped_in_silence(witness):
-    X, levels = marked()
-    plain = Witness(BUDGET, rating_range=(0.0, 9.0), max_iter=3)
-    with pytest.raises(UnsetMetadataPassedError, match="user_epsilon"):
-        cross_validate(plain, X, cv=3, params={"user_epsilon": levels}, error_score="raise")
-    assert not Witness.seen
