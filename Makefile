@@ -38,7 +38,8 @@ test: lint types  ## lint, types and a first tier of the tests: eight minutes, a
 test-rest: $(NEWEST)/.stamp-rest  ## all other tests, newest dependencies
 	$(call PYTEST,$(NEWEST)) --tier rest
 
-test-all: test test-rest  ## both
+test-all: $(NEWEST)/.stamp-rest lint types  ## lint, types and all tests, in one run
+	$(call PYTEST,$(NEWEST))
 
 lint: $(NEWEST)/.stamp  ## ruff: rules and format
 	@$(RUN) ruff check .

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.systems import needs_posix
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -66,6 +68,7 @@ def result(folder, kernels, program=PROGRAM, *paths):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @needs_posix
 def test_other_clone_and_child_find_kernels_and_a_changed_callee_compiles(tmp_path):
     kernels, hidden = tmp_path / "kernels", tmp_path / "hidden"

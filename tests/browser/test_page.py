@@ -11,7 +11,7 @@ from skdpmf.data import make_ratings
 from tests.browser.common import FOLDER, Server
 from tests.chromium import DESK, PHONE, assert_sound, browser, needs_chromium, page
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 
 X = make_ratings(400, 60, random_state=0)
 # Titles are strangers' text: some try to be markup.

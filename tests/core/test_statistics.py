@@ -10,7 +10,7 @@ from tests.core.cases import CASES
 
 def test_two_runs_agree(tmp_path, capsys):
     file = tmp_path / "recorded"
-    some = ["means", "tasks", "als dpals", "covariance"]
+    some = ["means of users", "tasks", "lists of clicks"]
     assert record.main(["record", str(file), *some]) == 0
     assert record.main(["compare", str(file)]) == 0
     assert capsys.readouterr().out == "0 differences\n"

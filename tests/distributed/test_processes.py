@@ -25,8 +25,8 @@ from ..estimators.test_base import Recorder, needs_callbacks
 from .common import FITS, MUCH, assert_same, ratings
 
 # those whose code is not that of another one in this list
-MODELS = ("selector", "pooled, subset", "dpals", "dpsgd", "clicks", "every step", "local")
-MODELS += ("covariance by user", "item means, Laplace")
+MODELS = ("selector", "pooled, subset", "dpsgd", "clicks", "every step", "local")
+MODELS += ("covariance by user",)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,7 @@ def test_dask(name, whole, dask_config):
     assert steps
 
 
+@pytest.mark.slow
 def test_labels_go_along(whole, dask_config):
     X, items = ratings(), [f"m{j}" for j in range(ratings().shape[1])]
     matrix = RatingMatrix(
@@ -137,6 +138,7 @@ def test_a_fit_inside_of_a_task_is_not_spread(dask_config):
     assert inside == [0, 0]
 
 
+@pytest.mark.slow
 @needs_posix
 def test_a_dask_worker_that_is_killed_in_a_round(whole, dask_config, tmp_path, monkeypatch):
     """Same model, one entry in the ledger."""

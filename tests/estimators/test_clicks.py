@@ -32,6 +32,7 @@ def model_of(solver="dpals", budget=BUDGET, **params):
     return built(AdaptiveWeightALS, budget, **params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["pooled", "dpsgd"])
 def test_estimator_checks(solver):
     """Those of ratings are in test_common; the third solver shares all code of the surface."""

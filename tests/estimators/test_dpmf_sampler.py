@@ -334,6 +334,7 @@ def rmse(data, budget, seeds=3, **params):
 BAYES = {"guarantee": "posterior", "n_components": 3, "weight_cap": 1.0}
 
 
+@pytest.mark.slow
 def test_samplers_agree_and_a_mean_is_better_than_a_draw(data):
     """Means of three seeds, whose spread is about 0.003."""
     found = {
@@ -358,6 +359,7 @@ def means_only(data, epsilon):
         return rmse(data, PrivacyBudget(epsilon, 1e-5))
 
 
+@pytest.mark.slow
 def test_private_factors_beat_means_and_noise_falls_with_epsilon(data):
     found = {epsilon: rmse(data, PrivacyBudget(epsilon, 1e-5)) for epsilon in (1.0, 8.0, 40.0)}
     exact = rmse(data, NONPRIVATE, seeds=1)

@@ -369,7 +369,7 @@ def test_a_private_search_aligns_features_by_name():
 
     def best(item_features, X):
         model = DPItemMeans(budget, item_features=item_features)
-        search = PrivateSearchCV(model, spaces, budget, random_state=3)
+        search = PrivateSearchCV(model, spaces, budget, n_trials=1, random_state=3)
         return search.fit(X).best_estimator_
 
     shuffled = features.sample(frac=1.0, random_state=1)
