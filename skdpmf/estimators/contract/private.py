@@ -3,7 +3,7 @@
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,14 +18,16 @@ from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import (
     as_rating_matrix,
+    check_rating_range,
     in_quarter_ranges,
     middle_and_quarter,
     note_catalogue,
-    shape_of,
+    warn_of_scale,
 )
 from skdpmf.distributed.exchange import Alone, Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
+from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.estimators.contract.progress import work_of
@@ -71,19 +73,13 @@ class Fit(NamedTuple):
 
     features: ItemColumns | None = None
     start: Start | None = None
-    plan: Any = None  # ReleasePlan that was charged, or that of the ratings' shape; None: not yet
+    plan: Any = None  # ReleasePlan; None: not yet
     included: Any = None  # (n_rows,) bool: rows that take part, others count as empty; None: all
 
     @property
     def known(self) -> Any:
         """What the fit starts from."""
         return None if self.start is None else self.start.known
-
-    def planned(self, estimator: Any, shape: tuple[int, int]) -> "Fit":
-        """Return it with a plan, where it has none."""
-        if self.plan is not None:
-            return self
-        return self._replace(plan=estimator._make_plan(shape[1], shape[0]))
 
 
 class PrivateRecommender(PrivatePlanner, BaseRecommender):
@@ -124,13 +120,14 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         """Set the fitted attributes."""
 
     def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
-        fit = fit.planned(self, R.shape)
         released, record = release_on_blocks(self, R, fit, metadata)
         self._publish(fit._replace(plan=as_made(fit.plan, record)), released)
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         if is_stored(X):
             note_items(self, X, reset=reset)
+            if not self._implicit:
+                warn_of_scale(X.first_ratings(), check_rating_range(self.rating_range))
             return X, np.dtype(np.float64)
         return super()._check_ratings(X, reset=reset)
 
@@ -205,15 +202,13 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         return model
 
     @contextmanager
-    def _framed(self, X: Any, start: Any, metadata: Any) -> Iterator[Any]:
-        """A ledger is charged before X is looked at, but for its shape."""
+    def _framed(self, X: Any, R: Any, start: Any, metadata: Any) -> Iterator[Any]:
         if start is not None:
             self._check_start(start.known)
+        self._check_metadata(R.shape[0], **metadata)
+        with charged(self, X, R, Fit(self._features_, start)) as fit:
+            yield {"fit": fit}
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        if self.budget.ledger is not None:
-            self._check_metadata(shape_of(X)[0], **metadata)
-        with charged(self, X, Fit(self._features_, start)) as (shape, fit):
-            yield X, shape, {"fit": fit}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_start(self, known: Any) -> None:
@@ -366,33 +361,31 @@ def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
 
 
 @contextmanager
-def charged(estimator: Any, X: Any, fit: Fit) -> Iterator[tuple[Any, Fit]]:
+def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     """Frame a private fit: check what can be known before it costs anything, then charge for it.
 
     It warns of a delta that is too large for so many rows.
 
-    estimator: whose parameters were checked; X: ratings, of which nothing but the shape is looked
-    at before the ledger is charged. Yields the shape that was charged for, None without ledger, and
-    the fit with what was charged.
+    estimator: whose parameters were checked; X: ratings; R: the same, whose form was checked, and
+    from which nothing is computed before the ledger is charged. Yields the fit with its plan.
     """
-    ledger = estimator.budget.ledger
-    users = ids_of(X) if is_by_person(estimator.budget) else None
-    X = X.X if isinstance(X, RatingMatrix) else X
-    n_tasks = _n_tasks(estimator, X)
-    if is_stored(X):
-        for block in row_blocks(X, 1):
+    check_savable(estimator._catalogue_)
+    n_tasks, ledger = _n_tasks(estimator, R), estimator.budget.ledger
+    if is_stored(R):
+        for block in row_blocks(R, 1):
             block.check()
     if n_tasks:
         with Pool(n_tasks) as pool:
             pool.check()
-    warn_of_delta(estimator.budget, X)
+    warn_of_delta(estimator.budget, R.shape[0])
+    fit = fit._replace(plan=estimator._make_plan(R.shape[1], R.shape[0]))
     if ledger is None:
-        yield None, fit
+        yield fit
         return
-    shape, params = shape_of(X), estimator.get_params(deep=False)
+    users = ids_of(X) if is_by_person(estimator.budget) else None
+    shape, params = R.shape, estimator.get_params(deep=False)
     if fit.features is not None:
         params["item_features"] = fit.features.digest
-    fit = fit.planned(estimator, shape)
     record = {
         "estimator": type(estimator).__name__,
         "params": params,
@@ -405,7 +398,7 @@ def charged(estimator: Any, X: Any, fit: Fit) -> Iterator[tuple[Any, Fit]]:
         ),
     }
     with ledger.reserve(fit.plan, users=users, **record) as charge:
-        yield shape, fit._replace(included=charge.included)
+        yield fit._replace(included=charge.included)
 
 
 def state_of(
@@ -502,16 +495,12 @@ def _of_rows(metadata: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {name: None if whole is None else whole[rows] for name, whole in metadata.items()}
 
 
-def warn_of_delta(budget: PrivacyBudget, X: Any) -> None:
-    """Warn of a delta above one over the rows of X, whose number is public; not in a replay."""
-    if not budget.is_private or active_recorder() is not None:
-        return
-    with suppress(ValueError):  # X without a shape is complained of later
-        n_rows = shape_of(X)[0]
-        if budget.delta * n_rows > 1.0:
-            warnings.warn(
-                f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of "
-                "rows: a mechanism with such a delta may publish a whole row. Choose it well "
-                f"below, such as {0.1 / n_rows:.1g}.",
-                stacklevel=2,
-            )
+def warn_of_delta(budget: PrivacyBudget, n_rows: int) -> None:
+    """Warn of a delta above one over the number of rows, which is public; not in a replay."""
+    if budget.is_private and active_recorder() is None and budget.delta * n_rows > 1.0:
+        warnings.warn(
+            f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of rows: a "
+            "mechanism with such a delta may publish a whole row. Choose it well below, such as "
+            f"{0.1 / n_rows:.1g}.",
+            stacklevel=2,
+        )
