@@ -565,6 +565,8 @@ def check_ratings(
         note_catalogue(estimator, X)
     else:
         catalogue, n_items = estimator._catalogue_, estimator.n_features_in_
+        if isinstance(X, list | tuple) and not X:  # a batch of nobody
+            X = sparse.csr_array((0, n_items))
         own = catalogue_of(X) if hasattr(X, "iloc") else None
         unheard = catalogue is not None and not hasattr(estimator, "feature_names_in_")
         if unheard and own is not None and not own.is_plain:  # of names that are no strings
@@ -576,6 +578,9 @@ def check_ratings(
     columns: Any = getattr(X, "columns", None)
     if not getattr(columns, "is_unique", True):
         raise _repeated(columns)
+    dtypes = [X.dtype] if hasattr(X, "dtype") else list(getattr(X, "dtypes", ()))
+    if any(getattr(dtype, "kind", "") in ("M", "m") for dtype in dtypes):  # numbers to scikit-learn
+        raise ValueError("X holds times and must hold finite real numbers, or NaN where unknown.")
     from sklearn.utils.validation import validate_data
 
     try:
@@ -586,6 +591,7 @@ def check_ratings(
             accept_sparse=("csr", "csc", "coo"),
             dtype=(np.float64, np.float32),
             ensure_all_finite="allow-nan",
+            ensure_min_samples=1 if reset else 0,
         )
     except (TypeError, ValueError) as error:
         remedy = next((remedy for words, remedy in _REMEDIES.items() if words in str(error)), None)
@@ -654,6 +660,11 @@ def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool) -> Any:
     if X.items is not noted and X.items.has_duplicates:
         raise _repeated(X.items)
     if reset:
+        if 0 in X.shape:
+            raise ValueError(
+                f"X has shape {X.shape} and must have a row and a column: pass the ratings of "
+                "somebody, or declare items that nobody has rated."
+            )
         estimator.n_features_in_ = X.shape[1]
         vars(estimator).pop("feature_names_in_", None)
     elif X.shape[1] != estimator.n_features_in_:

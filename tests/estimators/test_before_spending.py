@@ -1,4 +1,4 @@
-"""What can be known without looking for secrets is known before a ledger is charged."""
+"""What can be known is known before a ledger is charged; edges of what models are asked."""
 
 import datetime
 import decimal
@@ -9,9 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
 
 from skdpmf import (
     AdaptiveWeightALS,
+    CacheSGDFactorizer,
+    DPCovarianceRecommender,
     DPItemMeans,
     LocalDPGDDR,
     PrivacyBudget,
@@ -24,6 +28,8 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from tests.estimators.common import ratings
+
+pytestmark = pytest.mark.filterwarnings("error")
 
 OFF = PrivacyBudget.nonprivate()
 X = ratings(n_users=60, n_items=6)
@@ -50,7 +56,7 @@ def with_cell(value, dtype=None):
 
 FORMS = {
     "infinite": (with_cell(np.inf, float), "infinity"),
-    "infinite, sparse": (sparse.csr_array(np.nan_to_num(with_cell(-np.inf, float))), "infinity"),
+    "infinite, sparse": (sparse.csr_array(np.array([[-np.inf, 1.0]] * 60)), "infinity"),
     "infinite, named": (RatingMatrix(sparse.csr_array([[np.inf, 1.0]] * 60)), "infinity"),
     "infinite, frame": (pd.DataFrame(with_cell(np.inf, float)), "infinity"),
     "complex": (with_cell(1j, complex), "[Cc]omplex"),
@@ -58,7 +64,8 @@ FORMS = {
     "text": (with_cell("five"), "finite real numbers"),
     "text, frame": (pd.DataFrame(with_cell("five")), "finite real numbers"),
     "objects": (with_cell({}), "finite real numbers"),
-    "times": (np.full((60, 6), np.datetime64("2024-01-01")), "real number|DType"),
+    "times": (np.full((60, 6), np.datetime64("2024-01-01")), "real numbers"),
+    "times, frame": (pd.DataFrame({"a": [pd.Timestamp(0)] * 60}), "real number"),
     "no rows": (np.zeros((0, 6)), "0 sample"),
     "no columns": (np.zeros((60, 0)), "0 feature"),
     "one dimension": (np.zeros(6), "1D array"),
@@ -136,7 +143,8 @@ def test_files_keep_ids(kind, tmp_path):
     assert ids == known
     assert list(map(type, ids)) == list(map(type, known))
     answer = loaded.recommend({ids[0]: 3.0}, n=5)["item"]
-    assert len(answer) == 5 and all(any(item == one for one in ids[1:]) for item in answer)
+    assert len(answer) == 5
+    assert all(any(item == one for one in ids[1:]) for item in answer)
 
 
 @pytest.mark.parametrize(
@@ -227,3 +235,60 @@ def test_another_scale_on_disk_is_warned_of(tmp_path):
     DPItemMeans(OFF).fit(ParquetRatings.write(tmp_path / "right", X))
     empty = ParquetRatings.write(tmp_path / "empty", np.full((5, 6), np.nan))
     DPItemMeans(PrivacyBudget(1.0)).fit(empty)
+
+
+# -- nobody asks -----------------------------------------------------------------------------------
+
+EMPTY = {
+    "list": [],
+    "tuple": (),
+    "array": X[:0],
+    "frame": pd.DataFrame(X[:0]),
+    "csr": sparse.csr_array((0, 6)),
+    "coo": sparse.coo_array((0, 6)),
+    "matrix": named(range(6))[:0],
+}
+KINDS = [
+    DPItemMeans(OFF),
+    DPItemMeans(OFF, item_features=np.eye(6)[:, :2]),
+    AdaptiveWeightALS(OFF, n_components=2, max_iter=1),
+    AdaptiveWeightALS(OFF, feedback="implicit", n_components=2, max_iter=1),
+    DPCovarianceRecommender(OFF, predictor="knn"),
+    CacheSGDFactorizer(2, max_iter=1),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda one: type(one).__name__)
+def fitted(request):
+    return request.param.fit(X)
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+def test_empty_batches_have_empty_answers(fitted, empty):
+    nobody = EMPTY[empty]
+    assert fitted.transform(nobody).shape == (0, len(fitted.components_))
+    assert fitted.predict(nobody).shape == fitted.decision_function(nobody).shape == (0, 6)
+    assert fitted.predict_entries(nobody, X[:0]).shape == (0, 6)
+    for options in ({}, {"exclude_seen": False}, {"candidates": [1, 2]}, {"exclude": [0]}):
+        items, scores = fitted.recommend(nobody, n=3, **options)
+        assert items.shape == scores.shape == (0, 3)
+    assert fitted.explain(nobody, 3).shape == (0, 6)
+    for y in (None, X[:0], []):
+        with pytest.raises(ValueError, match="nothing to score on"):
+            fitted.score(nobody, y)
+    tables = clone(fitted).fit(X).set_output(recommend="pandas")
+    assert tables.recommend(nobody).empty
+    assert tables.explain(nobody, 3).empty
+
+
+def test_long_tables_are_shown_by_their_size():
+    table = pd.DataFrame(np.full((60, 20), 0.123456), columns=list(range(20)))
+    model = DPItemMeans(PrivacyBudget(1.0), item_features=table, user_damping=3.0, random_state=3)
+    shown = "item_features=<DataFrame (60, 20)>"
+    for one in (model, make_pipeline(model)):
+        assert shown in repr(one)
+        html = one._repr_html_()
+        assert "DataFrame (60, 20)" in html
+        assert "0.123456" not in html
+    assert model.item_features is table
+    assert max(map(len, repr(make_pipeline(model)).splitlines())) <= 80

@@ -269,7 +269,7 @@ def test_genres_stay_with_the_catalogue(fitted, path):
         ({"item": [math.nan] * 12}, "has nan, which must be a text, a number or"),
         ({"item": [True] * 12}, "has True, which must be a text"),
         ({"item": [None] * 12}, "has None, which must be a text"),
-        ({"item": [frozenset()] * 12}, "or tuple: write it as text"),
+        ({"item": [frozenset()] * 12}, "tuple: write it as text"),
         ({"item": range(12), "title": ["a\nb"] * 12}, "take control characters"),
         ({"item": range(12), "title": [7] * 12}, "has 7, which must be a text"),
         ({"item": range(12), "genres": ["a"]}, "1 values in 'genres' and must have 12"),
