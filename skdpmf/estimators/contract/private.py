@@ -32,7 +32,13 @@ from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.estimators.contract.progress import work_of
 from skdpmf.estimators.contract.recommend import Ranking, recall
-from skdpmf.estimators.contract.refreshed import check_refreshable, in_model_columns
+from skdpmf.estimators.contract.refreshed import (
+    added_up,
+    check_addable,
+    check_refreshable,
+    in_model_columns,
+    of_refresh,
+)
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
@@ -66,6 +72,7 @@ class Start(NamedTuple):
     known: Any  # Knowledge, or what a Gram model knows
     features: ItemColumns | None
     rows: str  # of people who come again: "new" or "whole"
+    people: str  # "any" or "new"
 
 
 class Fit(NamedTuple):
@@ -131,7 +138,14 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             return X, np.dtype(np.float64)
         return super()._check_ratings(X, reset=reset)
 
-    def refresh(self, X_new: Any, *, budget: PrivacyBudget | None = None, rows: str = "new") -> Any:
+    def refresh(
+        self,
+        X_new: Any,
+        *,
+        budget: PrivacyBudget | None = None,
+        rows: str = "new",
+        people: str = "any",
+    ) -> Any:
         """Fit on the rows of new people, starting from what this model's fit has released.
 
         Released values of earlier fits are public, and cost nobody again; the people of X_new pay
@@ -143,10 +157,9 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         Parameters
         ----------
         X_new : {DataFrame, RatingMatrix, array-like, sparse matrix} of shape (n_new_users, n)
-            Ratings of people who were in no fit before. With a ledger by person (``at_most`` above
-            1) people may come again (`rows`). Names put columns in order, items that the model does
-            not know are appended, and items that X_new lacks are kept; without names the columns
-            are the model's.
+            Ratings of new people, or of people who come again (`people`, `rows`). Names put columns
+            in order, items that the model does not know are appended, and items that X_new lacks
+            are kept; without names the columns are the model's.
         budget : PrivacyBudget, default=None
             Budget of this refresh, of the same unit, with delta > 0 if and only if that of the fit
             had one. None: that of the fit, once more, for these people.
@@ -156,19 +169,25 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             the plan's sensitivity at most, and costs the same. What they gave before stays in the
             released sums, from which nobody can be taken out: of whole rows it counts twice in the
             model. The notes of the statement say which it was.
+        people : {"any", "new"}, default="any"
+            Who is in X_new. "any": there may be people of earlier fits, so that the statement adds
+            up what these and the refresh spend. "new": nobody is, as you know; the statement is for
+            the people of X_new, and assumes so. (At unit "rating" it is about their ratings.) With
+            a ledger by person, which counts everybody's fits, it does not matter.
 
         Returns
         -------
         estimator
             A new fitted estimator with these parameters; this one is as it was. Its
-            ``privacy_spent_`` is for the people of X_new, and assumes that they were in no fit
-            before, or were counted by a ledger by person.
+            ``privacy_spent_`` says whose epsilon it states.
 
         Raises
         ------
         ValueError
-            If the model keeps nothing for a refresh, the budget is of another kind, `rows` is
-            neither, or the columns of X_new are not the model's, in whole or in part.
+            If the model keeps nothing for a refresh, the budget is of another kind, `rows` or
+            `people` is neither, the model's statement leaves out people of earlier fits, so that
+            nothing can be added to it, or the columns of X_new are not the model's, in whole or in
+            part.
         skdpmf.exceptions.BudgetExceededError
             If a ledger has too little left.
         sklearn.exceptions.NotFittedError
@@ -180,20 +199,29 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         >>> from skdpmf.data import make_ratings
         >>> X = make_ratings(1000, 40, random_state=0)
         >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X[:500])
-        >>> model.refresh(X[500:]).privacy_spent_.epsilon <= 4.0
+        >>> model.refresh(X[500:], people="new").privacy_spent_.epsilon <= 4.0
         True
+        >>> round(model.refresh(X[500:]).privacy_spent_.epsilon, 1)  # if somebody is in both
+        6.0
         """
         check_is_fitted(self, "_item_model_")
         budget = self.budget if budget is None else budget
         remedy = "use 'new' unless earlier participants bring old ratings again"
         require(rows in ("new", "whole"), "rows", rows, "'new' or 'whole'", remedy)
+        remedy = "use 'any' unless nobody in X_new was in an earlier fit"
+        require(people in ("any", "new"), "people", people, "'any' or 'new'", remedy)
         check_refreshable(self, budget)
+        adds_up = people == "any" and not is_by_person(budget)
+        if adds_up:
+            check_addable(self.privacy_spent_, budget)
         X, catalogue, n_new = in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
         start = None
         if self._knowledge_.exposure.any():
-            start = Start(self._knowledge_.with_items(n_new), self._features_, rows)
+            start = Start(self._knowledge_.with_items(n_new), self._features_, rows, people)
         model._fit_rows(X, None, start)
+        if adds_up:
+            model.privacy_spent_ = added_up(self.privacy_spent_, model.privacy_spent_)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -305,26 +333,6 @@ FEATURES_ASSUMPTION = (
     "made of ratings, tags, reviews or counts of these people."
 )
 
-# Assumptions of a refresh
-_BY_LEDGER = (
-    "This fit started from released values of earlier fits, all of which were charged to the "
-    "ledger of this fit: it has counted those people again who are in several."
-)
-_DISJOINT = {
-    "user": "This fit started from released values of earlier fits, and nobody in it was in one of "
-    "them: to somebody who was, the costs of both add up.",
-    "rating": "This fit started from released values of earlier fits, and no rating in it was in "
-    "one of them: to a rating that was, the costs of both add up. Of a person whose ratings are in "
-    "several fits each rating is protected, and all of them together are not.",
-}
-
-_AGAIN = {
-    "new": "Of people who were in earlier fits, the rows hold only what is new; what earlier fits "
-    "had of them stays in the model.",
-    "whole": "Of people who were in earlier fits, the rows are whole; what earlier fits had of "
-    "them stays in the model, and so counts twice.",
-}
-
 
 def is_by_person(budget: PrivacyBudget) -> bool:
     """Return whether a fit charges the persons of its rows."""
@@ -410,8 +418,8 @@ def state_of(
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     by_person = is_by_person(estimator.budget)
     if fit.start is not None:
-        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT[plan.budget.unit])
-        plan = replace(plan, notes=(*plan.notes, _AGAIN[fit.start.rows]))
+        own, notes = of_refresh(fit.start.rows, fit.start.people, plan.budget.unit, by_person)
+        assumptions, plan = (*assumptions, *own), replace(plan, notes=(*plan.notes, *notes))
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
     if by_person:
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
