@@ -436,7 +436,7 @@ class ParquetRatings:
             with reading(self.path / part.file) as stream:
                 self._checked(part, stream)
 
-    def first_ratings(self) -> np.ndarray:
+    def _first_ratings(self) -> np.ndarray:
         """Return some ratings of the first part, unverified: enough to see their scale."""
         if not self.nnz:
             return np.empty(0)

@@ -134,7 +134,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         if is_stored(X):
             note_items(self, X, reset=reset)
             if not self._implicit:
-                warn_of_scale(X.first_ratings(), check_rating_range(self.rating_range))
+                warn_of_scale(X._first_ratings(), check_rating_range(self.rating_range))
             return X, np.dtype(np.float64)
         return super()._check_ratings(X, reset=reset)
 
