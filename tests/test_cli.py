@@ -91,7 +91,8 @@ def test_refresh_goes_on_with_new_people_and_items(run):
     frame = pd.read_csv("ratings.csv")
     more = frame.assign(user=frame["user"] + 1000, item=frame["item"].replace("i3", "new"))
     more.to_csv("more.csv", index=False)
-    code, out, err = run("refresh", "model", "more.csv", "-o", "newer", "--users", 80)
+    words = ("--users", 80, "--people", "new")
+    code, out, err = run("refresh", "model", "more.csv", "-o", "newer", *words)
     assert code == 0
     assert "with 80 users and 1 new items" in err
     assert "started from released values of earlier fits" in out
@@ -102,7 +103,7 @@ def test_refresh_goes_on_with_new_people_and_items(run):
     titles = pd.DataFrame({"item": ["i3", "new"], "title": ["Old", "A new one"]})
     titles.to_csv("new_titles.csv")
     code, out, _ = run(
-        *("refresh", "newer", "more.csv", "-o", "newer", "--overwrite", "--users", 80),
+        *("refresh", "newer", "more.csv", "-o", "newer", "--overwrite", *words),
         *("--items", "new_titles.csv", "--epsilon", 1, "--format", "json"),
     )
     plain = json.loads(out)
@@ -116,6 +117,11 @@ def test_refresh_goes_on_with_whole_rows_of_clicks(run):
     code, out, _ = run(*words, "--rows", "whole")
     assert code == 0
     assert "counts twice" in out
+    assert "in this refresh and in all fits that it started from" in " ".join(out.split())
+    once, both = (load_model(name).privacy_spent_.epsilon for name in ("clicks", "more-clicks"))
+    assert once < both < 2 * once
+    assert run(*words, "--people", "new", "--overwrite")[0] == 0
+    assert load_model("more-clicks").privacy_spent_.epsilon == once
 
 
 def test_refresh_refuses_a_model_that_keeps_nothing(run):

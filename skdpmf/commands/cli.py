@@ -190,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     words = "learn from ratings of new users, starting from a model, and write a new model"
     refresh = command("refresh", words)
     refresh.add_argument("model", metavar="MODEL", help="a file that fit or refresh wrote")
-    words = f"of people who were in no fit before, unless a ledger counts them; {_RATINGS}"
+    words = f"of new people, or of people who come again; {_RATINGS}"
     refresh.add_argument("ratings", metavar="RATINGS", help=words)
     refresh.add_argument("-o", "--output", required=True, metavar="NEW", help="the file to write")
     refresh.add_argument("--overwrite", action="store_true", help="replace NEW if it exists")
@@ -215,6 +215,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     words = "what RATINGS has of people who come again: what is new (default), or all they rated"
     refresh.add_argument("--rows", choices=("new", "whole"), default="new", help=words)
+    words = "who is in RATINGS: anybody (default: epsilon adds up), or nobody of an earlier fit"
+    refresh.add_argument("--people", choices=("any", "new"), default="any", help=words)
     _reading(refresh)
 
     words = "recommend items to users, from their own ratings"

@@ -123,7 +123,7 @@ def refresh(options: argparse.Namespace) -> None:
     remark(f"refreshing {options.model} with {len(users)} users and {len(new)} new items")
     if sys.stderr.isatty():
         model.set_callbacks(Progress(model._n_rounds()))
-    fresh = model.refresh(rows, budget=budget, rows=options.rows)
+    fresh = model.refresh(rows, budget=budget, rows=options.rows, people=options.people)
     fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
     _print_written(output, fresh, options, n_items=len(items), n_new=len(new))

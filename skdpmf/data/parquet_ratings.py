@@ -436,6 +436,17 @@ class ParquetRatings:
             with reading(self.path / part.file) as stream:
                 self._checked(part, stream)
 
+    def _first_ratings(self) -> np.ndarray:
+        """Return some ratings of the first part, unverified: enough to see their scale."""
+        if not self.nnz:
+            return np.empty(0)
+        part = next(part for part in self._parts if part.n_ratings)
+        with reading(self.path / part.file) as stream:
+            file = self._checked(part, stream)
+            pieces = file.iter_batches(batch_size=_PIECE, columns=["rating"], use_threads=False)
+            first = next(pieces).column("rating").to_numpy(zero_copy_only=False)
+        return first[~np.isnan(first)]
+
     def verify(self) -> None:
         """Read everything, one part at a time, and compare it with the manifest.
 

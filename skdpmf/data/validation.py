@@ -5,6 +5,7 @@ never makes it raise or warn, because an error that one user's row can cause sho
 is there. `validate_ratings` is the curator's own check before a fit, and complains.
 """
 
+import warnings
 from dataclasses import asdict, dataclass
 from numbers import Real
 from os import PathLike
@@ -22,6 +23,7 @@ __all__ = [
     "as_rating_matrix",
     "check_rating_range",
     "check_ratings",
+    "clipped",
     "in_quarter_ranges",
     "in_rating_units",
     "middle_and_quarter",
@@ -112,7 +114,6 @@ def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float6
     >>> as_rating_matrix(coo_array(([2.0, 5.0], ([0, 0], [1, 1])), shape=(1, 2))).toarray()
     array([[0. , 3.5]])
     """
-    bounds = None if rating_range is None else check_rating_range(rating_range)
     dtype = np.dtype(dtype)
     if dtype not in (np.float64, np.float32):
         raise ValueError(f"dtype={dtype} must be numpy.float64 or numpy.float32.")
@@ -130,12 +131,39 @@ def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float6
         R = R.copy()
         R.sort_indices()
         R = _merge_duplicates(R)
-    if bounds is not None and R.nnz and (R.data.min() < bounds[0] or R.data.max() > bounds[1]):
-        R.data = np.clip(R.data, *bounds)
+    if rating_range is not None:
+        R = clipped(R, rating_range)
     if dtype == np.float32:
         largest = np.finfo(np.float32).max
         R.data = np.clip(R.data, -largest, largest).astype(np.float32)
     return R
+
+
+def clipped(R: Any, rating_range: Any, *, warns: bool = False) -> Any:
+    """Return canonical ratings clipped to a range.
+
+    With `warns` a warning says where most likely the range is not theirs: one bit, that more than a
+    tenth lies outside, for the curator.
+    """
+    low, high = check_rating_range(rating_range)
+    if not R.nnz or (R.data.min() >= low and R.data.max() <= high):
+        return R
+    if warns:
+        warn_of_scale(R.data, (low, high))
+    return sparse.csr_array((np.clip(R.data, low, high), R.indices, R.indptr), shape=R.shape)
+
+
+def warn_of_scale(ratings: np.ndarray, rating_range: tuple[float, float]) -> None:
+    """Warn where more than a tenth of the ratings lies outside of the range."""
+    low, high = rating_range
+    n_outside = np.count_nonzero(ratings < low) + np.count_nonzero(ratings > high)
+    if n_outside > ratings.size / 10:
+        warnings.warn(
+            f"rating_range=({low:g}, {high:g}) must be the scale that the ratings were given on, "
+            "and more than a tenth of those in X lie outside and are clipped: pass their scale as "
+            "rating_range. (This warning reads the ratings, and is for their curator alone.)",
+            stacklevel=2,
+        )
 
 
 def _container(X: Any) -> Any:
@@ -523,9 +551,9 @@ def shape_of(X: Any) -> tuple[int, int]:
 
 
 def check_ratings(
-    estimator: Any, X: Any, *, reset: bool, rating_range: Any = None
+    estimator: Any, X: Any, *, reset: bool, rating_range: Any = None, warns: bool = False
 ) -> tuple[Any, np.dtype]:
-    """Canonical ratings, clipped to the range, and the floating type of X.
+    """Canonical ratings, clipped to the range (with a warning, see `clipped`), and X's float type.
 
     Names and number of columns are noted on the estimator, or compared with what was noted. Where
     they are not (`reset` is False), rows may be dicts, and the columns of a RatingMatrix are put
@@ -537,16 +565,22 @@ def check_ratings(
         note_catalogue(estimator, X)
     else:
         catalogue, n_items = estimator._catalogue_, estimator.n_features_in_
+        if isinstance(X, list | tuple) and not X:  # a batch of nobody
+            X = sparse.csr_array((0, n_items))
         own = catalogue_of(X) if hasattr(X, "iloc") else None
         unheard = catalogue is not None and not hasattr(estimator, "feature_names_in_")
         if unheard and own is not None and not own.is_plain:  # of names that are no strings
             X = RatingMatrix(as_rating_matrix(X), X.index, X.columns)
         X = labelled_rows(X, catalogue, n_items)[0]
     if isinstance(X, RatingMatrix):
-        return _checked_labelled(estimator, X, reset, rating_range), np.dtype(np.float64)
+        R, dtype = _checked_labelled(estimator, X, reset), np.dtype(np.float64)
+        return R if rating_range is None else clipped(R, rating_range, warns=warns), dtype
     columns: Any = getattr(X, "columns", None)
     if not getattr(columns, "is_unique", True):
         raise _repeated(columns)
+    dtypes = [X.dtype] if hasattr(X, "dtype") else list(getattr(X, "dtypes", ()))
+    if any(getattr(dtype, "kind", "") in ("M", "m") for dtype in dtypes):  # numbers to scikit-learn
+        raise ValueError("X holds times and must hold finite real numbers, or NaN where unknown.")
     from sklearn.utils.validation import validate_data
 
     try:
@@ -557,6 +591,7 @@ def check_ratings(
             accept_sparse=("csr", "csc", "coo"),
             dtype=(np.float64, np.float32),
             ensure_all_finite="allow-nan",
+            ensure_min_samples=1 if reset else 0,
         )
     except (TypeError, ValueError) as error:
         remedy = next((remedy for words, remedy in _REMEDIES.items() if words in str(error)), None)
@@ -566,7 +601,8 @@ def check_ratings(
         raise kind(
             f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
         ) from None
-    return as_rating_matrix(X, rating_range=rating_range), X.dtype
+    R = as_rating_matrix(X)
+    return R if rating_range is None else clipped(R, rating_range, warns=warns), X.dtype
 
 
 def refuse_what_is_no_matrix(X: Any) -> None:
@@ -619,11 +655,16 @@ def _repeated(names: Any) -> ValueError:
     )
 
 
-def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool, rating_range: Any) -> Any:
+def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool) -> Any:
     noted = None if reset or estimator._catalogue_ is None else estimator._catalogue_.items
     if X.items is not noted and X.items.has_duplicates:
         raise _repeated(X.items)
     if reset:
+        if 0 in X.shape:
+            raise ValueError(
+                f"X has shape {X.shape} and must have a row and a column: pass the ratings of "
+                "somebody, or declare items that nobody has rated."
+            )
         estimator.n_features_in_ = X.shape[1]
         vars(estimator).pop("feature_names_in_", None)
     elif X.shape[1] != estimator.n_features_in_:
@@ -631,7 +672,7 @@ def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool, rating_range
             f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
             f"{estimator.n_features_in_} features as input: pass rows over the items of fit."
         )
-    return as_rating_matrix(unsummed(X.X), rating_range=rating_range)
+    return as_rating_matrix(unsummed(X.X))
 
 
 _NOT_NUMBERS = (

@@ -92,8 +92,9 @@ def private_multi_task_ridge(
         Several targets of one user for a task count as one, their mean.
     budget : PrivacyBudget
         Budget of the fit: epsilon, and delta > 0, for unit "user". With a ledger it is charged
-        before a value of X or Y is read. ``PrivacyBudget.nonprivate()`` gives the exact weighted
-        ridge regressions, without noise or clipping.
+        when the form of X and Y is checked, before anything is computed from them.
+        ``PrivacyBudget.nonprivate()`` gives the exact weighted ridge regressions, without noise or
+        clipping.
     max_norm : float
         Public bound on the Euclidean norm of a feature vector. Longer ones are shortened to it.
     max_value : float
@@ -174,8 +175,9 @@ def private_multi_task_ridge(
     holds = isinstance(per_observation, bool | np.bool_)
     require(holds, "per_observation", per_observation, "True or False", "use the default")
     shape, (_, n_features) = _shape_of("Y", Y), _shape_of("X", X, 0 if per_observation else 1)
+    data = _observations(X, Y, shape, n_features, per_observation=bool(per_observation))
     plan = solver.make_plan(budget, settings, shape[1], n_features)
-    warn_of_delta(budget, Y)
+    warn_of_delta(budget, shape[0])
     seeded = random_state is not None
     charge: Any = nullcontext()
     if budget.ledger is not None:
@@ -187,7 +189,6 @@ def private_multi_task_ridge(
             seeded=seeded,
         )
     with charge, sized(shape[0] * shape[1]):
-        data = _observations(X, Y, shape, n_features, per_observation=bool(per_observation))
         data = solver.bounded(data, settings, clip=plan.is_private)
         R = data.targets
         used = R.indptr, R.indices, R.data, data.features, data.row

@@ -23,9 +23,11 @@ from sklearn.utils.validation import check_is_fitted
 from skdpmf.books.search import SearchPlan, SearchStatement
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
-from skdpmf.data.validation import check_rating_range, check_ratings, shape_of
+from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract import parameters as check
+from skdpmf.estimators.contract.answers import kind_of
 from skdpmf.estimators.contract.base import BaseRecommender
+from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.private import warn_of_delta
 from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
@@ -264,33 +266,27 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
             If the budget's ledger has too little left. X was not looked at.
         """
         self._check_params()
-        warn_of_delta(self.budget, X)
-        ledger = self.budget.ledger
+        bounds = getattr(self.estimator, "rating_range", None)
+        R = check_ratings(self, X, reset=True, rating_range=bounds, warns=True)[0]
+        kind_of(y, R.shape, self._catalogue_)
+        check_savable(self._catalogue_)
+        warn_of_delta(self.budget, R.shape[0])
+        plan, ledger = self.plan(R.shape[1], R.shape[0]), self.budget.ledger
         if ledger is None:
-            return self._fit(X, y)
-        shape = shape_of(X)
-        plan = self.plan(shape[1], shape[0])
+            return self._fit(X, R, y, plan)
         template = self.estimator.get_params(deep=False)
         reservation = ledger.reserve(
             plan,
             estimator=f"{type(self).__name__}({type(self.estimator).__name__})",
             params=self.get_params(deep=False)
             | {f"estimator__{name}": value for name, value in template.items()},
-            shape=shape,
+            shape=R.shape,
             seeded=self.random_state is not None,
         )
         with reservation:
-            return self._fit(X, y, plan, shape)
+            return self._fit(X, R, y, plan)
 
-    def _fit(self, X: Any, y: Any, plan: Any = None, charged: Any = None) -> "PrivateSearchCV":
-        rating_range = getattr(self.estimator, "rating_range", None)
-        R = check_ratings(self, X, reset=True, rating_range=rating_range)[0]
-        if charged is not None and R.shape != charged:
-            raise ValueError(
-                f"X has shape {R.shape}, and {charged} when the ledger was charged by it: pass an "
-                "array, DataFrame or sparse matrix."
-            )
-        plan = plan or self.plan(R.shape[1], R.shape[0])
+    def _fit(self, X: Any, R: Any, y: Any, plan: SearchPlan) -> "PrivateSearchCV":
         y = _without_content(y)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -119,7 +119,7 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         if self.rating_range is not None:
             check_rating_range(self.rating_range)
         require_random_state(self.random_state)
-        check_ratings(self, X, reset=True)
+        check_ratings(self, X, reset=True, rating_range=self.rating_range, warns=True)
         seed = self.random_state
         name = type(self).__name__
         self._key_ = recorded_key(fresh_key if seed is None else lambda: derived_key(seed, name))

@@ -11,7 +11,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
-from skdpmf.data.validation import check_ratings, shape_of
+from skdpmf.data.validation import check_ratings
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.parameters import (
     is_count,
@@ -201,26 +201,19 @@ class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
             than its columns), or X is not a matrix of real numbers or holds an infinite one.
         """
         self._check_params()
-        if self.budget.ledger is not None:
-            self._most(shape_of(X)[1])
-        with charged(self, X, Fit()) as (shape, fit):
-            self._fit(X, shape, fit)
-        undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
-        return self
-
-    def _fit(self, X: Any, shape: tuple[int, int] | None, fit: Fit) -> None:
         if is_stored(X):
             note_items(self, X, reset=True)
             R = X
         else:
             R = check_ratings(self, X, reset=True)[0]
-        if shape is not None and R.shape != shape:
-            raise ValueError(
-                f"X has shape {R.shape}, and {shape} when the ledger was charged by it: pass an "
-                "array, DataFrame or sparse matrix."
-            )
-        most, fit = self._most(R.shape[1]), fit.planned(self, R.shape)
+        most = self._most(R.shape[1])
+        with charged(self, X, R, Fit()) as fit:
+            self._fit(R, most, fit)
+        undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
+        self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
+        return self
+
+    def _fit(self, R: Any, most: int, fit: Fit) -> None:
         self.counts_, record = release_on_blocks(self, R, fit, {})
         order = np.argsort(-self.counts_, kind="stable")
         keep = order[:most]

@@ -16,6 +16,7 @@ from skdpmf import (
     DPMFSampler,
     PrivacyBudget,
     load_model,
+    privacy_spent,
 )
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
@@ -182,6 +183,37 @@ def test_the_statement_says_which_rows_there_are():
         model.refresh(X[200:], rows="all")
 
 
+def test_a_refresh_says_whose_epsilon_it_states(tmp_path):
+    X = ratings(300, 20)
+    model = DPItemMeans(BUDGET, **SEED).fit(X[:200])
+    both, fresh = model.refresh(X[200:]), model.refresh(X[200:], people="new")
+    assert np.array_equal(both.item_means_, fresh.item_means_)
+    total = privacy_spent([model, DPItemMeans(BUDGET, **SEED).fit(X[200:])])
+    assert both.privacy_spent_.epsilon == pytest.approx(total.epsilon, rel=1e-3)
+    assert fresh.privacy_spent_.epsilon == pytest.approx(4.0, rel=1e-3)
+    assert "in all fits that it started from" in both.privacy_spent_.notes[0]
+    assert "people of this refresh, whom" in fresh.privacy_spent_.notes[-1]
+    for one, other in (("only what is new", "nobody in it"), ("nobody in it", "only what is new")):
+        text = str((both if other == "nobody in it" else fresh).privacy_spent_)
+        assert one in " ".join(text.split())
+        assert other not in " ".join(text.split())
+    third = both.refresh(X[:100]).privacy_spent_
+    assert third.epsilon > both.privacy_spent_.epsilon
+    both.save(tmp_path / "both")
+    again = load_model(tmp_path / "both").refresh(X[:100])
+    assert again.privacy_spent_.epsilon == pytest.approx(third.epsilon)
+    fresh.save(tmp_path / "fresh")
+    for known in (fresh, load_model(tmp_path / "fresh")):
+        with pytest.raises(ValueError, match="people='any' must be 'new' for a model whose"):
+            known.refresh(X[:100])
+        known.refresh(X[:100], people="new")
+    other = PrivacyBudget(4.0, 1e-5, neighbors="replace")
+    with pytest.raises(ValueError, match="neighbors='replace' of the budget must be 'add-remove'"):
+        model.refresh(X[200:], budget=other)
+    with pytest.raises(ValueError, match="people='old' must be 'any' or 'new'"):
+        model.refresh(X[200:], people="old")
+
+
 # -- what is known ---------------------------------------------------------------------------------
 
 
@@ -190,7 +222,10 @@ def test_a_refresh_from_nothing_is_a_fit(name):
     model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
     kind = type(model._knowledge_)
     model._knowledge_ = kind(*(0.0 * part for part in model._knowledge_))
-    one, two = model.refresh(base_ratings(2)), clone(MODELS[name]).fit(base_ratings(2))
+    one, two = (
+        model.refresh(base_ratings(2), people="new"),
+        clone(MODELS[name]).fit(base_ratings(2)),
+    )
     assert fitted_state(one) == fitted_state(two)
 
 
@@ -226,7 +261,7 @@ def test_the_old_model_stays_as_it_was():
     X = ratings(400, 20)
     model = DPItemMeans(BUDGET, **SEED).fit(X[:200])
     before = fitted_state(model)
-    new = model.refresh(X[200:], budget=PrivacyBudget(1.0, 1e-5))
+    new = model.refresh(X[200:], budget=PrivacyBudget(1.0, 1e-5), people="new")
     assert fitted_state(model) == before
     assert model.budget.epsilon == 4.0
     assert new.budget.epsilon == 1.0
@@ -324,6 +359,35 @@ def test_titles_and_undeclared_ids_come_along():
     assert len(new.privacy_spent_.unmet) == 1
 
 
+<<<<<<< HEAD
+=======
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_sums_of_single_ratings_add_up(delta):
+    """Noise is next to nothing, so that two cohorts know what one fit on both knows."""
+    X = ratings(2000, 30)
+    model = DPItemMeans(PrivacyBudget(50.0, delta, unit="rating"), **SEED, rating_range=(1, 5))
+    two, whole = clone(model).fit(X[:800]).refresh(X[800:], people="new"), clone(model).fit(X)
+    assert np.max(abs(two.item_means_ - whole.item_means_)) < 0.05
+    assert two._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.03, abs=2)
+    assert two._knowledge_.exposure.tolist() == [2000.0] * 30
+    assert "each rating is protected" in two.privacy_spent_.assumptions[-1]
+
+
+def test_new_items_with_features_come_by_with_items():
+    X, D = ratings(600, 20), np.random.default_rng(0).normal(size=(20, 2))
+    names = [f"m{j}" for j in range(20)]
+    features = pd.DataFrame(D, index=names)
+    model = DPItemMeans(LARGE, item_features=features[:18], **SEED)
+    model.fit(matrix(X[:300][:, :18], 0, names[:18]))
+    grown = model.with_items(features[18:])
+    assert grown._knowledge_.exposure.tolist() == [*model._knowledge_.exposure, 0.0, 0.0]
+    new = grown.refresh(matrix(X[300:], 300, names))
+    assert new._knowledge_.exposure[-1] == pytest.approx(300, rel=0.1)
+    with pytest.raises(ValueError, match=r"'m18', whose features the model needs.*with_items"):
+        model.refresh(matrix(X[300:], 300, names))
+
+
+>>>>>>> w-est
 # -- errors ----------------------------------------------------------------------------------------
 
 

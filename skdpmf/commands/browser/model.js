@@ -222,6 +222,12 @@ function checkedLists(numbers, array, size) {
   };
 }
 
+/** Whether an id is of a type that JSON has not: its only entry is its text. */
+function isTyped(id) {
+  const texts = isObject(id) ? Object.values(id) : [];
+  return texts.length === 1 && typeof texts[0] === "string";
+}
+
 /** Titles (else ids, else numbers) and lists of genres, one for each item. */
 function checkedItems(items, size) {
   check(isObject(items), "it has no list of items");
@@ -229,10 +235,12 @@ function checkedItems(items, size) {
   const lists = { ids, titles, genres };
   for (const [what, list] of Object.entries(lists)) {
     check(list === null || (Array.isArray(list) && list.length === size), `its ${what} do not fit`);
-    const isText = (text) => typeof text === "string" || (what === "ids" && Number.isFinite(text));
+    const isText = (text) =>
+      typeof text === "string" || (what === "ids" && (Number.isFinite(text) || isTyped(text)));
     check(list === null || list.every(isText), `its ${what} are no texts`);
   }
-  const named = ids?.map(String) ?? Array.from({ length: size }, (_, j) => `item ${j}`);
+  const shown = (id) => (isObject(id) ? Object.values(id)[0] : String(id));
+  const named = ids?.map(shown) ?? Array.from({ length: size }, (_, j) => `item ${j}`);
   const labels = (text) => text.split("|").map((label) => label.trim()).filter(Boolean);
   return { titles: titles ?? named, genres: genres?.map(labels) ?? named.map(() => []) };
 }

@@ -66,6 +66,7 @@ from skdpmf.estimators.contract.recommend import (
 )
 from skdpmf.kernels.averaging import TASTE_VARIANCE
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, is_small, sized
+from skdpmf.privacy.recording import active_recorder
 
 __all__ = ["BaseRecommender", "ItemModel"]
 
@@ -146,14 +147,9 @@ class BaseRecommender(
         self._check_params()
         self._table_ = []
         self._features_ = self._columns_of(X) if start is None else start.features
-        with self._framed(X, start, metadata) as (ratings, shape, known):
-            R = self._check_ratings(ratings, reset=True)[0]
-            if shape is not None and R.shape != shape:
-                raise ValueError(
-                    f"X has shape {R.shape} and must have the shape {shape} that it stated before "
-                    "it was read: pass a plain array or matrix."
-                )
-            self._target_kind = kind_of(y, R.shape, self._catalogue_)
+        R = self._check_ratings(X, reset=True)[0]
+        self._target_kind = kind_of(y, R.shape, self._catalogue_)
+        with self._framed(X, R, start, metadata) as known:
             self._begin_rounds()
             with sized(work_of(self, R.shape)), _ONE_BLAS_THREAD if is_small() else nullcontext():
                 self._fit(R, y, **known, **metadata)
@@ -161,11 +157,9 @@ class BaseRecommender(
             self._end_rounds()
         return self
 
-    def _framed(self, X: Any, start: Any, metadata: Any) -> Any:
-        """Return a context of the ratings, of the shape that something was decided by, and of more
-        for `_fit`.
-        """
-        return nullcontext((X, None, {}))
+    def _framed(self, X: Any, R: Any, start: Any, metadata: Any) -> Any:
+        """Return a context of what else `_fit` takes; R: X, checked."""
+        return nullcontext({})
 
     def _columns_of(self, X: Any) -> ItemColumns | None:
         """Return the columns of the `item_features` of X's catalogue."""
@@ -669,7 +663,9 @@ class BaseRecommender(
         """Canonical ratings, clipped, and the floating type of X."""
         if not reset:
             check_is_fitted(self, "_item_model_")
-        R, dtype = check_ratings(self, X, reset=reset, rating_range=self._value_range)
+        bounds = self._value_range
+        warns = reset and bounds is self.rating_range and active_recorder() is None
+        R, dtype = check_ratings(self, X, reset=reset, rating_range=bounds, warns=warns)
         return self._used(R), dtype
 
     def _used(self, R: Any) -> Any:

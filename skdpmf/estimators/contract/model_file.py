@@ -11,7 +11,8 @@ The file is one of safetensors. The metadata of its header have one entry, "skdp
     The privacy card (`skdpmf.PrivacyCard`), by the name of the class.
 ``items``
     ids of the columns, their titles and their genres (texts such as "Comedy|Drama"), lists or null;
-    whether ids are ``feature_names_in_``.
+    whether ids are ``feature_names_in_``. An id is a text, a number, or an object of one entry, the
+    name of its type in `_TEXT_OF_ID` and its text: so an integer that JavaScript would round.
 ``numbers``
     All else of the fitted state that is not an array.
 ``fortran``
@@ -39,9 +40,13 @@ import re
 import stat
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+from uuid import UUID
 
 import numpy as np
 from safetensors import SafetensorError
@@ -70,6 +75,7 @@ __all__ = [
     "CLASSES",
     "card_of_file",
     "check_catalogue",
+    "check_savable",
     "load_description",
     "load_model",
     "save_model",
@@ -247,7 +253,11 @@ def load_model(path: Any) -> Any:
     (4.0, 'Film 7')
     """
     model, catalogue, _ = _loaded(path, partial(getattr, skdpmf.estimators))
-    model._catalogue_ = catalogue and Catalogue(catalogue[0], catalogue[1], genres=catalogue[2])
+    if catalogue is not None:
+        ids, titles, genres = catalogue
+        if any(type(item) is datetime for item in ids):  # else they become timestamps
+            ids = np.array(ids, dtype=object)
+        model._catalogue_ = Catalogue(ids, titles, genres=genres)
     return model
 
 
@@ -266,10 +276,10 @@ def card_of_file(path: Any, model: str) -> PrivacyCard:
 
 def check_catalogue(
     catalogue: Any, n_items: int
-) -> tuple[list[int | float | str], list[str] | None, list[str] | None]:
-    """Return ids, titles, genres (None: none) of a catalogue as plain lists, or raise an error."""
+) -> tuple[list[Any], list[str] | None, list[str] | None]:
+    """Return ids, titles, genres (None: none) of a catalogue as lists, or raise an error."""
     try:
-        ids = [item.item() if isinstance(item, np.generic) else item for item in catalogue["item"]]
+        ids = [_python_id(item) for item in catalogue["item"]]
         titles, genres = (catalogue.get(what) for what in ("title", "genres"))
         titles, genres = (None if each is None else list(each) for each in (titles, genres))
     except (TypeError, KeyError) as error:
@@ -289,23 +299,83 @@ def check_catalogue(
                 "each column of X, in their order."
             )
         for value in values or ():
-            is_number = what == "item" and type(value) in (int, float) and abs(value) < math.inf
-            if is_number and type(value) is int and abs(value) > _LARGEST:
+            if not (isinstance(value, str) or (what == "item" and _is_id(value))):
+                rule = "a text: write genres as 'A|B'"
+                if what == "item":
+                    rule = f"a text, a number or one of {', '.join(_TEXT_OF_ID)}: write it as text"
                 raise ModelFileError(
-                    f"an item of the catalogue is {value} and must lie within -2**53 and 2**53, as "
-                    "browsers round larger integers: write such ids as texts."
+                    f"catalogue[{what!r}] has {value!r:.99}, which must be {rule}."
                 )
-            if not (is_number or isinstance(value, str)):
-                raise ModelFileError(
-                    f"catalogue[{what!r}] has {value!r:.99}, which must be a string: write genres "
-                    "as 'A|B'."
-                )
-            if not is_number and _UNPRINTABLE.search(value):
+            if isinstance(value, str) and _UNPRINTABLE.search(value):
                 raise ModelFileError(
                     f"catalogue[{what!r}] has {value!a:.99}, which must be printable text: take "
                     "control characters, such as line breaks, out of it."
                 )
     return ids, titles, genres
+
+
+def check_savable(catalogue: Catalogue | None) -> None:
+    """Raise ModelFileError, before a fit costs anything, for a catalogue that no file can hold."""
+    if catalogue is not None:
+        check_catalogue(
+            {"item": catalogue.items, "title": catalogue.titles, "genres": catalogue.genres},
+            len(catalogue.items),
+        )
+
+
+def _timestamp(text: str) -> Any:
+    import pandas as pd
+
+    return pd.Timestamp(text)
+
+
+# Ids that JSON has not, by the names of their types: to text, and back.
+_TEXT_OF_ID: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    "int": (str, int),
+    "UUID": (str, UUID),
+    "Timestamp": (lambda time: str(time.isoformat()), _timestamp),
+    "datetime": (datetime.isoformat, datetime.fromisoformat),
+    "date": (date.isoformat, date.fromisoformat),
+    "Decimal": (str, Decimal),
+    "bytes": (quote_from_bytes, unquote_to_bytes),
+    "tuple": (
+        lambda ids: json.dumps([_plain_id(_python_id(one)) for one in ids], ensure_ascii=False),
+        lambda text: tuple(map(_read_id, json.loads(text))),
+    ),
+}
+
+
+def _python_id(item: Any) -> Any:
+    if isinstance(item, np.datetime64):
+        return _timestamp(str(item))
+    return item.item() if isinstance(item, np.generic) else item
+
+
+def _is_id(value: Any) -> bool:
+    try:
+        read = _read_id(_plain_id(value))
+        return type(read) is type(value) and bool(read == value)
+    except (ValueError, TypeError, ArithmeticError, LookupError):
+        return False
+
+
+def _plain_id(value: Any) -> Any:
+    """Return an id as plain JSON."""
+    is_short = type(value) is int and abs(value) <= _LARGEST
+    if isinstance(value, str) or is_short or (type(value) is float and math.isfinite(value)):
+        return value
+    name = type(value).__name__
+    return {name: _TEXT_OF_ID[name][0](value)}
+
+
+def _read_id(plain: Any) -> Any:
+    """Return the id that `_plain_id` wrote."""
+    if not isinstance(plain, dict):
+        return plain
+    ((name, text),) = plain.items()
+    value = _TEXT_OF_ID[name][1](text)
+    _require(_plain_id(value) == plain, f"{text!r:.99} must be the text of one {name}")
+    return value
 
 
 # Bytes of a file
@@ -430,7 +500,8 @@ def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:
                 "catalogue must name the items as feature_names_in_ of the model does, in its "
                 "order: take its ids from the columns of X."
             )
-    return {"ids": ids, "titles": titles, "genres": genres, "are_names": names is not None}
+    plain = None if ids is None else [_plain_id(item) for item in ids]
+    return {"ids": plain, "titles": titles, "genres": genres, "are_names": names is not None}
 
 
 # Checks of what is loaded
@@ -479,7 +550,7 @@ def _model_of(
         description["items"][key] for key in ("ids", "titles", "genres", "are_names")
     )
     has_catalogue = not (ids is titles is genres is None)
-    ids = range(n_items) if ids is None else ids
+    ids = range(n_items) if ids is None else [_read_id(item) for item in ids]
     catalogue = check_catalogue({"item": ids, "title": titles, "genres": genres}, n_items)
     if are_names:
         _require(all(isinstance(item, str) for item in ids), "names must be texts")

@@ -3,7 +3,7 @@
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,19 +18,27 @@ from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import (
     as_rating_matrix,
+    check_rating_range,
     in_quarter_ranges,
     middle_and_quarter,
     note_catalogue,
-    shape_of,
+    warn_of_scale,
 )
 from skdpmf.distributed.exchange import Alone, Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
+from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.estimators.contract.progress import work_of
 from skdpmf.estimators.contract.recommend import Ranking, recall
-from skdpmf.estimators.contract.refreshed import check_refreshable, in_model_columns
+from skdpmf.estimators.contract.refreshed import (
+    added_up,
+    check_addable,
+    check_refreshable,
+    in_model_columns,
+    of_refresh,
+)
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
@@ -64,6 +72,7 @@ class Start(NamedTuple):
     known: Any  # Knowledge, or what a Gram model knows
     features: ItemColumns | None
     rows: str  # of people who come again: "new" or "whole"
+    people: str  # "any" or "new"
 
 
 class Fit(NamedTuple):
@@ -71,19 +80,13 @@ class Fit(NamedTuple):
 
     features: ItemColumns | None = None
     start: Start | None = None
-    plan: Any = None  # ReleasePlan that was charged, or that of the ratings' shape; None: not yet
+    plan: Any = None  # ReleasePlan; None: not yet
     included: Any = None  # (n_rows,) bool: rows that take part, others count as empty; None: all
 
     @property
     def known(self) -> Any:
         """What the fit starts from."""
         return None if self.start is None else self.start.known
-
-    def planned(self, estimator: Any, shape: tuple[int, int]) -> "Fit":
-        """Return it with a plan, where it has none."""
-        if self.plan is not None:
-            return self
-        return self._replace(plan=estimator._make_plan(shape[1], shape[0]))
 
 
 class PrivateRecommender(PrivatePlanner, BaseRecommender):
@@ -124,17 +127,25 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         """Set the fitted attributes."""
 
     def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
-        fit = fit.planned(self, R.shape)
         released, record = release_on_blocks(self, R, fit, metadata)
         self._publish(fit._replace(plan=as_made(fit.plan, record)), released)
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
         if is_stored(X):
             note_items(self, X, reset=reset)
+            if not self._implicit:
+                warn_of_scale(X._first_ratings(), check_rating_range(self.rating_range))
             return X, np.dtype(np.float64)
         return super()._check_ratings(X, reset=reset)
 
-    def refresh(self, X_new: Any, *, budget: PrivacyBudget | None = None, rows: str = "new") -> Any:
+    def refresh(
+        self,
+        X_new: Any,
+        *,
+        budget: PrivacyBudget | None = None,
+        rows: str = "new",
+        people: str = "any",
+    ) -> Any:
         """Fit on the rows of new people, starting from what this model's fit has released.
 
         Released values of earlier fits are public, and cost nobody again; the people of X_new pay
@@ -146,10 +157,9 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         Parameters
         ----------
         X_new : {DataFrame, RatingMatrix, array-like, sparse matrix} of shape (n_new_users, n)
-            Ratings of people who were in no fit before. With a ledger by person (``at_most`` above
-            1) people may come again (`rows`). Names put columns in order, items that the model does
-            not know are appended, and items that X_new lacks are kept; without names the columns
-            are the model's.
+            Ratings of new people, or of people who come again (`people`, `rows`). Names put columns
+            in order, items that the model does not know are appended, and items that X_new lacks
+            are kept; without names the columns are the model's.
         budget : PrivacyBudget, default=None
             Budget of this refresh, of the same unit, with delta > 0 if and only if that of the fit
             had one. None: that of the fit, once more, for these people.
@@ -159,19 +169,25 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             the plan's sensitivity at most, and costs the same. What they gave before stays in the
             released sums, from which nobody can be taken out: of whole rows it counts twice in the
             model. The notes of the statement say which it was.
+        people : {"any", "new"}, default="any"
+            Who is in X_new. "any": there may be people of earlier fits, so that the statement adds
+            up what these and the refresh spend. "new": nobody is, as you know; the statement is for
+            the people of X_new, and assumes so. (At unit "rating" it is about their ratings.) With
+            a ledger by person, which counts everybody's fits, it does not matter.
 
         Returns
         -------
         estimator
             A new fitted estimator with these parameters; this one is as it was. Its
-            ``privacy_spent_`` is for the people of X_new, and assumes that they were in no fit
-            before, or were counted by a ledger by person.
+            ``privacy_spent_`` says whose epsilon it states.
 
         Raises
         ------
         ValueError
-            If the model keeps nothing for a refresh, the budget is of another kind, `rows` is
-            neither, or the columns of X_new are not the model's, in whole or in part.
+            If the model keeps nothing for a refresh, the budget is of another kind, `rows` or
+            `people` is neither, the model's statement leaves out people of earlier fits, so that
+            nothing can be added to it, or the columns of X_new are not the model's, in whole or in
+            part.
         skdpmf.exceptions.BudgetExceededError
             If a ledger has too little left.
         sklearn.exceptions.NotFittedError
@@ -183,20 +199,29 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         >>> from skdpmf.data import make_ratings
         >>> X = make_ratings(1000, 40, random_state=0)
         >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X[:500])
-        >>> model.refresh(X[500:]).privacy_spent_.epsilon <= 4.0
+        >>> model.refresh(X[500:], people="new").privacy_spent_.epsilon <= 4.0
         True
+        >>> round(model.refresh(X[500:]).privacy_spent_.epsilon, 1)  # if somebody is in both
+        6.0
         """
         check_is_fitted(self, "_item_model_")
         budget = self.budget if budget is None else budget
         remedy = "use 'new' unless earlier participants bring old ratings again"
         require(rows in ("new", "whole"), "rows", rows, "'new' or 'whole'", remedy)
+        remedy = "use 'any' unless nobody in X_new was in an earlier fit"
+        require(people in ("any", "new"), "people", people, "'any' or 'new'", remedy)
         check_refreshable(self, budget)
+        adds_up = people == "any" and not is_by_person(budget)
+        if adds_up:
+            check_addable(self.privacy_spent_, budget)
         X, catalogue, n_new = in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
         start = None
         if self._knowledge_.exposure.any():
-            start = Start(self._knowledge_.with_items(n_new), self._features_, rows)
+            start = Start(self._knowledge_.with_items(n_new), self._features_, rows, people)
         model._fit_rows(X, None, start)
+        if adds_up:
+            model.privacy_spent_ = added_up(self.privacy_spent_, model.privacy_spent_)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -205,15 +230,13 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         return model
 
     @contextmanager
-    def _framed(self, X: Any, start: Any, metadata: Any) -> Iterator[Any]:
-        """A ledger is charged before X is looked at, but for its shape."""
+    def _framed(self, X: Any, R: Any, start: Any, metadata: Any) -> Iterator[Any]:
         if start is not None:
             self._check_start(start.known)
+        self._check_metadata(R.shape[0], **metadata)
+        with charged(self, X, R, Fit(self._features_, start)) as fit:
+            yield {"fit": fit}
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        if self.budget.ledger is not None:
-            self._check_metadata(shape_of(X)[0], **metadata)
-        with charged(self, X, Fit(self._features_, start)) as (shape, fit):
-            yield X, shape, {"fit": fit}
         self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_start(self, known: Any) -> None:
@@ -310,26 +333,6 @@ FEATURES_ASSUMPTION = (
     "made of ratings, tags, reviews or counts of these people."
 )
 
-# Assumptions of a refresh
-_BY_LEDGER = (
-    "This fit started from released values of earlier fits, all of which were charged to the "
-    "ledger of this fit: it has counted those people again who are in several."
-)
-_DISJOINT = {
-    "user": "This fit started from released values of earlier fits, and nobody in it was in one of "
-    "them: to somebody who was, the costs of both add up.",
-    "rating": "This fit started from released values of earlier fits, and no rating in it was in "
-    "one of them: to a rating that was, the costs of both add up. Of a person whose ratings are in "
-    "several fits each rating is protected, and all of them together are not.",
-}
-
-_AGAIN = {
-    "new": "Of people who were in earlier fits, the rows hold only what is new; what earlier fits "
-    "had of them stays in the model.",
-    "whole": "Of people who were in earlier fits, the rows are whole; what earlier fits had of "
-    "them stays in the model, and so counts twice.",
-}
-
 
 def is_by_person(budget: PrivacyBudget) -> bool:
     """Return whether a fit charges the persons of its rows."""
@@ -366,33 +369,31 @@ def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
 
 
 @contextmanager
-def charged(estimator: Any, X: Any, fit: Fit) -> Iterator[tuple[Any, Fit]]:
+def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     """Frame a private fit: check what can be known before it costs anything, then charge for it.
 
     It warns of a delta that is too large for so many rows.
 
-    estimator: whose parameters were checked; X: ratings, of which nothing but the shape is looked
-    at before the ledger is charged. Yields the shape that was charged for, None without ledger, and
-    the fit with what was charged.
+    estimator: whose parameters were checked; X: ratings; R: the same, whose form was checked, and
+    from which nothing is computed before the ledger is charged. Yields the fit with its plan.
     """
-    ledger = estimator.budget.ledger
-    users = ids_of(X) if is_by_person(estimator.budget) else None
-    X = X.X if isinstance(X, RatingMatrix) else X
-    n_tasks = _n_tasks(estimator, X)
-    if is_stored(X):
-        for block in row_blocks(X, 1):
+    check_savable(estimator._catalogue_)
+    n_tasks, ledger = _n_tasks(estimator, R), estimator.budget.ledger
+    if is_stored(R):
+        for block in row_blocks(R, 1):
             block.check()
     if n_tasks:
         with Pool(n_tasks) as pool:
             pool.check()
-    warn_of_delta(estimator.budget, X)
+    warn_of_delta(estimator.budget, R.shape[0])
+    fit = fit._replace(plan=estimator._make_plan(R.shape[1], R.shape[0]))
     if ledger is None:
-        yield None, fit
+        yield fit
         return
-    shape, params = shape_of(X), estimator.get_params(deep=False)
+    users = ids_of(X) if is_by_person(estimator.budget) else None
+    shape, params = R.shape, estimator.get_params(deep=False)
     if fit.features is not None:
         params["item_features"] = fit.features.digest
-    fit = fit.planned(estimator, shape)
     record = {
         "estimator": type(estimator).__name__,
         "params": params,
@@ -405,7 +406,7 @@ def charged(estimator: Any, X: Any, fit: Fit) -> Iterator[tuple[Any, Fit]]:
         ),
     }
     with ledger.reserve(fit.plan, users=users, **record) as charge:
-        yield shape, fit._replace(included=charge.included)
+        yield fit._replace(included=charge.included)
 
 
 def state_of(
@@ -417,8 +418,8 @@ def state_of(
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     by_person = is_by_person(estimator.budget)
     if fit.start is not None:
-        assumptions = (*assumptions, _BY_LEDGER if by_person else _DISJOINT[plan.budget.unit])
-        plan = replace(plan, notes=(*plan.notes, _AGAIN[fit.start.rows]))
+        own, notes = of_refresh(fit.start.rows, fit.start.people, plan.budget.unit, by_person)
+        assumptions, plan = (*assumptions, *own), replace(plan, notes=(*plan.notes, *notes))
     seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
     if by_person:
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
@@ -502,16 +503,12 @@ def _of_rows(metadata: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {name: None if whole is None else whole[rows] for name, whole in metadata.items()}
 
 
-def warn_of_delta(budget: PrivacyBudget, X: Any) -> None:
-    """Warn of a delta above one over the rows of X, whose number is public; not in a replay."""
-    if not budget.is_private or active_recorder() is not None:
-        return
-    with suppress(ValueError):  # X without a shape is complained of later
-        n_rows = shape_of(X)[0]
-        if budget.delta * n_rows > 1.0:
-            warnings.warn(
-                f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of "
-                "rows: a mechanism with such a delta may publish a whole row. Choose it well "
-                f"below, such as {0.1 / n_rows:.1g}.",
-                stacklevel=2,
-            )
+def warn_of_delta(budget: PrivacyBudget, n_rows: int) -> None:
+    """Warn of a delta above one over the number of rows, which is public; not in a replay."""
+    if budget.is_private and active_recorder() is None and budget.delta * n_rows > 1.0:
+        warnings.warn(
+            f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of rows: a "
+            "mechanism with such a delta may publish a whole row. Choose it well below, such as "
+            f"{0.1 / n_rows:.1g}.",
+            stacklevel=2,
+        )

@@ -11,6 +11,9 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from sklearn.base import BaseEstimator
+from sklearn.utils._pprint import _EstimatorPrettyPrinter
+
 try:
     from sklearn.callback import CallbackSupportMixin
     from sklearn.callback import with_callbacks as _with_callbacks
@@ -119,8 +122,35 @@ def work_of(estimator: Any, shape: tuple[int, int]) -> int:
     return shape[0] * shape[1] * estimator._n_rounds() * estimator._work_of_round
 
 
+class _Shown(str):
+    """A text without quotes."""
+
+    __repr__ = str.__str__
+
+
 class SpentDisplay:
-    """A base before ``BaseEstimator``, of estimators whose `fit` sets ``privacy_spent_``."""
+    """A base before ``BaseEstimator``, of estimators whose `fit` sets ``privacy_spent_``.
+
+    It shows a table of features by its size.
+    """
+
+    def _shown(self) -> Any:
+        """Return an estimator of this name and these parameters, the features shortened."""
+        params: dict[str, Any] = self.get_params(deep=False)  # type: ignore[attr-defined]
+        features = params.get("item_features")
+        if hasattr(features, "shape"):
+            params["item_features"] = _Shown(f"<{type(features).__name__} {features.shape}>")
+        own = {name: getattr(type(self), name) for name in ("__init__", "__doc__", "__module__")}
+        return type(type(self).__name__, (BaseEstimator,), own)(**params)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Return the call that makes it, as scikit-learn does."""
+        return str(self._shown().__repr__(N_CHAR_MAX))
+
+    def _get_params_html(self, *args: Any, **options: Any) -> Any:
+        is_long = hasattr(getattr(self, "item_features", None), "shape")
+        shown: Any = self._shown() if is_long else super()
+        return shown._get_params_html(*args, **options)
 
     def _repr_html_inner(self) -> str:
         return self._spent_html() + super()._repr_html_inner()  # type: ignore[misc]
@@ -134,3 +164,11 @@ class SpentDisplay:
     def _spent_html(self) -> str:
         statement: Any = getattr(self, "privacy_spent_", None)
         return "" if statement is None else statement._repr_html_()
+
+
+def _pprint(printer: Any, estimator: Any, *where: Any) -> None:
+    printer._pprint_estimator(estimator._shown(), *where)
+
+
+# inside of a pipeline or search
+_EstimatorPrettyPrinter._dispatch[SpentDisplay.__repr__] = _pprint

@@ -527,7 +527,7 @@ def _in_threads(
     offsets, factors, ridge = (np.require(part, np.float64, ["C", "W"]) for part in model[:3])
     model = model._replace(offsets=offsets, factors=factors, ridge=ridge)
     with sized(R.shape[0] * ANSWER_WORK):
-        return in_threads(lambda *rows: block(model, R, *rows, *args), blocks, n_jobs)
+        return in_threads(lambda *rows: block(model, R, *rows, *args), blocks or [(0, 0)], n_jobs)
 
 
 class _OneBlasThread(ContextDecorator):

@@ -1,15 +1,27 @@
 """What a refresh takes: a model that keeps knowledge, a budget of its kind, and rows."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of, labelled_rows
 from skdpmf.data.validation import shape_of
 from skdpmf.estimators.contract.parameters import require_budget
 from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.composition import compose_statements
 from skdpmf.privacy.plan import ReleasePlan, pure_total
+from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["check_refreshable", "extended", "in_model_columns", "notes_of_a_year"]
+__all__ = [
+    "added_up",
+    "check_addable",
+    "check_refreshable",
+    "extended",
+    "in_model_columns",
+    "notes_of_a_year",
+    "of_refresh",
+]
 
 
 def check_refreshable(model: Any, budget: Any) -> None:
@@ -33,6 +45,68 @@ def check_refreshable(model: Any, budget: Any) -> None:
             f"budget={budget!r} must have unit {kinds[1][0]!r} and {kinds[1][1]} for refresh, as "
             "the fit before: its sums are bounded in another way. Choose such a budget."
         )
+
+
+# Assumptions of a refresh, and its notes
+_BY_LEDGER = (
+    "This fit started from released values of earlier fits, all of which were charged to the "
+    "ledger of this fit: it has counted those people again who are in several."
+)
+_DISJOINT = {
+    "user": "This fit started from released values of earlier fits, and nobody in it was in one of "
+    "them: to somebody who was, the costs of both add up.",
+    "rating": "This fit started from released values of earlier fits, and no rating in it was in "
+    "one of them: to a rating that was, the costs of both add up. Of a person whose ratings are in "
+    "several fits each rating is protected, and all of them together are not.",
+}
+_AGAIN = {
+    "new": "Of people who were in earlier fits, the rows hold only what is new; what earlier fits "
+    "had of them stays in the model.",
+    "whole": "Of people who were in earlier fits, the rows are whole; what earlier fits had of "
+    "them stays in the model, and so counts twice.",
+}
+_OF_NEW = (
+    "Epsilon is that of the people of this refresh, whom the caller said to be new. For people of "
+    "earlier fits it is what the statements of these fits say."
+)
+_OF_LEDGER = (
+    "Epsilon is that of this refresh alone, for each person in it; the ledger adds up what a "
+    "person spends in several fits."
+)
+_ADDED = (
+    "Epsilon is that of a person who was in this refresh and in all fits that it started from. "
+    "For somebody who was in the refresh alone it is {:.4g}."
+)
+
+
+def of_refresh(
+    rows: str, people: str, unit: str, by_person: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the assumptions and the notes of a refresh."""
+    if by_person:
+        return (_BY_LEDGER,), (_OF_LEDGER, _AGAIN[rows])
+    return ((_DISJOINT[unit],), (_OF_NEW,)) if people == "new" else ((), (_AGAIN[rows],))
+
+
+def check_addable(spent: PrivacyStatement, budget: PrivacyBudget) -> None:
+    """Raise ValueError where a statement does not tell what all people have spent so far."""
+    if {_BY_LEDGER, *_DISJOINT.values()} & {*spent.assumptions}:
+        raise ValueError(
+            "people='any' must be 'new' for a model whose statement leaves out people of earlier "
+            "fits, as its last refresh was of new people or had a ledger by person: pass 'new' if "
+            "nobody comes again, or a budget with that ledger."
+        )
+    if budget.neighbors != spent.neighbors:
+        raise ValueError(
+            f"neighbors={budget.neighbors!r} of the budget must be {spent.neighbors!r}, as for the "
+            "fit before, or the two do not add up: choose it so, or pass people='new'."
+        )
+
+
+def added_up(spent: PrivacyStatement, own: PrivacyStatement) -> PrivacyStatement:
+    """Return the statement for people who were in a refresh and in all fits before."""
+    both = compose_statements({"earlier fits": spent, "this refresh": own})
+    return replace(both, notes=(_ADDED.format(own.epsilon), *both.notes))
 
 
 def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Parameters of AdaptiveWeightALS, and its plan."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, is_finite, require
@@ -175,6 +175,7 @@ class Clicks(Options):
         self._require_positive("unobserved_weight")
 
 
+@dataclass(repr=False, eq=False)
 class AdaptiveWeightALSPlanner(PrivatePlanner):
     """Parameters of `AdaptiveWeightALS`, and its plan."""
 
@@ -183,34 +184,19 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         "solver": {"pooled": Pooled, "dpals": DPALS, "dpsgd": DPSGD},
     }
 
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        n_components: int | None = None,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        feedback: Any = "explicit",
-        solver: Any = "pooled",
-        max_ratings_per_user: int | None = None,
-        max_iter: int | None = None,
-        alpha: float = 1.0,
-        user_damping: float = 10.0,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.n_components = n_components
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.feedback = feedback
-        self.solver = solver
-        self.max_ratings_per_user = max_ratings_per_user
-        self.max_iter = max_iter
-        self.alpha = alpha
-        self.user_damping = user_damping
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    budget: PrivacyBudget
+    _: KW_ONLY
+    n_components: int | None = None
+    rating_range: tuple[float, float] = (1.0, 5.0)
+    item_features: Any = None
+    feedback: Any = "explicit"
+    solver: Any = "pooled"
+    max_ratings_per_user: int | None = None
+    max_iter: int | None = None
+    alpha: float = 1.0
+    user_damping: float = 10.0
+    random_state: int | None = None
+    n_jobs: int | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return self._solver().make_plan(self.budget, self._settings(), n_items)

@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, is_count, is_finite, require
@@ -59,39 +59,25 @@ class Snapshots(Options):
         require(holds, "every", value, "None or an integer >= 1", "use the default")
 
 
+@dataclass(repr=False, eq=False)
 class CacheSGDFactorizerPlanner(Planner):
     """Parameters of `CacheSGDFactorizer`, and its plan."""
 
     _options: ClassVar[dict[Any, Any]] = {"snapshots": {None: Snapshots}}
 
-    def __init__(
-        self,
-        n_components: int = 32,
-        *,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        max_iter: int = 15,
-        learning_rate: float = 0.07,
-        learning_rate_decay: float = 0.8,
-        alpha: float = 0.04,
-        fit_bias: bool = True,
-        snapshots: Any = None,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-        warm_start: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.max_iter = max_iter
-        self.learning_rate = learning_rate
-        self.learning_rate_decay = learning_rate_decay
-        self.alpha = alpha
-        self.fit_bias = fit_bias
-        self.snapshots = snapshots
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.warm_start = warm_start
+    n_components: int = 32
+    _: KW_ONLY
+    rating_range: tuple[float, float] = (1.0, 5.0)
+    item_features: Any = None
+    max_iter: int = 15
+    learning_rate: float = 0.07
+    learning_rate_decay: float = 0.8
+    alpha: float = 0.04
+    fit_bias: bool = True
+    snapshots: Any = None
+    random_state: int | None = None
+    n_jobs: int | None = None
+    warm_start: bool = False
 
     def plan(self, n_items: int, n_rows: int | None = None) -> PrivacyStatement:
         """Tell that `fit` protects nothing.

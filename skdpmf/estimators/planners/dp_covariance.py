@@ -1,6 +1,6 @@
 """Parameters of DPCovarianceRecommender, and its plan."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, is_finite, require
@@ -83,6 +83,7 @@ class NoisyCovariance(Options):
         require(_are_shares(self.shares), "shares", self.shares, rule, "use 'auto'")
 
 
+@dataclass(repr=False, eq=False)
 class DPCovarianceRecommenderPlanner(PrivatePlanner):
     """Parameters of `DPCovarianceRecommender`, and its plan."""
 
@@ -92,32 +93,18 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
         "covariance": {"auto": NoisyCovariance},
     }
 
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        feedback: str = "explicit",
-        noise: str = "gaussian",
-        predictor: Any = "svd",
-        covariance: Any = "auto",
-        n_components: int = 20,
-        user_damping: float = 40.0,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.feedback = feedback
-        self.noise = noise
-        self.predictor = predictor
-        self.covariance = covariance
-        self.n_components = n_components
-        self.user_damping = user_damping
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    budget: PrivacyBudget
+    _: KW_ONLY
+    feedback: str = "explicit"
+    noise: str = "gaussian"
+    predictor: Any = "svd"
+    covariance: Any = "auto"
+    n_components: int = 20
+    user_damping: float = 40.0
+    rating_range: tuple[float, float] = (1.0, 5.0)
+    item_features: Any = None
+    random_state: int | None = None
+    n_jobs: int | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         if self._implicit:

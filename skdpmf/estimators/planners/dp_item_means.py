@@ -1,5 +1,6 @@
 """Parameters of DPItemMeans, and its plan."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from skdpmf.estimators.contract.planner import PrivatePlanner
@@ -10,25 +11,17 @@ from skdpmf.privacy.plan import ReleasePlan
 __all__ = ["DPItemMeansPlanner"]
 
 
+@dataclass(repr=False, eq=False)
 class DPItemMeansPlanner(PrivatePlanner):
     """Parameters of `DPItemMeans`, and its plan."""
 
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        user_damping: float = 10.0,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.user_damping = user_damping
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    budget: PrivacyBudget
+    _: KW_ONLY
+    user_damping: float = 10.0
+    rating_range: tuple[float, float] = (1.0, 5.0)
+    item_features: Any = None
+    random_state: int | None = None
+    n_jobs: int | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return solver.make_plan(self.budget, n_items, n_rows)

@@ -1,6 +1,6 @@
 """Parameters of DPMFSampler, and its plan."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -114,6 +114,7 @@ class PosteriorDraw(Options):
         self._require_switches("sample_precisions", "nonprivate_diagnostics")
 
 
+@dataclass(repr=False, eq=False)
 class DPMFSamplerPlanner(PrivatePlanner):
     """Parameters of `DPMFSampler`, and its plan."""
 
@@ -121,32 +122,18 @@ class DPMFSamplerPlanner(PrivatePlanner):
         "guarantee": {"every-step": None, "posterior": PosteriorDraw}
     }
 
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        guarantee: Any = "every-step",
-        n_components: int = 8,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        max_ratings_per_user: int | None = None,
-        max_iter: int | None = None,
-        alpha: float = 1.0,
-        user_damping: float = 10.0,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.guarantee = guarantee
-        self.n_components = n_components
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.max_ratings_per_user = max_ratings_per_user
-        self.max_iter = max_iter
-        self.alpha = alpha
-        self.user_damping = user_damping
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    budget: PrivacyBudget
+    _: KW_ONLY
+    guarantee: Any = "every-step"
+    n_components: int = 8
+    rating_range: tuple[float, float] = (1.0, 5.0)
+    item_features: Any = None
+    max_ratings_per_user: int | None = None
+    max_iter: int | None = None
+    alpha: float = 1.0
+    user_damping: float = 10.0
+    random_state: int | None = None
+    n_jobs: int | None = None
 
     @property
     def _draw(self) -> PosteriorDraw | None:

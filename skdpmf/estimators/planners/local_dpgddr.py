@@ -1,6 +1,6 @@
 """Parameters of LocalDPGDDR, and its plan."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,6 +91,7 @@ class GradientReports(ResponseReports):
         self._require_choice("back_projection", ("unbiased", "pinv"))
 
 
+@dataclass(repr=False, eq=False)
 class LocalDPGDDRPlanner(PrivatePlanner):
     """Parameters of `LocalDPGDDR`, and its plan."""
 
@@ -102,30 +103,17 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         }
     }
 
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        method: Any = "items",
-        randomizer: str = "privunit",
-        n_components: int = 8,
-        max_iter: int | None = None,
-        user_damping: float = 10.0,
-        rating_range: tuple[float, float] = (1.0, 5.0),
-        item_features: Any = None,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.method = method
-        self.randomizer = randomizer
-        self.n_components = n_components
-        self.max_iter = max_iter
-        self.user_damping = user_damping
-        self.rating_range = rating_range
-        self.item_features = item_features
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    budget: PrivacyBudget
+    _: KW_ONLY
+    method: Any = "items"
+    randomizer: str = "privunit"
+    n_components: int = 8
+    max_iter: int | None = None
+    user_damping: float = 10.0
+    rating_range: tuple[float, float] = (1.0, 5.0)
+    item_features: Any = None
+    random_state: int | None = None
+    n_jobs: int | None = None
 
     @property
     def _gradients(self) -> ResponseReports | None:
