@@ -26,7 +26,7 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import check_rating_range, check_ratings, shape_of
 from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.base import BaseRecommender
-from skdpmf.estimators.contract.private import warn_of_delta
+from skdpmf.estimators.contract.private import warn_of_budget
 from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
@@ -64,7 +64,7 @@ def _of_best(method: Callable[..., Any]) -> Any:
     return ask
 
 
-class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
+class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, BaseEstimator):
     """Random search whose winner is private as a whole, at the price of little more than one fit.
 
     A stock search selects on exact scores of private ratings, and spends a budget for every fit.
@@ -264,7 +264,7 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
             If the budget's ledger has too little left. X was not looked at.
         """
         self._check_params()
-        warn_of_delta(self.budget, X)
+        warn_of_budget(self.budget, X)
         ledger = self.budget.ledger
         if ledger is None:
             return self._fit(X, y)

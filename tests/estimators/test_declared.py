@@ -1,9 +1,12 @@
 """Users and items that were read off the ratings: the statement says that a condition fails."""
 
+import warnings
+
 import numpy as np
 import pytest
 
 from skdpmf import (
+    AdaptiveWeightALS,
     CacheSGDFactorizer,
     DPCovarianceRecommender,
     DPItemMeans,
@@ -15,8 +18,9 @@ from skdpmf import (
 )
 from skdpmf.data import ParquetRatings, make_ratings, ratings_to_matrix
 from skdpmf.evaluation import RatingRegressor
+from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.composition import compose_statements
-from skdpmf.privacy.statement import UNDECLARED
+from skdpmf.privacy.statement import SEEDED, UNDECLARED
 from tests.matrices import matrix_to_ratings
 
 X = make_ratings(30, 8, density=0.5, random_state=0)
@@ -96,6 +100,20 @@ def test_parquet_ratings_of_declared_users_have_their_rows(tmp_path):
         ParquetRatings.write(tmp_path / "few", [TABLE], users=range(29))
     with pytest.raises(ValueError, match="users must hold distinct ids; 1 occurs"):
         ParquetRatings.write(tmp_path / "few", [TABLE], users=[1, 1])
+
+
+@pytest.mark.parametrize("make", [DPItemMeans, DPItemSelector, AdaptiveWeightALS])
+def test_a_seed_is_unmet_and_a_weak_epsilon_is_warned_of_once(make):
+    matrix = ratings_to_matrix(TABLE, users=range(30), items=range(8))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        seeded = make(PrivacyBudget(10.0, 1e-5), random_state=0).fit(matrix)
+        assert said == []
+        weak = make(PrivacyBudget(11.0, 1e-5)).fit(matrix)
+    assert seeded.privacy_spent_.unmet == (SEEDED,)
+    assert weak.privacy_spent_.unmet == ()
+    assert [str(one.message)[:24] for one in said] == ["epsilon=11 is weak, as a"]
+    assert "WEAK" in weak.privacy_spent_.summary()
 
 
 def test_without_a_guarantee_nothing_fails():

@@ -37,7 +37,13 @@ from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import COHORT_ASSUMPTIONS, PrivacyStatement, as_made, lifetime_note
+from skdpmf.privacy.statement import (
+    COHORT_ASSUMPTIONS,
+    WEAK,
+    PrivacyStatement,
+    as_made,
+    lifetime_note,
+)
 
 __all__ = [
     "Fit",
@@ -385,7 +391,7 @@ def charged(estimator: Any, X: Any, fit: Fit) -> Iterator[tuple[Any, Fit]]:
     if n_tasks:
         with Pool(n_tasks) as pool:
             pool.check()
-    warn_of_delta(estimator.budget, X)
+    warn_of_budget(estimator.budget, X)
     if ledger is None:
         yield None, fit
         return
@@ -502,10 +508,19 @@ def _of_rows(metadata: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {name: None if whole is None else whole[rows] for name, whole in metadata.items()}
 
 
-def warn_of_delta(budget: PrivacyBudget, X: Any) -> None:
-    """Warn of a delta above one over the rows of X, whose number is public; not in a replay."""
+def warn_of_budget(budget: PrivacyBudget, X: Any) -> None:
+    """Warn of a weak epsilon, and of a delta above one over the rows of X; not in a replay.
+
+    The number of rows is public.
+    """
     if not budget.is_private or active_recorder() is not None:
         return
+    if budget.epsilon > WEAK:
+        warnings.warn(
+            f"epsilon={budget.epsilon:g} is weak, as all above {WEAK:g}: one person may make a "
+            "model more than 20,000 times as likely. Pass less for a promise that means something.",
+            stacklevel=2,
+        )
     with suppress(ValueError):  # X without a shape is complained of later
         n_rows = shape_of(X)[0]
         if budget.delta * n_rows > 1.0:
