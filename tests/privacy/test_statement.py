@@ -350,7 +350,7 @@ def test_a_plan_of_both_kinds_prints_both():
     text = str(plan)
     gaussian, pure = text.split("\n\n")[2:4]
     assert gaussian.split("\n")[0].split()[-2:] == ["sd", "share"]
-    assert "noise mult.: noise sd / L2 sens." in said(plan)
+    assert "noise mult.: noise sd / L2 sens." in " ".join(text.split())
     head, rule, row, words, legend, _ = pure.split("\n")
     assert legend.startswith("(sensitivity: what one change does at most")
     assert head.split() == ["release", "values", "times", "sensitivity", "epsilon", "share"]

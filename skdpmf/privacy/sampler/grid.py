@@ -40,7 +40,7 @@ def as_float(value: Any) -> float:
 
     A number that would become infinite, or 0, is not that number.
     """
-    if isinstance(value, str | bytes | bool | np.bool_) or getattr(value, "ndim", 0):
+    if isinstance(value, str | bytes | bool | np.bool_) or getattr(value, "ndim", None):
         return math.nan
     try:
         number = float(value)
