@@ -199,7 +199,7 @@ class Spending(NamedTuple):
         pure = [("inf" if math.isinf(level) else level, count) for level, count in self.pure]
         plain = {**self._asdict(), "pure": pure}
         search = plain.pop("search")  # so that entries without one read as they always did
-        return plain if search is None else {**plain, "search": search.to_dict()}
+        return plain if search is None else {**plain, "search": search._asdict()}
 
     @property
     def is_private(self) -> bool:
