@@ -25,6 +25,7 @@ from skdpmf.books.ledger_rules import (
     RULES,
     Amount,
     Spending,
+    apart,
     charge,
     check_sampler,
     epsilon_beside_a_ledger,
@@ -100,8 +101,9 @@ class PrivacyLedger(BudgetKeeper):
     file then knows who took part, by keyed hashes.
 
     "gaussian" is exact for Gaussian releases; "zcdp" is better for many small pure ones; "basic" is
-    for pure ones within a pure limit. The imperfection of the sampler is part of the charges and
-    the limit (a thousandth of delta at most is set aside for it). Rounding is to the private side.
+    for pure ones within a pure limit, and its limit holds to 15 digits: three times 0.1 fits into
+    0.3. The imperfection of the sampler is part of the charges and the limit (a thousandth of delta
+    at most is set aside for it). All else is rounded to the private side.
 
     Parameters
     ----------
@@ -610,7 +612,8 @@ class PrivacyLedger(BudgetKeeper):
         """Return the error that says what was asked, what is left and what would fit."""
         at = f" at delta={plan.delta:g}" if plan.delta else ""
         fits = largest_fit(self._rule, spending, left, self._order)
-        largest = 0.0 if fits is None else rounded_down(float(fits.epsilon))
+        most = 0.0 if fits is None else float(fits.epsilon)
+        largest = rounded_down(most)
         remedy = f"the largest such request that fits is epsilon={largest!r}{at}"
         if not largest:
             remedy = "no such request fits"
@@ -620,11 +623,16 @@ class PrivacyLedger(BudgetKeeper):
                 f"has left for somebody in the rows; each takes part in at most {self._at_most} "
                 "fits, and a private step of a pipeline, or a fit of a search, is one"
             )
+        costs, remains = apart(self._rule, asked, left)
+        for digits in range(3, 18):
+            needs = f"{plan.epsilon:.{digits}g}"
+            fitting = f"{rounded_down(most, digits):.{digits}g}"
+            if needs != fitting:
+                break
         error = BudgetExceededError(
-            f"epsilon={plan.epsilon:.3g}{at} must fit into what the ledger {self._path!r} "
-            f"{where}: {rounded_down(largest, 3):g} of {self._limit.epsilon:g} are left for such a "
-            f"request, this one needs {plan.epsilon:.3g} (it costs {asked.text(self._rule)}, "
-            f"left are {left.text(self._rule)}; {remedy}). Nothing was charged."
+            f"epsilon={needs}{at} must fit into what the ledger {self._path!r} {where}: "
+            f"{fitting} of {self._limit.epsilon:g} are left for such a request, this one "
+            f"needs {needs} (it costs {costs}, left are {remains}; {remedy}). Nothing was charged."
         )
         error.largest = largest
         return error

@@ -55,8 +55,9 @@ class LedgerReport:
 
     @property
     def left(self) -> float:
-        """What is left in the rule's number."""
-        return (self.allowed - self.amount).number
+        """What is left in the rule's number; 0 where only the rounding of floats is."""
+        left = (self.allowed - self.amount).number
+        return left if left > 2.0**-49 * self.allowed.number else 0.0
 
     @property
     def epsilon(self) -> float:
@@ -132,7 +133,7 @@ class LedgerReport:
             "Limit",
             f"epsilon = {self.limit.epsilon:g}, delta = {self.limit.delta:g}, unit "
             f"{self.limit.unit}, neighbours {self.limit.neighbors}; rule {self.rule}: "
-            f"{name} <= {self.allowed.number:.6g}.",
+            f"{name} <= {self.allowed.number:.6g}{' to 15 digits' * (self.rule == 'basic')}.",
         )
         share = f"{100.0 * self._share(self.spent):.1f} %"
         spent = f"{name} = {self.spent:.6g} ({share}), or epsilon = {outward(self.epsilon)}"

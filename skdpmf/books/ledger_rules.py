@@ -11,6 +11,11 @@ al.); the limit is the largest rho that gives (epsilon, delta) by Canonne, Kamat
 (\alpha-1)`. "basic": Rogers et al. Privacy loss distributions compose tighter, but are no such
 rule: see docs/decisions/0010-ledger.md. With delta = 0 only "basic" has a limit above 0.
 
+Epsilon and delta of a limit of "basic" hold to 15 digits: the sum may reach (1 + 2^-50) times the
+limit. Charges are exact, and floats are not the decimal numbers that they are written as: three
+times 0.1 is 2^-54 above 0.3. Numbers that add up to the limit are each within 2^-53 of it, of
+themselves, as floats, so that their sum fits.
+
 Private searches, of which "gaussian" admits pure ones only: `skdpmf.mechanisms.private_search`.
 
 **The sampler.** "basic" charges a plan's own epsilon and delta, slack included. For the other two
@@ -66,6 +71,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -93,6 +99,7 @@ __all__ = [
     "Amount",
     "SearchSpending",
     "Spending",
+    "apart",
     "charge",
     "check_sampler",
     "epsilon_beside_a_ledger",
@@ -106,6 +113,7 @@ __all__ = [
 
 RULES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}  # and the number that adds up
 SCALE = 2**160  # amounts are whole numbers of 1 / SCALE: sums are exact
+_DIGITS = Fraction(2**50 + 1, 2**50)
 TAU = 4.0 * SAMPLER_TAU  # a plan that may noise up to 4 times its n_values states 4 times tau
 _TAIL_SHARE = 1e-3  # of delta
 _MOST_VALUES = 2**38
@@ -144,11 +152,18 @@ class Amount:
         except OverflowError:
             return math.inf
 
-    def text(self, rule: str) -> str:
+    def text(self, rule: str, digits: int) -> str:
         """Return both parts in words."""
-        delta = f"delta={Amount(self.second, 0).number:.6g}"
-        values = delta if rule == "basic" else f"{self.second} noised values"
-        return f"{RULES[rule]}={self.number:.6g} and {values}"
+        context = Context(prec=digits)
+
+        def words(part: int) -> str:
+            number = context.divide(Decimal(part), Decimal(SCALE))
+            return f"{float(number):.{digits}g}" if digits < 16 else str(number)
+
+        values = (
+            f"delta={words(self.second)}" if rule == "basic" else f"{self.second} noised values"
+        )
+        return f"{RULES[rule]}={words(self.main)} and {values}"
 
 
 class Spending(NamedTuple):
@@ -184,7 +199,7 @@ class Spending(NamedTuple):
         pure = [("inf" if math.isinf(level) else level, count) for level, count in self.pure]
         plain = {**self._asdict(), "pure": pure}
         search = plain.pop("search")  # so that entries without one read as they always did
-        return plain if search is None else {**plain, "search": search.to_dict()}
+        return plain if search is None else {**plain, "search": search._asdict()}
 
     @property
     def is_private(self) -> bool:
@@ -257,7 +272,7 @@ def order_of(rule: str, epsilon: float, limit: Amount) -> float | None:
 def limit_of(rule: str, epsilon: float, delta: float) -> Amount:
     """Return what a rule allows in all for (epsilon, delta), rounded down."""
     if rule == "basic":
-        return Amount(_down(Fraction(epsilon)), _down(Fraction(delta)))
+        return Amount(_down(Fraction(epsilon) * _DIGITS), _down(Fraction(delta) * _DIGITS))
     n_values = _tail_values(delta)
     slack = SamplerSlack(n_values, 0.0, TAU)
     if rule == "gaussian":
@@ -320,6 +335,14 @@ def _epsilon_with_searches(
         return (log_delta + MARGIN - math.log(target)) / a
 
     return max(0.0, min(map(at, [order, *np.geomspace(1.01, 1e4, 400).tolist()])))
+
+
+def apart(rule: str, asked: Amount, left: Amount) -> tuple[str, str]:
+    """Return in words what is asked and left, with as many digits as it takes to see the lack."""
+    digits = 6
+    while asked.text(rule, digits) == left.text(rule, digits) and digits < 60:
+        digits += 1
+    return asked.text(rule, digits), left.text(rule, digits)
 
 
 def largest_fit(

@@ -155,7 +155,7 @@ class SearchPlan:
     @property
     def one_trial(self) -> float:
         """Epsilon of a single trial with this noise at the same delta, were there no choice."""
-        return self._loss(RandomTrials(1.0, 1.0)).epsilon
+        return self._loss(RandomTrials(1.0)).epsilon
 
     @property
     def plain(self) -> float:
@@ -180,10 +180,10 @@ class SearchPlan:
     @property
     def spending(self) -> Spending:
         """What of it matters for the account of a ledger; it does not depend on what is drawn."""
-        accuracy, law = (_MOST_ETA, TAU), (self.trials.shape, self.trials.mean)
+        accuracy = _MOST_ETA, TAU
         if not self.budget.is_private or self.delta == 0.0:
             return Spending((), ((self.epsilon, 1),), 0, self.delta, *accuracy)
-        search = SearchSpending(*self.levels, *law, self.n_values, *accuracy)
+        search = SearchSpending(*self.levels, self.trials.mean, self.n_values, *accuracy)
         return Spending((), (), 0, self.delta, *accuracy, search)
 
     def check_fit(self, plan: ReleasePlan, *, refit: bool = False) -> ReleasePlan:
@@ -293,7 +293,7 @@ class SearchStatement(PrivacyStatement):
     unmet : tuple of str, default=()
         As for `PrivacyStatement`.
     shape, mean : float
-        Law of the number of trials, as for `RandomTrials`.
+        Law of the number of trials: geometric, which is shape 1, of this mean.
     n_refit : int
         How many of the releases, the last ones, are those of the second fit.
     """
@@ -306,7 +306,8 @@ class SearchStatement(PrivacyStatement):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        RandomTrials(self.shape, self.mean)  # refuses what is no law
+        RandomTrials(self.mean)  # refuses what is no law
+        self._require(self.shape == 1.0, "shape", "1, of the geometric law")
         holds = type(self.n_refit) is int and 0 <= self.n_refit <= len(self.releases)
         self._require(holds, "n_refit", "a number of the releases")
 
@@ -325,7 +326,7 @@ class SearchStatement(PrivacyStatement):
         --------
         >>> from skdpmf.privacy import PrivacyBudget
         >>> from skdpmf.privacy.plan import Release
-        >>> plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(1.0, 5.0), bound=2.0)
+        >>> plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(5.0), bound=2.0)
         >>> sums = Release("sums", "item sums", (9,), 1.0)
         >>> fit = ReleasePlan.from_shares(plan.fit_budget, [sums], {"sums": 1.0})
         >>> statement = SearchStatement.of_search(plan, fit)
@@ -345,7 +346,6 @@ class SearchStatement(PrivacyStatement):
             "delta": plan.delta,
             "releases": (*best.releases, *after),
             "condition": "; ".join(sorted(conditions)),
-            "shape": plan.trials.shape,
             "mean": plan.trials.mean,
             "n_refit": len(after),
         }
@@ -354,7 +354,7 @@ class SearchStatement(PrivacyStatement):
     @property
     def trials(self) -> RandomTrials:
         """The law of the number of trials."""
-        return RandomTrials(self.shape, self.mean)
+        return RandomTrials(self.mean)
 
     @property
     def mu(self) -> float:
@@ -394,9 +394,9 @@ class SearchStatement(PrivacyStatement):
 
 def _trials_words(trials: RandomTrials) -> str:
     """Return what is said of the number of trials."""
-    if trials.is_one:
+    if trials.mean == 1.0:
         return "one."
-    text = f"a secret random number, {trials.name} of mean {trials.mean:g}, each with a candidate "
+    text = f"a secret random number, geometric of mean {trials.mean:g}, each with a candidate "
     return text + "drawn independently of the ratings. Only the best one is released."
 
 

@@ -18,7 +18,7 @@ from skdpmf.estimators.contract.parameters import (
     require_budget,
     require_random_state,
 )
-from skdpmf.estimators.contract.private import warn_of_delta
+from skdpmf.estimators.contract.private import warn_of_budget
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms import multi_task_ridge as solver
 from skdpmf.privacy.budget import PrivacyBudget
@@ -177,7 +177,7 @@ def private_multi_task_ridge(
     shape, (_, n_features) = _shape_of("Y", Y), _shape_of("X", X, 0 if per_observation else 1)
     data = _observations(X, Y, shape, n_features, per_observation=bool(per_observation))
     plan = solver.make_plan(budget, settings, shape[1], n_features)
-    warn_of_delta(budget, shape[0])
+    warn_of_budget(budget, shape[0])
     seeded = random_state is not None
     charge: Any = nullcontext()
     if budget.ledger is not None:

@@ -28,7 +28,7 @@ from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.answers import kind_of
 from skdpmf.estimators.contract.base import BaseRecommender
 from skdpmf.estimators.contract.model_file import check_savable
-from skdpmf.estimators.contract.private import warn_of_delta
+from skdpmf.estimators.contract.private import warn_of_budget
 from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
@@ -66,7 +66,7 @@ def _of_best(method: Callable[..., Any]) -> Any:
     return ask
 
 
-class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
+class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, BaseEstimator):
     """Random search whose winner is private as a whole, at the price of little more than one fit.
 
     A stock search selects on exact scores of private ratings, and spends a budget for every fit.
@@ -100,13 +100,8 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         delta = 0 a pure guarantee. A ledger is charged once for all trials, before X is looked at;
         with delta > 0 its rule must be "zcdp" or "basic".
     n_trials : float, default=10
-        Mean of the number of trials; the number itself is secret. 1 is one trial, no search.
-    trials : {"geometric", "logarithmic", "poisson"} or float, default="geometric"
-        Law of that number. "logarithmic" costs less noise and is more often a single trial (for a
-        mean of 10: 27 % against 10 %); "poisson" has the steadiest number, and costs much for
-        large means. A float > -1 is the shape of a truncated negative binomial law: 1 is
-        geometric, 0 logarithmic. With "poisson" there may be no trial at all: then a fit of the
-        template on no ratings is released.
+        Mean of the number of trials; the number itself is secret, and its law geometric. 1 is one
+        trial, no search.
     score_share : float, default=0.1
         Share of a trial's budget for its score (of mu^2; of epsilon for delta = 0).
     test_size : float, default=0.1
@@ -132,7 +127,7 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         The released model. Its ``privacy_spent_`` is the search's; it adds nothing to a ledger. Its
         budget is that of one trial, with the search's ledger: fitting it again is another fit.
     best_params_ : dict
-        Its candidate; empty where there was no trial.
+        Its candidate.
     best_score_ : float
         The best trial's noisy score, released with it (with ``refit`` it is not the second fit's).
         Being the best of several it is too high on average. In squared rating units, from -B / 2
@@ -190,7 +185,6 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         budget: PrivacyBudget,
         *,
         n_trials: float = 10,
-        trials: str | float = "geometric",
         score_share: float = 0.1,
         test_size: float = 0.1,
         error_bound: float | None = None,
@@ -202,7 +196,6 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         self.param_distributions = param_distributions
         self.budget = budget
         self.n_trials = n_trials
-        self.trials = trials
         self.score_share = score_share
         self.test_size = test_size
         self.error_bound = error_bound
@@ -235,7 +228,7 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         self._check_params()
         holds = check.is_count(n_items)
         check.require(holds, "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
-        trials, share = RandomTrials.named(self.trials, self.n_trials), self.score_share
+        trials, share = RandomTrials(self.n_trials), self.score_share
         plan = SearchPlan.make(self.budget, trials, self._half_bound(), share, self.refit or 0.0)
         shape, known = (n_rows, n_items), self._known_candidates()
         conditions = {self._check_candidate(plan, params, shape) for params in known}
@@ -270,7 +263,7 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         R = check_ratings(self, X, reset=True, rating_range=bounds, warns=True)[0]
         kind_of(y, R.shape, self._catalogue_)
         check_savable(self._catalogue_)
-        warn_of_delta(self.budget, R.shape[0])
+        warn_of_budget(self.budget, R.shape[0])
         plan, ledger = self.plan(R.shape[1], R.shape[0]), self.budget.ledger
         if ledger is None:
             return self._fit(X, R, y, plan)
@@ -340,9 +333,6 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         train, test = self._split(R)
         key = self._key(R, "trials", plan)
         candidates = [self._draw(key, t) for t in range(plan.trials.draw(key))]
-        if not candidates:  # what is then released does not depend on X
-            train = test = keep_entries(R, np.zeros(R.nnz, bool))
-            candidates = [{}]
         for params in candidates:
             self._check_candidate(plan, params, R.shape)
         models = (
@@ -437,7 +427,7 @@ class PrivateSearchCV(SpentDisplay, MetaEstimatorMixin, BaseEstimator):
         check.require_budget(self.budget)
         _check_template(self.estimator)
         _check_space(self.param_distributions, self.estimator.get_params())
-        RandomTrials.named(self.trials, self.n_trials)
+        RandomTrials(self.n_trials)
         check.require_random_state(self.random_state)
         share: Any = self.test_size
         _require_share("test_size", share, "a share in (0, 1)", "use 0.1")

@@ -4,28 +4,23 @@ r"""The price of running a private mechanism a random number of times and releas
 independently of the data, fit it, score it with noise; the order is that of the noisy scores). K is
 drawn from a public law, independently of the data, and stays secret. A runs Q independently K
 times and releases the best output and nothing else. K known would cost K runs: a secret K of the
-laws below costs little more than one, however large its mean. Equal outputs may be distinguished by
+law below costs little more than one, however large its mean. Equal outputs may be distinguished by
 an independent uniform X that each run draws beside its output; by symmetry the first of equal ones
 is as good.
 
-**Laws of K.** Truncated negative binomial D(eta, gamma), eta > -1, 0 < gamma < 1, for k >= 1:
+**Law of K.** Geometric: :math:`P[K=k] = \gamma (1-\gamma)^{k-1}` for k >= 1, of mean m = 1 / gamma.
+(Other laws with such a price are in Papernot and Steinke; docs/decisions/0012-private-search.md
+says why they are not offered.)
 
-.. math:: P[K=k] = \frac{(1-\gamma)^k}{\gamma^{-\eta} - 1} \prod_{l=0}^{k-1} \frac{l+\eta}{l+1},
-          \qquad E[K] = \frac{\eta (1-\gamma)}{\gamma (1-\gamma^\eta)};
+**Notation.** f(w) = E[w^K]; Q, Q' and A, A' are the laws on neighbours x, x'; q is the probability
+under Q of an output below the released one (X making it continuous) and r = 1 - q of one above,
+q', r' the same under Q'. Then A(y) = Q(y) E_X f'(q), with f'(q) proportional to
+(gamma + (1 - gamma) r)^-2, and f'(q) <= f'(1) = m. As r and r' are probabilities of one event,
+r' <= e^a r + delta_Q(a) for all a >= 0, delta_Q being the curve of Q: `gaussian_delta` for a mu-GDP
+Q.
 
-eta = 1 is the geometric law, eta = 0 (the limit) the logarithmic one. And Poisson, for k >= 0;
-K = 0 must then give an output that does not depend on the data.
-
-**Notation.** m = E[K], f(w) = E[w^K]; Q, Q' and A, A' are the laws on neighbours x, x'; q is the
-probability under Q of an output below the released one (X making it continuous) and r = 1 - q of
-one above, q', r' the same under Q'. Then A(y) = Q(y) E_X f'(q), with f'(q) proportional to
-(gamma + (1 - gamma) r)^-(1 + eta), and m exp(-m r) for Poisson, and f'(q) <= f'(1) = m. As r and r'
-are probabilities of one event, r' <= e^a r + delta_Q(a) for all a >= 0, delta_Q being the curve
-of Q: `gaussian_delta` for a mu-GDP Q.
-
-**Profile bound.** f'(q) <= e^c f'(q') holds with c = (1 + eta) ln max(e^a, 1 + delta_Q(a) (1 -
-gamma) / gamma), for any a: insert the bound of r' into gamma + (1 - gamma) r'. For Poisson
-r' - r <= delta_Q(0), c = m delta_Q(0). So for an event S
+**Price.** f'(q) <= e^c f'(q') holds with c = 2 ln max(e^a, 1 + delta_Q(a) (m - 1)), for any a:
+insert the bound of r' into gamma + (1 - gamma) r'. So for an event S
 
 .. math:: A(S) - e^{\epsilon + c} A'(S) \le \sum_{y \in S} E_X f'(q) (Q(y) - e^\epsilon Q'(y))_+
           \le m\, \delta_Q(\epsilon):
@@ -34,26 +29,18 @@ A is (epsilon + c, m delta_Q(epsilon))-DP for every epsilon. If A is followed by
 is mu_2-GDP, both are so with delta_Q replaced by the curve of sqrt(mu^2 + mu_2^2) (in the sum
 only): multiply the terms of the sum. This is Koskela, Redberg and Wang's argument.
 
-**Renyi bound.** A mu-GDP Q is (lambda, lambda mu^2 / 2)-RDP for all lambda > 1, and A has
+**Pure price.** If Q is epsilon-DP, r' <= e^epsilon r gives f'(q) <= e^(2 epsilon) f'(q'): A is
+3 epsilon-DP (Liu and Talwar).
 
-.. math:: \epsilon'(\lambda) = \lambda\mu^2/2 + (1+\eta) \left((\hat\lambda - 1) \mu^2/2 +
-          \ln(1/\gamma) / \hat\lambda\right) + \ln(m) / (\lambda - 1)
+**Renyi divergence**, for a ledger. A mu-GDP Q is (lambda, lambda mu^2 / 2)-RDP for all lambda > 1,
+and A has
 
-for any lambda-hat >= 1 (Papernot and Steinke, Theorem 2); the best is sqrt(2 ln(1/gamma)) / mu, or
-1. For Poisson, lambda mu^2 / 2 + m delta_Q(a) + ln(m + e^-m) / (lambda - 1), e^a = 1 + 1 / (lambda
-- 1) (their Theorem 6, which has ln m: for m < 1 that is negative at mu = 0, so the term P[K = 0] =
-e^-m of the divergence, the same under both laws, is added here). A divergence grows with its order,
-so that a higher order's counts where it is less. What follows A adds its own lambda mu_2^2 / 2.
-Conversion, for any lambda (Canonne, Kamath and Steinke 2020, Proposition 12):
+.. math:: \epsilon'(\lambda) = \lambda\mu^2/2 + 2 \left((\hat\lambda - 1) \mu^2/2 +
+          \ln(m) / \hat\lambda\right) + \ln(m) / (\lambda - 1)
 
-.. math:: \epsilon = \epsilon'(\lambda) + \ln\frac{\lambda-1}{\lambda}
-          - \frac{\ln\delta + \ln\lambda}{\lambda - 1}.
-
-The smaller of both bounds counts: each holds for the same mechanism, and their choice does
-not depend on the data. With D(eta, gamma) the profile bound was the smaller one in all our cases.
-
-**Pure bound.** If Q is epsilon-DP, r' <= e^epsilon r gives f'(q) <= e^((1 + eta) epsilon) f'(q'): A
-is (2 + eta) epsilon-DP. For Poisson r' - r <= tanh(epsilon / 2): epsilon + m tanh(epsilon / 2).
+for any lambda-hat >= 1 (Papernot and Steinke, Theorem 2); the best is sqrt(2 ln m) / mu, or 1. A
+divergence grows with its order, so that a higher order's counts where it is less. What follows A
+adds its own lambda mu_2^2 / 2.
 
 **Samplers** of finite precision, in a search with Gaussian noise; in a pure one they are part of
 epsilon. The ideal A is (epsilon, delta)-DP. The code's runs draw N noise values each, near the
@@ -61,18 +48,17 @@ ideal's laws as `SamplerSlack` says: outside a set of mass tau, within a factor 
 the code is (epsilon + 2 rho, e^rho (delta + m t') + m t)-DP, with x = N eta, t = N tau, t' the
 t of `SamplerSlack` (the mass that the noise around x has in the bad set around x') and
 
-.. math:: \rho = x + (1 + \eta) (x + t (1 - \gamma) / \gamma), \quad
-          \text{Poisson: } \rho = x + m (e^x - 1 + t).
+.. math:: \rho = x + 2 (x + t (m - 1)).
 
 *Proof.* Let Q, C be the laws of an ideal run and of one of the code's, G the outputs of a run
 none of whose noise values, given x, is in the bad set, and r, s the probabilities under Q, C
 of a better output. On G, C(y) <= e^x Q(y), and Q(y) <= e^x C(y); for any event E, C(E) <=
-e^x Q(E) + t and Q(E) <= e^x C(E) + t, so gamma + (1 - gamma) s <= (e^x + t (1 - gamma) / gamma)
+e^x Q(E) + t and Q(E) <= e^x C(E) + t, so gamma + (1 - gamma) s <= (e^x + t (m - 1))
 (gamma + (1 - gamma) r), and the same with r and s exchanged. So f' at the two differs by at
 most e^(rho - x), and the laws of the released output differ by at most e^rho on G, in both
-directions. For Poisson abs(r - s) <= e^x - 1 + t. The released output is one of K runs', hence
-outside of G with probability m t at most under the code, and outside of the G' of x' with
-probability m t' at most under the ideal. So for an event S, as in `SamplerSlack`,
+directions. The released output is one of K runs', hence outside of G with probability m t at most
+under the code, and outside of the G' of x' with probability m t' at most under the ideal. So for
+an event S, as in `SamplerSlack`,
 
 - code(S) <= m t + e^rho ideal(S and G), ideal(S and G) <= m t' + ideal(S and G'),
 - ideal(S and G') <= e^epsilon ideal'(S and G') + delta, ideal'(S and G') <= e^rho code'(S).
@@ -141,8 +127,6 @@ second fit) is in B, G' those from the neighbour's statistics.
 5. In step 4 there, only the plans' draws are replaced: A already samples searches as the code does.
    QED.
 
-With K = 0 (Poisson) what is released has one law on all data, and is in G and G' by definition.
-
 Sources: N. Papernot, T. Steinke, "Hyperparameter tuning with Renyi differential privacy", ICLR
 2022; J. Liu, K. Talwar, "Private selection from private candidates", STOC 2019; A. Koskela,
 R. Redberg, Y.-X. Wang, "Privacy profiles for private selection", ICML 2024; C. Canonne, G. Kamath,
@@ -158,16 +142,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
-
-import numpy as np
-from scipy.optimize import minimize_scalar
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import (
+    MARGIN,
     SamplerSlack,
     bisect,
+    float_up,
     gaussian_delta,
     gaussian_epsilon,
     pure_epsilon_to_mu,
@@ -189,85 +172,44 @@ __all__ = [
 
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PRICED = SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
-_SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 _MOST_MEAN = 1e6
-_LEAST_GAMMA = 1e-200
 _WORD_BITS = 256
 _ABSOLUTE = 1e-12  # above the rounding errors of the formulas, whose terms are below 1e3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RandomTrials:
-    """The law of K: ``shape`` is eta, infinite for Poisson, and ``mean`` E[K]; gamma follows.
+    """The geometric law of the number of trials K; its mean is from 1, one trial, to 1e6."""
 
-    The mean is 1 to 1e6, for Poisson above 0. With mean 1 K is 1, but for Poisson.
-    """
-
-    shape: float
     mean: float
 
     def __post_init__(self) -> None:
-        shape, mean = as_float(self.shape), as_float(self.mean)
-        if not shape > -1.0:
+        mean = as_float(self.mean)
+        if not 1.0 <= mean <= _MOST_MEAN:
             raise PrivacyParameterError(
-                f"trials={self.shape!r} must be one of {tuple(_SHAPES)} or a shape > -1: "
-                "'geometric' is the default."
+                f"n_trials={self.mean!r}, the mean of their number, must be between 1 and "
+                f"{_MOST_MEAN:g}: 10 is usual."
             )
-        low = 1.0 if math.isfinite(shape) else 5e-324
-        if not low <= mean <= _MOST_MEAN:
-            raise PrivacyParameterError(
-                f"mean={self.mean!r} of the number of trials must be between 1 (Poisson: above 0) "
-                f"and {_MOST_MEAN:g}: 10 is usual."
-            )
-        object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "mean", mean)
-        if self.gamma < _LEAST_GAMMA:
-            raise PrivacyParameterError(
-                f"shape={shape!r} with mean={mean!r} has a gamma below {_LEAST_GAMMA:g}, a tail "
-                "too heavy to run: raise the shape, or lower the mean."
-            )
 
-    @classmethod
-    def named(cls, law: str | float, mean: float) -> RandomTrials:
-        """Return the law of this name, or shape, and mean."""
-        shape: Any = _SHAPES.get(law, law) if isinstance(law, str) else law
-        return cls(shape, mean)
+    def __repr__(self) -> str:
+        return f"RandomTrials(shape=1.0, mean={self.mean!r})"  # keys of seeded searches have it
 
     @property
-    def is_poisson(self) -> bool:
-        """Whether the law is Poisson, so that K may be 0."""
-        return math.isinf(self.shape)
-
-    @property
-    def is_one(self) -> bool:
-        """Whether K is 1: there is no choice."""
-        return self.gamma == 1.0 and not self.is_poisson
-
-    @property
-    def name(self) -> str:
-        """The law in words."""
-        names = {shape: name for name, shape in _SHAPES.items()}
-        return names.get(self.shape, f"truncated negative binomial (shape {self.shape:g})")
-
-    @cached_property
     def gamma(self) -> float:
-        """Parameter of the law; 1 where K = 1, and for Poisson, which has none."""
-        if self.is_poisson or self.mean == 1.0:
-            return 1.0
-        if self.shape == 1.0:
-            return 1.0 / self.mean
-        return math.exp(-bisect(lambda x: _mean(self.shape, x) <= self.mean, 0.0, 512.0))
+        """Parameter of the law."""
+        return 1.0 / self.mean
 
     @property
     def log_gamma(self) -> float:
-        """The number -ln gamma, 0 for Poisson."""
+        """The number -ln gamma."""
         return -math.log(self.gamma)
 
     @property
     def mean_bound(self) -> float:
         """E[K] of the law with this double as gamma, rounded up."""
-        mean = self.mean if self.is_poisson else _mean(self.shape, self.log_gamma)
-        return mean * (1.0 + 1e-12) if mean != 1.0 else 1.0
+        x = self.log_gamma
+        return math.expm1(x) / -math.expm1(-x) * (1.0 + 1e-12) if x else 1.0
 
     def draw(self, key: bytes) -> int:
         """Draw K, exactly, from a stream of its own of the search's key; it must stay secret.
@@ -275,9 +217,7 @@ class RandomTrials:
         Inversion: K is the first k whose P[K <= k] exceeds a uniform number, whose bits are drawn
         as far as they are needed to decide. It takes some K steps.
         """
-        if self.is_one:
-            return 1
-        uniform, words, found = 0, 0, None
+        uniform, words, found = 0, 0, None if self.gamma < 1.0 else 1
         while found is None:
             uniform = (uniform << _WORD_BITS) | stream_integer(key, "trials", words)
             words += 1
@@ -288,46 +228,20 @@ class RandomTrials:
         """Return K for all numbers in [uniform, uniform + 1] / 2^bits; None if they differ."""
         digits = bits * 4 // 13  # 10^-digits is below 2^-bits
         with localcontext(Context(prec=digits + 40)):
-            # k terms with k roundings each, of a relative 10^-(digits + 39): enough for k = 10^15
+            # k products with a rounding each, of a relative 10^-(digits + 39): enough for 10^15
             error = Decimal(10) ** -(digits + 8)
-            low = Decimal(uniform) / Decimal(2) ** bits
-            high = Decimal(uniform + 1) / Decimal(2) ** bits
-            k = 0 if self.is_poisson else 1
-            total = term = self._first(digits + 40)
-            fails, shape = 1 - Decimal(self.gamma), Decimal(self.shape)
-            while total + error <= low:
-                k += 1
-                ratio = Decimal(self.mean) if self.is_poisson else fails * (k - 1 + shape)
-                term = term * ratio / k
-                total += term
-            return k if high <= total - error else None
-
-    def _first(self, digits: int) -> Decimal:
-        """P[K = 0] for Poisson, else P[K = 1], to this many digits."""
-        with localcontext(Context(prec=digits + 20, Emin=-(10**6), Emax=10**6)) as context:
-            if self.is_poisson:
-                return (-Decimal(self.mean)).exp()
-            gamma, shape = Decimal(self.gamma), Decimal(self.shape)
-            if self.shape == 0.0:
-                return (1 - gamma) / -gamma.ln()
-            context.prec += max(0, -shape.adjusted())  # what the difference cancels
-            return shape * (1 - gamma) / ((-shape * gamma.ln()).exp() - 1)
+            low, high = (Decimal(uniform + one) / Decimal(2) ** bits for one in (0, 1))
+            fails = 1 - Decimal(self.gamma)
+            k, more = 1, fails  # P[K > k]
+            while 1 - more + error <= low:
+                k, more = k + 1, more * fails
+            return k if high <= 1 - more - error else None
 
 
 def stream_integer(key: bytes, name: str, index: int) -> int:
     """Return 256 random bits of a stream that serves the search itself: K, candidates, seeds."""
     words = stream_key(require_key(key), "selection", name, index)
     return int.from_bytes(words.astype("<u4").tobytes(), "little")
-
-
-def _mean(shape: float, log_gamma: float) -> float:
-    """E[K] of D(shape, exp(-log_gamma))."""
-    if log_gamma == 0.0:
-        return 1.0
-    rest = math.expm1(log_gamma)  # (1 - gamma) / gamma
-    if shape == 0.0:
-        return rest / log_gamma
-    return shape * rest / -math.expm1(-shape * log_gamma)
 
 
 @lru_cache(maxsize=256)
@@ -350,14 +264,8 @@ def search_loss(
     # SamplerSlack.delta is t + e^x t'
     target = delta * math.exp(-min(ratio, 700.0)) * (1.0 - _ABSOLUTE)
     target -= rounded_up(runs * slack.delta(both))
-    bounds = [(math.inf, "profile")]
-    if target > 0.0:
-        bounds = [
-            (profile_epsilon(run, target, trials, extra), "profile"),
-            (renyi_epsilon(run, target, trials, extra), "Renyi"),
-        ]
-    epsilon, bound = min(bounds)
-    method = f"random number of trials, {bound} bound"
+    epsilon = profile_epsilon(run, target, trials, extra) if target > 0.0 else math.inf
+    method = "random number of trials, profile bound"
     return PrivacyLoss(rounded_up(epsilon + 2.0 * ratio), delta, method)
 
 
@@ -405,83 +313,41 @@ def pure_epsilon(epsilon: float, trials: RandomTrials, extra: float = 0.0) -> fl
     """Return the pure epsilon of a search whose runs are epsilon-DP, rounded up."""
     if math.isinf(epsilon):
         return math.inf
-    if trials.is_poisson:
-        exact = Fraction(rounded_up(epsilon + trials.mean * math.tanh(epsilon / 2.0)))
-    else:
-        exact = Fraction(epsilon) * (1 if trials.is_one else 2 + Fraction(trials.shape))
-    exact += Fraction(extra)
-    total = float(exact)
-    return total if Fraction(total) >= exact else math.nextafter(total, math.inf)
+    return float_up(Fraction(epsilon) * (3 if trials.gamma < 1.0 else 1) + Fraction(extra))
 
 
 def profile_epsilon(mu: float, delta: float, trials: RandomTrials, extra: float = 0.0) -> float:
-    """Return the epsilon of a search whose runs are mu-GDP, by the profile bound, rounded up."""
+    """Return the epsilon of a search whose runs are mu-GDP, rounded up: *Price*."""
     share = min(delta / trials.mean_bound, math.nextafter(1.0, 0.0))
-    return rounded_up(gaussian_epsilon(_hypot(mu, extra), share) + _profile_shift(mu, trials))
-
-
-def _profile_shift(mu: float, trials: RandomTrials) -> float:
-    """Return c of the profile bound, rounded up."""
-    if trials.is_poisson:
-        return rounded_up(trials.mean * _delta_up(mu, 0.0))
-    odds = math.expm1(trials.log_gamma)  # (1 - gamma) / gamma
+    epsilon, odds = gaussian_epsilon(_hypot(mu, extra), share), math.expm1(trials.log_gamma)
 
     def met(a: float) -> bool:
-        return a >= rounded_up(math.log1p(_delta_up(mu, a) * odds))
+        above = min(1.0, gaussian_delta(mu, a) * (1.0 + MARGIN))
+        return a >= rounded_up(math.log1p(above * odds))
 
-    start = rounded_up(2.0 * trials.log_gamma)
-    return rounded_up((1.0 + trials.shape) * bisect(met, start, 0.0)) if odds else 0.0
+    half = bisect(met, rounded_up(2.0 * trials.log_gamma), 0.0) if odds else 0.0
+    return rounded_up(epsilon + rounded_up(2.0 * half))
 
 
 def renyi_divergence(mu: float, order: float, trials: RandomTrials, extra: float = 0.0) -> float:
     """Return epsilon'(order) of a search whose runs are mu-GDP, rounded up; in both directions."""
-    mean = trials.mean_bound
-    log_mean = math.log(mean + (math.exp(-mean) if trials.is_poisson else 0.0))
+    log_mean = math.log(trials.mean_bound)
 
     def search(order: float) -> float:
-        rest = order - 1.0
-        spent = order * mu * mu / 2.0 + log_mean / rest
-        if trials.is_poisson:
-            return spent + mean * _delta_up(mu, math.log1p(1.0 / rest))
         best = max(1.0, math.sqrt(2.0 * trials.log_gamma) / mu)  # lambda-hat
         constant = (best - 1.0) * mu * mu / 2.0 + trials.log_gamma / best
-        return spent + (1.0 + trials.shape) * constant
+        return order * mu * mu / 2.0 + log_mean / (order - 1.0) + 2.0 * constant
 
     further = max(order, 1.0 + math.sqrt(2.0 * log_mean) / mu)
     spent = min(search(order), search(further)) + order * extra * extra / 2.0
     return rounded_up(spent) + _ABSOLUTE
 
 
-def renyi_epsilon(mu: float, delta: float, trials: RandomTrials, extra: float = 0.0) -> float:
-    """Return the epsilon of a search whose runs are mu-GDP, by the Renyi bound, rounded up."""
-
-    def epsilon(log_rest: float) -> float:
-        order = 1.0 + math.exp(log_rest)  # of any size: every one gives a bound
-        rest = order - 1.0
-        conversion = -math.log1p(1.0 / rest) - (math.log(delta) + math.log1p(rest)) / rest
-        return renyi_divergence(mu, order, trials, extra) + conversion
-
-    grid = np.linspace(-6.0, 16.0, 89)
-    best = float(min(grid, key=epsilon))
-    step = float(grid[1] - grid[0])
-    found = minimize_scalar(
-        epsilon, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-7}
-    )
-    return max(0.0, rounded_up(min(float(found.fun), epsilon(best))) + _ABSOLUTE)
-
-
 def slack_ratio(slack: SamplerSlack, trials: RandomTrials, extra: float) -> float:
     """Return rho of *Samplers* for a slack of one run, rounded up."""
     x, t = slack.n_values * slack.eta, slack.n_values * slack.tau
-    if trials.is_poisson:
-        rest = trials.mean_bound * (math.expm1(min(x, 700.0)) + t)
-    else:
-        rest = (1.0 + trials.shape) * (x + t * math.expm1(trials.log_gamma))
+    rest = 2.0 * (x + t * math.expm1(trials.log_gamma))
     return rounded_up(x + rest + (x if extra else 0.0))
-
-
-def _delta_up(mu: float, epsilon: float) -> float:
-    return min(1.0, gaussian_delta(mu, epsilon) * (1.0 + 1e-9))
 
 
 def _hypot(mu: float, extra: float) -> float:
@@ -493,25 +359,23 @@ class SearchSpending(NamedTuple):
 
     run: float  # mu of a trial
     extra: float  # and of the second fit
-    shape: float  # of the number of trials, as the mean
-    mean: float
+    mean: float  # number of trials
     n_values: int  # noised by a trial, or the second fit, at most
     eta: float  # of their sampler, at most, as tau
     tau: float
+    shape: float = 1.0  # of the number's law, which is geometric
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> SearchSpending:
-        """Return what `to_dict` wrote."""
-        return cls(**{**plain, "shape": float(plain["shape"])})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return {**self._asdict(), "shape": "inf" if math.isinf(self.shape) else self.shape}
+        """Return what `_asdict` wrote."""
+        if plain["shape"] != 1.0:
+            raise ValueError(f"a search whose number of trials has the shape {plain['shape']!r}")
+        return cls(**plain)
 
     @property
     def trials(self) -> RandomTrials:
         """The law of the number of trials."""
-        return RandomTrials(self.shape, self.mean)
+        return RandomTrials(self.mean)
 
     def scaled(self, factor: float) -> SearchSpending:
         """Return the same search at ``factor`` times its mu."""

@@ -14,6 +14,7 @@ from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract.parameters import (
+    OptionParameters,
     is_count,
     is_finite,
     require,
@@ -43,7 +44,7 @@ __all__ = ["DPItemSelector"]
 _COUNTS = "item counts"
 
 
-class DPItemSelector(SpentDisplay, SelectorMixin, BaseEstimator):
+class DPItemSelector(OptionParameters, SpentDisplay, SelectorMixin, BaseEstimator):
     r"""Keep the columns of the most popular items, by counts that are released with noise.
 
     `fit` makes one release, the weighted counts of all items of the catalogue,

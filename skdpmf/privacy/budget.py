@@ -36,6 +36,7 @@ NEIGHBOR_WORDS = {
 }
 
 _SHARE_TOLERANCE = 1e-9
+_LEAST, _MOST = 1e-300, 1e15  # finite epsilons and positive deltas that the accounting is made for
 _MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts with
 
 
@@ -85,13 +86,16 @@ class PrivacyBudget:
     half of an exchange.
 
     It follows scikit-learn's conventions, so that ``budget__epsilon`` is a parameter of every
-    estimator with a budget: the constructor stores what it is given, and `validate`, called where
-    the budget is used, complains.
+    estimator with a budget: the constructor complains of nothing, and `validate`, called where the
+    budget is used, does. A budget is a value: ``set_params(budget__epsilon=...)`` of an estimator
+    gives it another budget, and changes nobody else's. `set_params` of the budget itself changes
+    it, for everybody who holds it.
 
     Parameters
     ----------
     epsilon : float
-        > 0, for one `unit` and the change that `neighbors` names; infinity is no privacy.
+        > 0, for one `unit` and the change that `neighbors` names; infinity is no privacy. Any kind
+        of real number is kept as a float; finite ones are from 1e-300 to 1e15.
     delta : float, default=0.0
         In [0, 1). Gaussian noise needs delta > 0; choose it well below 1 / number of users.
     unit : {"user", "rating"}, default="user"
@@ -139,6 +143,13 @@ class PrivacyBudget:
     neighbors: str = "add-remove"
     ledger: Any = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Decimal, Fraction and numpy's numbers are kept as what all arithmetic is made with
+        if name in ("epsilon", "delta") and type(value) not in (float, int):
+            number = as_float(value)
+            value = value if math.isnan(number) else number
+        super().__setattr__(name, value)
+
     @classmethod
     def nonprivate(cls, *, unit: str = "user", neighbors: str = "add-remove") -> PrivacyBudget:
         """Return the budget without limit: epsilon infinite, delta 0, nothing is noised.
@@ -170,7 +181,7 @@ class PrivacyBudget:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: Any) -> PrivacyBudget:
-        """Set parameters by name.
+        """Set parameters by name, of this very object: all who hold it see the change.
 
         Parameters
         ----------
@@ -218,15 +229,16 @@ class PrivacyBudget:
         ...
         skdpmf.exceptions.PrivacyParameterError: epsilon=0.0 must be a number > 0: ...
         """
-        if not as_float(self.epsilon) > 0.0:
+        epsilon, delta = as_float(self.epsilon), as_float(self.delta)
+        if not (_LEAST <= epsilon <= _MOST or epsilon == math.inf):
             raise PrivacyParameterError(
-                f"epsilon={self.epsilon!r} must be a number > 0: pass for example 1.0, or "
-                "PrivacyBudget.nonprivate() for no privacy."
+                f"epsilon={self.epsilon!r:.99} must be a number > 0, from {_LEAST:g} to {_MOST:g} "
+                "or infinite: pass for example 1.0, or PrivacyBudget.nonprivate() for no privacy."
             )
-        if not 0.0 <= as_float(self.delta) < 1.0:
+        if not (_LEAST <= delta < 1.0 or delta == 0.0):
             raise PrivacyParameterError(
-                f"delta={self.delta!r} must be a number in [0, 1): pass for example 1e-5, well "
-                "below 1 / number of users."
+                f"delta={self.delta!r:.99} must be a number in [0, 1), and at least {_LEAST:g} if "
+                "it is not 0: pass for example 1e-5, well below 1 / number of users."
             )
         check_relation(self.unit, self.neighbors)
         if self.ledger is not None:
@@ -371,7 +383,7 @@ class PrivacyBudget:
         return self <= other and self != other
 
     def __repr__(self) -> str:
-        shown = [f"epsilon={_plain(self.epsilon)!r}", f"delta={_plain(self.delta)!r}"]
+        shown = [f"epsilon={self.epsilon!r}", f"delta={self.delta!r}"]
         for field in fields(self)[2:]:
             if getattr(self, field.name) != field.default:
                 shown.append(f"{field.name}={getattr(self, field.name)!r}")
@@ -415,11 +427,6 @@ def _split_sum(whole: float, shares: list[float]) -> list[float]:
     while (excess := sum(map(Fraction, parts), Fraction(0)) - Fraction(whole)) > 0:
         parts[largest] = math.nextafter(parts[largest] - float(excess), 0.0)
     return parts
-
-
-def _plain(value: Any) -> Any:
-    """Return numpy's scalars as Python's, for the repr."""
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 
 def public_rows(n_rows: int) -> int:

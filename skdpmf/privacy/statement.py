@@ -36,13 +36,16 @@ __all__ = [
     "NOT_COVERED",
     "PERSONAL_ASSUMPTION",
     "PURE_ASSUMPTIONS",
+    "SEEDED",
     "SEEDED_ASSUMPTION",
     "STANDARD_ASSUMPTIONS",
     "UNDECLARED",
+    "WEAK",
     "PrivacyStatement",
     "as_made",
 ]
 
+WEAK = 10.0  # an epsilon above it promises little
 _ROUNDING = 1e-4  # an epsilon computed twice, for other numbers of noised values
 _COMMON = (
     "All other settings, the rating range and the clipping bounds among them, were chosen without "
@@ -91,6 +94,7 @@ SEEDED_ASSUMPTION = (
     "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
     "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
 )
+SEEDED = "The noise came from a seed (random_state): publish nothing of this fit."
 COHORT_ASSUMPTIONS = (
     "In the ledger of this fit every person has one id, the same in all fits.",
     "A row counts as empty where, by the ledger, its person has taken part as often as allowed or "
@@ -259,6 +263,7 @@ class PrivacyStatement:
             local=plan.local,
             eta=plan.eta,
             tau=plan.tau,
+            unmet=(SEEDED,) if seeded and plan.is_private else (),
         )
 
     @property
@@ -528,8 +533,6 @@ class PrivacyStatement:
                 ("Against", _AGAINST_ALL if self.local else _AGAINST_READERS),
             ]
         fields += [("NOT MET", text) for text in self.unmet]
-        if self.seeded and self.is_private:
-            fields += [("Warning", "the noise came from a seed; see the first assumption.")]
         terms = self.epsilon, self.delta, *self._parts(), self.condition
         fields += guarantee_fields(*terms, local=self.local)
         if self.personal and self.is_private:
@@ -573,18 +576,17 @@ class PrivacyStatement:
         what = "each user's whole row of ratings" if self.unit == "user" else "each single rating"
         where = "the reports of each device" if self.local else "the released model"
         delta = f", delta {self.delta:.4g}" if self.delta > 0.0 else ""
+        weak = "WEAK, " if self.epsilon > WEAK else ""
         conditions = f"the {len(self.assumptions)} assumptions of the full statement must hold."
         if self.condition:
             conditions = f"{self.condition}; without it nothing is promised."
-        if self.seeded:
-            conditions = "NOT MET for publication: the noise came from a seed (random_state)."
         if self.unmet:
             conditions = f"NOT MET: {' '.join(self.unmet)}"
         return "\n".join(
             (
                 f"Protected: {what}, in {where}.",
-                f"Strength: epsilon {outward(self.epsilon)}{delta}; below 1 is strong, above 10 is "
-                "weak.",
+                f"Strength: {weak}epsilon {outward(self.epsilon)}{delta}; below 1 is strong, above "
+                f"{WEAK:g} is weak.",
                 f"Conditions: {conditions}",
                 "Further releases: each one from the same ratings raises epsilon.",
                 "Not covered: answers to single users, logs, and general facts about people.",

@@ -22,6 +22,14 @@ __all__ = [
 _WIDTH = 88
 _GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
 _PURE_HEAD = ("release", "values", "times", "sensitivity", "epsilon", "noise scale", "share")
+_GAUSSIAN_LEGEND = (
+    "L2 sens.: how far one change moves the values at most, as a vector; noise sd: standard "
+    "deviation of the noise; noise mult.: noise sd / L2 sens.; share: of what all releases spend."
+)
+_PURE_LEGEND = (
+    "sensitivity: what one change does at most, in the measure named; epsilon: of one time; share: "
+    "of what all releases spend."
+)
 
 
 def guarantee_lines(*terms: Any, local: bool = False) -> list[str]:
@@ -108,7 +116,12 @@ def table_lines(releases: Iterable[Any], shares: list[float]) -> list[str]:
     head: Row = _PURE_HEAD
     if all(row[5] == "-" for row in pure):  # the column is there for Laplace noise only
         head, *pure = ((*cells[:5], *cells[6:]) for cells in (head, *pure))
-    tables = [_aligned(*table) for table in ((_GAUSSIAN_HEAD, gaussian), (head, pure)) if table[1]]
+    parts = (_GAUSSIAN_HEAD, gaussian, _GAUSSIAN_LEGEND), (head, pure, _PURE_LEGEND)
+    tables = [
+        [*_aligned(names, rows), *textwrap.wrap(f"({legend})", _WIDTH)]
+        for names, rows, legend in parts
+        if rows
+    ]
     return [line for table in tables for line in ("", *table)][1:] or ["Nothing is released."]
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import Decimal
 from fractions import Fraction
 
 import mpmath
@@ -322,6 +323,50 @@ def test_the_error_says_what_fits_and_it_does(tmp_path, rule, kind):
             ledger.reserve(request(largest * 1.001))
         ledger.reserve(request(largest))
         assert ledger.report().left <= 0.01 * ledger.report().allowed.number
+
+
+@pytest.mark.parametrize(
+    ("limit", "part", "times"),
+    [
+        ((0.3, 0.0), (0.1, 0.0), 3),
+        ((1.0, 0.0), (0.1, 0.0), 10),
+        ((Decimal("0.7"), 0.0), (np.float64(0.1), 0.0), 7),
+        ((1, 0.0), (Fraction(1, 49), 0.0), 49),
+        ((0.3, 3e-6), (0.1, 1e-6), 3),
+        ((7.0, 1e-6), (1.0, 1e-6 / 7), 7),
+    ],
+)
+def test_parts_that_add_up_to_a_limit_fit_and_nothing_more(tmp_path, limit, part, times):
+    ledger = new_ledger(tmp_path, *limit, rule="basic")
+    part = PrivacyBudget(*part)
+    plan = calibrated_plan(part) if part.delta else pure_plan(part.epsilon)
+    for _ in range(times):
+        ledger.reserve(plan)
+    ledger.verify()
+    report = ledger.report()
+    assert report.left <= 1e-4 * float(limit[0])
+    assert report.epsilon <= float(limit[0])
+    assert "to 15 digits" in str(report)
+    for name, whole in zip(("main", "second"), limit, strict=True):
+        used, allowed = getattr(report.amount, name), getattr(report.allowed, name)
+        assert used <= allowed <= Fraction(whole) * SCALE * (1 + Fraction(1, 10**15))
+    with pytest.raises(BudgetExceededError, match="has left: 0 of"):
+        ledger.reserve(pure_plan(1e-3 * part.epsilon) if not part.delta else plan)
+
+
+def test_a_refusal_shows_the_digits_that_differ(tmp_path):
+    ledger = new_ledger(tmp_path, 0.3, 0.0)
+    for _ in range(2):
+        ledger.reserve(pure_plan(0.1))
+    with pytest.raises(BudgetExceededError) as caught:
+        ledger.reserve(pure_plan(0.1 + 1e-9))
+    said = re.search(
+        r"(\S+) of 0.3 are left .* needs (\S+) \(it costs (\S+) .*, left are (\S+) ",
+        str(caught.value),
+    )
+    assert said[1] != said[2]
+    assert said[3] == "epsilon=0.100000001"
+    assert said[4] == "epsilon=0.1"
 
 
 def test_where_nothing_fits_the_error_says_so(tmp_path):

@@ -1,8 +1,11 @@
 """Users and items that were read off the ratings: the statement says that a condition fails."""
 
+import warnings
+
 import pytest
 
 from skdpmf import (
+    AdaptiveWeightALS,
     CacheSGDFactorizer,
     DPCovarianceRecommender,
     DPItemMeans,
@@ -14,8 +17,9 @@ from skdpmf import (
 )
 from skdpmf.data import ParquetRatings, make_ratings, ratings_to_matrix
 from skdpmf.evaluation import RatingRegressor
+from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.composition import compose_statements
-from skdpmf.privacy.statement import UNDECLARED
+from skdpmf.privacy.statement import SEEDED, UNDECLARED
 from tests.matrices import matrix_to_ratings
 
 X = make_ratings(30, 8, density=0.5, random_state=0)
@@ -82,6 +86,20 @@ def test_a_matrix_is_declared_by_whoever_passes_it(tmp_path):
     assert store.undeclared == ()
     for ratings in (X, X.toarray(), store):
         assert DPItemMeans(BUDGET).fit(ratings).privacy_spent_.unmet == ()
+
+
+@pytest.mark.parametrize("make", [DPItemMeans, DPItemSelector, AdaptiveWeightALS])
+def test_a_seed_is_unmet_and_a_weak_epsilon_is_warned_of_once(make):
+    matrix = ratings_to_matrix(TABLE, users=range(30), items=range(8))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        seeded = make(PrivacyBudget(10.0, 1e-5), random_state=0).fit(matrix)
+        assert said == []
+        weak = make(PrivacyBudget(11.0, 1e-5)).fit(matrix)
+    assert seeded.privacy_spent_.unmet == (SEEDED,)
+    assert weak.privacy_spent_.unmet == ()
+    assert [str(one.message)[:24] for one in said] == ["epsilon=11 is weak, as a"]
+    assert "WEAK" in weak.privacy_spent_.summary()
 
 
 def test_without_a_guarantee_nothing_fails():

@@ -310,24 +310,6 @@ def test_a_search_that_runs_out_stops(tmp_path, error_score):
         ledger.reserve(gaussian_plan(1.0))
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.parametrize("error_score", [np.nan, "raise"])
-def test_folds_beyond_the_limit_are_refused(tmp_path, error_score):
-    ledger = new_ledger(tmp_path, 1.0)
-    model = make(DPItemMeans, ledger, 0.6)  # two of them make 0.88
-    stop = (
-        pytest.raises(BudgetExceededError)
-        if error_score == "raise"
-        else pytest.warns(FitFailedWarning, match="(?s)2 fits failed.*BudgetExceededError")
-    )
-    with stop:
-        scores = cross_val_score(model, X, cv=4, error_score=error_score)
-        assert np.isfinite(scores).tolist() == [True, True, False, False]
-    assert ledger.verify() == 2
-
-
->>>>>>> w-est
 def pipeline_of(ledger, epsilon):
     """Three steps, two of which share a budget."""
     head, rest = PrivacyBudget(epsilon, 1e-5, ledger=ledger).split([0.1, 0.9])

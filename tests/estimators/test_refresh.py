@@ -359,35 +359,6 @@ def test_titles_and_undeclared_ids_come_along():
     assert len(new.privacy_spent_.unmet) == 1
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_sums_of_single_ratings_add_up(delta):
-    """Noise is next to nothing, so that two cohorts know what one fit on both knows."""
-    X = ratings(2000, 30)
-    model = DPItemMeans(PrivacyBudget(50.0, delta, unit="rating"), **SEED, rating_range=(1, 5))
-    two, whole = clone(model).fit(X[:800]).refresh(X[800:], people="new"), clone(model).fit(X)
-    assert np.max(abs(two.item_means_ - whole.item_means_)) < 0.05
-    assert two._knowledge_.counts == pytest.approx(whole._knowledge_.counts, rel=0.03, abs=2)
-    assert two._knowledge_.exposure.tolist() == [2000.0] * 30
-    assert "each rating is protected" in two.privacy_spent_.assumptions[-1]
-
-
-def test_new_items_with_features_come_by_with_items():
-    X, D = ratings(600, 20), np.random.default_rng(0).normal(size=(20, 2))
-    names = [f"m{j}" for j in range(20)]
-    features = pd.DataFrame(D, index=names)
-    model = DPItemMeans(LARGE, item_features=features[:18], **SEED)
-    model.fit(matrix(X[:300][:, :18], 0, names[:18]))
-    grown = model.with_items(features[18:])
-    assert grown._knowledge_.exposure.tolist() == [*model._knowledge_.exposure, 0.0, 0.0]
-    new = grown.refresh(matrix(X[300:], 300, names))
-    assert new._knowledge_.exposure[-1] == pytest.approx(300, rel=0.1)
-    with pytest.raises(ValueError, match=r"'m18', whose features the model needs.*with_items"):
-        model.refresh(matrix(X[300:], 300, names))
-
-
->>>>>>> w-est
 # -- errors ----------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 import copy
 import math
 import pickle
+from contextlib import suppress
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -10,8 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
 
+from skdpmf import (
+    DPALS,
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    LocalDPGDDR,
+)
+from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.accounting import (
     GaussianEvent,
     compose_gaussian,
@@ -21,6 +35,7 @@ from skdpmf.privacy.accounting import (
 from skdpmf.privacy.budget import PrivacyBudget, check_shares, public_rows
 from skdpmf.privacy.losses import privacy_loss
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from tests.books.ledgers import calibrated_plan, pure_plan
 
 epsilons = st.floats(min_value=0.01, max_value=50.0)
 deltas = st.floats(min_value=-12.0, max_value=-1.0).map(lambda x: 10.0**x)
@@ -44,19 +59,54 @@ def test_the_constructor_stores_and_validate_complains():
         "ledger": 3,
     }
     repr(budget)
-    valid = PrivacyBudget(1.0, 1e-5)
+    valid = PrivacyBudget(1.0, 1e-5, unit="rating", neighbors="replace")
     assert valid.validate() is valid
-    PrivacyBudget(np.float32(1), np.float64(0.1), unit="rating", neighbors="replace").validate()
+
+
+@pytest.mark.parametrize(
+    "number", [Decimal("0.5"), Fraction(1, 2), *map(np.dtype, "efdg")], ids=lambda n: str(n)
+)
+def test_any_real_number_is_kept_as_a_float(number):
+    number = number.type(0.5) if isinstance(number, np.dtype) else number
+    budget = clone(PrivacyBudget(number, number / 256))
+    assert type(budget.epsilon) is type(budget.set_params(delta=number / 256).delta) is float
+    assert budget == PrivacyBudget(0.5, 0.5 / 256)
+    assert repr(budget) == "PrivacyBudget(epsilon=0.5, delta=0.001953125)"
+    assert calibrated_plan(budget) == calibrated_plan(PrivacyBudget(0.5, 0.5 / 256))
+    shares = [Fraction(1, 4), Decimal("0.75")]
+    assert budget.split(shares) == budget.split([0.25, 0.75])
+
+
+@pytest.mark.parametrize("epsilon", [1e-300, 1e-5, 1.0, 1e6, 1e15])
+@pytest.mark.parametrize("delta", [0.0, 1e-300, 1e-5, 0.999])
+def test_numbers_of_any_size_are_used_or_refused_in_words(epsilon, delta):
+    budget = PrivacyBudget(epsilon, delta)
+    assert 0.0 <= budget.mu < math.inf
+    assert pure_plan(epsilon).epsilon == epsilon
+    calibrated = PrivacyBudget(epsilon, delta or 1e-5)
+    for use in (lambda: budget.split([0.3, 0.7])[0], lambda: calibrated_plan(calibrated)):
+        with suppress(PrivacyParameterError):  # the slack of the sampler, or a share worth nothing
+            assert use().epsilon <= epsilon
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"epsilon": 0.0}, r"epsilon=0\.0 must be a number > 0: pass for example 1\.0"),
+        ({"epsilon": 0.0}, r"epsilon=0\.0 must be a number > 0, .*: pass for example 1\.0"),
         ({"epsilon": math.nan}, "epsilon=nan"),
         ({"epsilon": "1"}, "epsilon='1'"),
         ({"epsilon": True}, "epsilon=True"),
         ({"epsilon": None}, "epsilon=None"),
+        ({"epsilon": np.True_}, "epsilon=np.True_"),
+        ({"epsilon": 1e20}, r"epsilon=1e\+20 must be a number > 0, from 1e-300 to 1e\+15 or inf"),
+        ({"epsilon": 1e308}, r"epsilon=1e\+308"),
+        ({"epsilon": 10**400}, "epsilon=1000"),
+        ({"epsilon": Decimal("1e400")}, r"epsilon=Decimal\('1E\+400'\)"),  # not infinite
+        ({"epsilon": Decimal("sNaN")}, "epsilon=Decimal"),
+        ({"epsilon": 5e-324}, "epsilon=5e-324"),
+        ({"delta": Decimal("1e-400")}, r"delta=Decimal\('1E-400'\) .* at least 1e-300"),  # not 0
+        ({"delta": Fraction(1)}, r"delta=1\.0 must be"),
+        ({"epsilon": np.array([1.0])}, r"epsilon=array\(\[1\.\]\)"),
         ({"epsilon": [1.0, 2.0]}, r"epsilon=\[1"),
         ({"delta": 1.0}, r"delta=1\.0 must be a number in \[0, 1\)"),
         ({"delta": -1e-9}, "delta=-1e-09"),
@@ -149,6 +199,49 @@ def test_params_follow_scikit_learn():
     assert budget.epsilon == 3.0
     assert "epsilon=3.0" in repr(model)
     assert "PrivacyBudget" in model._repr_html_() or "budget" in model._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        DPItemMeans,
+        AdaptiveWeightALS,
+        DPCovarianceRecommender,
+        DPMFSampler,
+        LocalDPGDDR,
+        DPItemSelector,
+        lambda budget: PrivateSearchCV(DPItemMeans(PrivacyBudget(1.0)), {}, budget),
+        lambda budget: make_pipeline(DPItemMeans(budget)),
+        lambda budget: RatingRegressor(DPItemMeans(budget)),
+        lambda budget: GridSearchCV(DPItemMeans(budget), {}),
+        lambda budget: PrivateSearchCV(DPItemMeans(budget), {}, PrivacyBudget(1.0)),
+    ],
+)
+def test_a_budget_is_a_value_of_each_estimator(make):
+    budget = PrivacyBudget(1.0, 1e-5)
+    loose, strict = make(budget), make(budget)
+    (name,) = (
+        key
+        for key in loose.get_params()
+        if key.endswith("budget__epsilon")
+        and loose.get_params()[key.removesuffix("__epsilon")] is budget
+    )
+    loose.set_params(**{name: 77.0, name.replace("epsilon", "delta"): 1e-3})
+    assert strict.get_params()[name] == budget.epsilon == 1.0
+    assert budget.delta == 1e-5
+    assert loose.get_params()[name] == 77.0
+    assert loose.get_params()[name.replace("epsilon", "delta")] == 1e-3
+    assert strict.get_params()[name.removesuffix("__epsilon")] is budget
+    both = make(budget).set_params(**{name.removesuffix("__epsilon"): budget, name: 5.0})
+    assert (both.get_params()[name], budget.epsilon) == (5.0, 1.0)
+
+
+def test_options_are_values_too():
+    solver = DPALS()
+    one, two = (AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), solver=solver) for _ in range(2))
+    one.set_params(solver__weight_exponent=0.25)
+    assert two.solver is solver
+    assert (one.solver.weight_exponent, solver) == (0.25, DPALS())
 
 
 # --- split --------------------------------------------------------------------------------------

@@ -23,8 +23,10 @@ from skdpmf.privacy.statement import (
     NOT_COVERED,
     PERSONAL_ASSUMPTION,
     PURE_ASSUMPTIONS,
+    SEEDED,
     SEEDED_ASSUMPTION,
     STANDARD_ASSUMPTIONS,
+    UNDECLARED,
     PrivacyStatement,
 )
 
@@ -224,8 +226,15 @@ def test_printed_epsilon_is_rounded_up():
 def test_a_seed_is_said_first_and_loudly(plan, standard):
     statement = PrivacyStatement.from_plan(plan, seeded=True, personal=True)
     assert statement.assumptions == (SEEDED_ASSUMPTION, PERSONAL_ASSUMPTION, *standard)
-    assert "Warning" in str(statement)
+    assert statement.unmet == (SEEDED,)
+    assert f"NOT MET: {SEEDED}" in said(statement)
     assert SEEDED_ASSUMPTION in said(statement)
+
+
+@pytest.mark.parametrize(("epsilon", "weak"), [(10.0, False), (10.5, True), (1e6, True)])
+def test_an_epsilon_above_ten_is_called_weak(epsilon, weak):
+    plan = ReleasePlan(PrivacyBudget(epsilon), (dataclasses.replace(DRAW, epsilon=epsilon),))
+    assert ("Strength: WEAK, " in PrivacyStatement.from_plan(plan).summary()) == weak
 
 
 def check_json(statement):
@@ -341,7 +350,9 @@ def test_a_plan_of_both_kinds_prints_both():
     text = str(plan)
     gaussian, pure = text.split("\n\n")[2:4]
     assert gaussian.split("\n")[0].split()[-2:] == ["sd", "share"]
-    head, rule, row, words = pure.split("\n")
+    assert "noise mult.: noise sd / L2 sens." in " ".join(text.split())
+    head, rule, row, words, legend, _ = pure.split("\n")
+    assert legend.startswith("(sensitivity: what one change does at most")
     assert head.split() == ["release", "values", "times", "sensitivity", "epsilon", "share"]
     assert len(head) == len(rule) == len(row)
     assert row.split() == ["draw", "50", "x", "4", "1", "5000", "2.5", "71.4", "%"]
@@ -530,9 +541,9 @@ def test_the_short_form_is_five_lines_that_agree_with_the_long_one():
     assert "epsilon 1, delta 1e-05" in lines[1]
     assert f"the {len(statement.assumptions)} assumptions of" in lines[2]
     seeded = PrivacyStatement.from_plan(make_plan(), seeded=True)
-    assert "NOT MET for publication" in seeded.summary()
     undeclared = seeded.with_undeclared(("users",))
-    assert undeclared.unmet[0] in undeclared.summary()
+    assert undeclared.unmet == (SEEDED, UNDECLARED["users"])
+    assert f"NOT MET: {' '.join(undeclared.unmet)}" in undeclared.summary()
     plan = ReleasePlan.from_shares(PrivacyBudget.nonprivate(), RELEASES, SHARES)
     assert PrivacyStatement.from_plan(plan).summary().startswith("Protected: nobody.")
     conditional = PrivacyStatement.from_plan(dataclasses.replace(make_plan(), condition="luck"))

@@ -1,5 +1,6 @@
 """Checks of parameters with one form of errors, and those that have parameters of their own."""
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import fields
@@ -285,6 +286,9 @@ class OptionParameters(_Checked):
     def set_params(self, **params: Any) -> Any:
         """Set parameters, also of options: ``choice__parameter`` gives a shorthand its options.
 
+        Options and budgets are values: what has a parameter set is replaced by a changed copy, and
+        another estimator that was made with the same object keeps it.
+
         Parameters
         ----------
         **params : dict
@@ -310,7 +314,9 @@ class OptionParameters(_Checked):
         for name in [*params]:
             home, nested, _ = name.partition("__")
             value = params.get(home, getattr(self, home, None))
-            if nested and home in self._options and not isinstance(value, Options):
+            if nested and isinstance(value, Options | PrivacyBudget):
+                params[home] = copy.copy(value)
+            elif nested and home in self._options:
                 options = self._unfolded(home, value)
                 if options is None:
                     raise ValueError(f"{name} must be a parameter, and {home}={value!r} has none.")

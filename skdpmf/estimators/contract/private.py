@@ -45,7 +45,13 @@ from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import COHORT_ASSUMPTIONS, PrivacyStatement, as_made, lifetime_note
+from skdpmf.privacy.statement import (
+    COHORT_ASSUMPTIONS,
+    WEAK,
+    PrivacyStatement,
+    as_made,
+    lifetime_note,
+)
 
 __all__ = [
     "Fit",
@@ -385,7 +391,7 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     if n_tasks:
         with Pool(n_tasks) as pool:
             pool.check()
-    warn_of_delta(estimator.budget, R.shape[0])
+    warn_of_budget(estimator.budget, R.shape[0])
     fit = fit._replace(plan=estimator._make_plan(R.shape[1], R.shape[0]))
     if ledger is None:
         yield fit
@@ -503,9 +509,20 @@ def _of_rows(metadata: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {name: None if whole is None else whole[rows] for name, whole in metadata.items()}
 
 
-def warn_of_delta(budget: PrivacyBudget, n_rows: int) -> None:
-    """Warn of a delta above one over the number of rows, which is public; not in a replay."""
-    if budget.is_private and active_recorder() is None and budget.delta * n_rows > 1.0:
+def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:
+    """Warn of a weak epsilon, and of a delta above one over the number of rows, which is public.
+
+    A replay warns of neither.
+    """
+    if not budget.is_private or active_recorder() is not None:
+        return
+    if budget.epsilon > WEAK:
+        warnings.warn(
+            f"epsilon={budget.epsilon:g} is weak, as all above {WEAK:g}: one person may make a "
+            "model more than 20,000 times as likely. Pass less for a promise that means something.",
+            stacklevel=2,
+        )
+    if budget.delta * n_rows > 1.0:
         warnings.warn(
             f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of rows: a "
             "mechanism with such a delta may publish a whole row. Choose it well below, such as "

@@ -36,11 +36,18 @@ _SQRT2_DOWN = math.nextafter(math.sqrt(2.0), 0.0)
 
 
 def as_float(value: Any) -> float:
-    """Return ``value`` as a float, NaN where it is no number."""
-    try:
-        return math.nan if isinstance(value, str | bytes | bool) else float(value)
-    except (TypeError, ValueError):
+    """Return ``value`` as a float, NaN where it is no number, or none that a float can say.
+
+    A number that would become infinite, or 0, is not that number.
+    """
+    if isinstance(value, str | bytes | bool | np.bool_) or getattr(value, "ndim", None):
         return math.nan
+    try:
+        number = float(value)
+        lost = number in (0.0, math.inf, -math.inf) and number != value
+    except (TypeError, ValueError, ArithmeticError):
+        return math.nan
+    return math.nan if lost else number
 
 
 def require_number(name: str, value: Any, *, positive: bool, remedy: str) -> float:
