@@ -335,6 +335,8 @@ class RatingReport:
         stand for unknown ratings.
     large_delta : float
         The estimator's delta if it exceeds 1 / n_users, else 0.
+    n_marked_down : int
+        Usable clicks with a weight of 0 or below; 0 for an estimator of ratings.
     rating_range : (float, float) or None
         The range that was checked.
 
@@ -361,6 +363,7 @@ class RatingReport:
     all_rated: bool = False
     large_delta: float = 0.0
     rating_range: tuple[float, float] | None = None
+    n_marked_down: int = 0
 
     @property
     def problems(self) -> dict[str, str]:
@@ -369,8 +372,9 @@ class RatingReport:
         if not self.n_ratings:
             found["n_ratings"] = "no usable rating: there is nothing to learn from."
         share = self.n_out_of_range / max(self.n_ratings + self.n_duplicates, 1)
+        down = self.n_marked_down / max(self.n_ratings, 1)
         low, high = self.rating_range or (0.0, 0.0)
-        counts = {**asdict(self), "share": share, "low": low, "high": high}
+        counts = {**asdict(self), "share": share, "down": down, "low": low, "high": high}
         return {name: text.format(**counts) for name, text in found.items()}
 
     def raise_if_bad(self, *, allow: Any = ()) -> "RatingReport":
@@ -410,6 +414,8 @@ _PROBLEMS = {
     "n_infinite": "infinite ratings: {n_infinite}; fit refuses them.",
     "n_out_of_range": "ratings outside {low:g} to {high:g}: {n_out_of_range} ({share:.0%}); fit "
     "clips them. Pass the scale as rating_range.",
+    "n_marked_down": "clicks with a weight of 0 or below: {n_marked_down} ({down:.0%}); fit takes "
+    "them for no clicks, and their users never get these items.",
     "all_rated": "every cell is rated, {n_zeros} by 0: where 0 means unknown, pass a sparse matrix "
     "without these cells, or NaN in their place.",
     "large_delta": "delta={large_delta:g} exceeds 1 / users: a mechanism with such a delta may "
@@ -465,7 +471,8 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
     >>> sorted(validate_ratings([[9.0, 0.0], [0.0, 7.0]], estimator).problems)
     ['all_rated', 'n_out_of_range']
     """
-    if rating_range is None and getattr(estimator, "feedback", "explicit") != "implicit":
+    implicit = getattr(estimator, "_implicit", False)
+    if rating_range is None and not implicit:
         rating_range = getattr(estimator, "rating_range", None)
     if rating_range is not None:
         rating_range = check_rating_range(rating_range)
@@ -500,6 +507,7 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
         all_rated=n_zeros > 0 and n_items > 1 and clean.nnz == n_users * n_items,
         large_delta=delta if delta * n_users > 1.0 else 0.0,
         rating_range=rating_range,
+        n_marked_down=int((clean.data <= 0.0).sum()) if implicit else 0,
     )
 
 
