@@ -22,6 +22,7 @@ __all__ = [
     "as_rating_matrix",
     "check_rating_range",
     "check_ratings",
+    "held_out_ratings",
     "in_quarter_ranges",
     "in_rating_units",
     "middle_and_quarter",
@@ -35,6 +36,8 @@ __all__ = [
 
 MAX_ITEMS = np.iinfo(np.int32).max
 _FARTHEST = 1e100  # of a rating range
+# what a lazy table, a table and batches of Arrow have, and what makes a DataFrame of them
+_READ_BY = {"collect": "collect", "column_names": "to_pandas", "read_all": "read_pandas"}
 _TABLE_COLUMNS = 12  # at most, of what is taken for a table with a rating in a row
 
 
@@ -597,7 +600,32 @@ def refuse_what_is_no_matrix(X: Any) -> None:
             "ratings in a table with the columns user, item, rating, and pass "
             "ratings_to_matrix(table)."
         )
+    call = next((call for name, call in _READ_BY.items() if hasattr(type(X), name)), None)
+    if call is not None:
+        raise ValueError(
+            f"X={type(X).__name__} must be a matrix in memory, with a row for each user and a "
+            f"column for each item: pass X.{call}(), or ratings_to_matrix(X) of a table with one "
+            "rating in a row."
+        )
     refuse_table(X, "X")
+
+
+def held_out_ratings(y: Any, rating_range: Any = None) -> Any:
+    """Return held-out ratings as canonical CSR; refused if zeros stand for unknown ratings.
+
+    They do so, as in what ``toarray`` returns, if no cell is unknown and 0 is no rating.
+    """
+    R = as_rating_matrix(y)
+    low, high = rating_range or (1.0, 1.0)
+    zero = low <= 0.0 <= high or R.shape[1] == 1 or R.nnz < R.shape[0] * R.shape[1]
+    n_zeros = 0 if zero else int((R.data == 0.0).sum())
+    if n_zeros:
+        raise ValueError(
+            f"y has a value in each of its {R.nnz} cells, and {n_zeros} of them are 0, which would "
+            "count as held-out ratings: pass a sparse matrix of what was held out, or NaN where "
+            "nothing was."
+        )
+    return R
 
 
 def refuse_table(X: Any, name: str) -> None:

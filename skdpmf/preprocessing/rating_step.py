@@ -1,4 +1,4 @@
-"""What the steps share: results in the container of the ratings, whatever scikit-learn's settings."""
+"""What the steps share: results in the container of the ratings, under every output setting."""
 
 from typing import Any
 

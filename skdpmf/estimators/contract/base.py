@@ -18,8 +18,8 @@ from skdpmf.data.feature_columns import (
 )
 from skdpmf.data.labels import Catalogue, catalogue_of, labelled_rows, names_items
 from skdpmf.data.validation import (
-    as_rating_matrix,
     check_ratings,
+    held_out_ratings,
     middle_and_quarter,
     shape_of,
 )
@@ -567,7 +567,8 @@ class BaseRecommender(
             return hit_rate(best if kind == "index" else self._names(best), y, R.shape[1])
         if kind == "matrix":
             y = in_order(y, self._catalogue_, R.shape[1], "y")
-            return self._score_at(R, as_rating_matrix(y), "y has no known rating")
+            held_out = held_out_ratings(y, self._value_range)
+            return self._score_at(R, held_out, "y has no known rating")
         hidden = hidden_fifth(R)
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
         return self._score_at(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
