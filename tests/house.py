@@ -67,7 +67,7 @@ OUTSIDE = {
         {"numpy", "scipy", "sklearn", "joblib", "threadpoolctl", "safetensors"},
         {"pandas", "polars"},
     ),
-    "preprocessing": ({"numpy", "scipy", "sklearn"}, set()),
+    "preprocessing": ({"numpy", "scipy", "sklearn"}, {"pandas", "polars"}),
     "evaluation": (
         {"numpy", "scipy", "sklearn", "joblib"},
         {"pandas", "matplotlib", "dp_accounting"},

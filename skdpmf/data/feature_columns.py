@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from .labels import as_pandas
+from .labels import as_frame, as_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +32,7 @@ _SLOPE_RIDGE = 10.0  # against columns of mean squared norm 1, and as many items
 _LEAST_RANGE = 1e-12  # below it a feature is the same for all items, but for rounding
 
 _TITLE_YEAR = r"\((\d{4})\)\s*$"
+_YEARS = {"year", "releaseyear", "yearofrelease", "publicationyear", "yearofpublication"}
 _TOO_PRIVATE = re.compile(
     r"rating|rank|popular|count|votes?\b|views?\b|plays?\b|likes?\b|score", re.I
 )
@@ -201,7 +202,7 @@ def item_features(
 
     Parameters
     ----------
-    items : pandas.DataFrame or polars.DataFrame
+    items : DataFrame of pandas or polars, also a lazy one, or pyarrow.Table
         One row an item, such as `read_items` returns: ids in the column ``"item"``, else in the
         index. Not modified.
     labels : sequence of str, default=None
@@ -209,8 +210,8 @@ def item_features(
         least two items have. None: ``"genres"``, if there is such a column.
     years : str, default=None
         Column of years: a feature of 0 or 1 for each of `n_periods` periods with about as many
-        items. None: ``"year"``, else the years at the end of titles such as ``"Up (2009)"``, if
-        there are any.
+        items. None: ``"year"``, ``"release_year"`` or ``"publication_year"``, in any writing, else
+        the years at the end of titles such as ``"Up (2009)"``, if there are any.
     numbers : sequence of str, default=()
         Columns of numbers, such as a price: a feature each, and one that says where it is missing,
         if it is.
@@ -257,8 +258,8 @@ def item_features(
             raise ValueError(f"{name}={value!r} must be an integer >= {least}: use the default.")
     if labels is None:
         labels = [name for name in ("genres",) if name in table]
-    if years is None and "year" in table:
-        years = "year"
+    if years is None:
+        years = next((name for name in table if _is_year(name)), None)
     asked = [("labels", name) for name in labels] + [("numbers", name) for name in numbers]
     asked += [(role, name) for role, name in (("years", years), ("words", words)) if name]
     for role, name in asked:
@@ -281,8 +282,13 @@ def item_features(
     return made.astype(np.float64)
 
 
+def _is_year(name: Any) -> bool:
+    return "".join(c for c in str(name).lower() if c.isalpha()) in _YEARS
+
+
 def _by_item(items: Any) -> "pd.DataFrame":
     """Return the table with the ids as its index."""
+    items = as_frame(items)
     if not hasattr(items, "columns"):
         raise ValueError(
             f"items={type(items).__name__} must be a DataFrame with one row for each item: pass "

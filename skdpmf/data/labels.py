@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Catalogue",
     "RatingMatrix",
+    "as_frame",
     "as_index",
     "as_pandas",
     "catalogue_of",
@@ -167,6 +168,11 @@ class RatingMatrix:
     ndim = 2
 
     @property
+    def catalogue(self) -> "pd.DataFrame":
+        """The items as a table: ``item`` is the id, ``title`` stands beside it where known."""
+        return Catalogue(self.items, self.titles).frame()
+
+    @property
     def nnz(self) -> int:
         """Number of ratings."""
         return int(self.X.nnz)
@@ -189,7 +195,7 @@ class RatingMatrix:
         ValueError
             If an id is none of ``users``.
         """
-        is_one = isinstance(users, str | bytes | tuple) or not hasattr(users, "__len__")
+        is_one = isinstance(users, str | bytes | tuple) or not hasattr(users, "__iter__")
         wanted = [users] if is_one else list(users)
         places = self.users.get_indexer(as_index(wanted))
         if (places < 0).any():
@@ -233,7 +239,8 @@ def _as_indexer(part: Any) -> Any:
         return slice(None)
     if isinstance(part, slice):
         return part
-    return np.atleast_1d(np.asarray(part))
+    places = np.atleast_1d(np.asarray(part))
+    return places if places.size else places.astype(np.intp)
 
 
 def _is_all(part: Any) -> bool:
@@ -249,6 +256,15 @@ def as_index(ids: Any, name: Any = None) -> "pd.Index":
     return pd.Index(ids, name=name, tupleize_cols=False)
 
 
+def as_frame(table: Any) -> Any:
+    """Return a lazy table collected, one of Arrow as one of pandas, and others as they are."""
+    if hasattr(table, "collect_schema") and hasattr(table, "collect"):
+        return table.collect()
+    if hasattr(table, "read_all"):  # batches of Arrow
+        table = table.read_all()
+    return table.to_pandas() if hasattr(table, "column_names") else table
+
+
 def as_pandas(frame: Any, columns: Sequence[str]) -> "pd.DataFrame":
     """Return a table of pandas as it is; of another library, such as polars, these columns."""
     import pandas as pd
@@ -260,6 +276,7 @@ def as_pandas(frame: Any, columns: Sequence[str]) -> "pd.DataFrame":
 
 def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | None]:
     """Return declared ids, and the titles that a table of items has."""
+    items = as_frame(items)
     if not hasattr(items, "columns"):
         return items, None
     names = list(items.columns)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from .labels import RatingMatrix, as_index, as_pandas, ids_and_titles
+from .labels import RatingMatrix, as_frame, as_index, as_pandas, ids_and_titles
 from .validation import as_rating_matrix
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def ratings_to_matrix(
 
     Parameters
     ----------
-    frame : pandas.DataFrame or polars.DataFrame
+    frame : DataFrame of pandas or polars, also a lazy one, or pyarrow.Table
         One rating a row. Not modified.
     user, item : str, default="user", "item"
         Columns with the ids: integers, strings or other hashables.
@@ -64,8 +64,8 @@ def ratings_to_matrix(
     ------
     ValueError
         If a column is missing or there twice, an id is missing or not declared, a declared id
-        occurs twice, or ratings are not finite numbers. For the curator's eyes: these errors name
-        rows.
+        occurs twice, users or items are no ids, or ratings are not finite numbers. For the
+        curator's eyes: these errors name rows.
 
     Examples
     --------
@@ -79,6 +79,7 @@ def ratings_to_matrix(
     ([3, 7], ['a', 'b', 'c'])
     """
     items, titles = ids_and_titles(items, item)
+    frame = as_frame(frame)
     if wide:
         frame, users, items = _long(frame, user, users, items)
         user, item, rating = "user", "item", "rating"
@@ -145,7 +146,7 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
     if declared is None:
         codes, found = pd.factorize(ids, sort=True)
         return codes, as_index(found, name)
-    index = as_index(declared, name)
+    index = _declared(declared, parameter, name)
     if index.has_duplicates:
         twice = index[index.duplicated()]
         raise ValueError(
@@ -160,6 +161,30 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
             f"be of one type (column: {ids.dtype}, {parameter}: {index.dtype})."
         )
     return codes, index
+
+
+def _declared(ids: Any, parameter: str, name: Any) -> "pd.Index":
+    """Return declared ids as an index."""
+    ids = as_frame(ids)
+    if hasattr(ids, "columns"):
+        raise ValueError(
+            f"{parameter} is a table with the columns {list(ids.columns)!r} and must be ids alone: "
+            f"pass the column that holds them, such as {parameter}=table[{name!r}]."
+        )
+    try:
+        if hasattr(ids, "to_numpy") and not hasattr(ids, "isna"):  # of polars or Arrow
+            ids = np.asarray(ids)
+        index = as_index(ids, name)
+        hash(tuple(index[:1]))  # ids are hashables, and in an order
+        if not isinstance(ids, set | frozenset):
+            return index
+        raise TypeError
+    except (TypeError, ValueError):
+        shown = " ".join(repr(ids).split())
+        raise ValueError(
+            f"{parameter}={shown:.60} must be an array of ids in one dimension, in the order of "
+            f"the matrix: pass such as {parameter}=range(300), or None for those that occur."
+        ) from None
 
 
 def _some(ids: Any, limit: int = 5) -> str:
@@ -185,7 +210,7 @@ def rating_values(column: "pd.Series", where: str, remedy: str = "") -> Any:
     """Return ratings as float64, NaN where unknown."""
     import pandas as pd
 
-    if not pd.api.types.is_numeric_dtype(column) or column.dtype.kind == "c":
+    if len(column) and (not pd.api.types.is_numeric_dtype(column) or column.dtype.kind == "c"):
         numbers = pd.to_numeric(column, errors="coerce")
         bad = column[numbers.isna() & column.notna()]
         value = f" (such as {bad.iloc[0]!r} in row {bad.index[0]!r})" if len(bad) else ""

@@ -24,6 +24,7 @@ __all__ = [
     "check_rating_range",
     "check_ratings",
     "clipped",
+    "held_out_ratings",
     "in_quarter_ranges",
     "in_rating_units",
     "middle_and_quarter",
@@ -37,6 +38,8 @@ __all__ = [
 
 MAX_ITEMS = np.iinfo(np.int32).max
 _FARTHEST = 1e100  # of a rating range
+# what a lazy table, a table and batches of Arrow have, and what makes a DataFrame of them
+_READ_BY = {"collect": "collect", "column_names": "to_pandas", "read_all": "read_pandas"}
 _TABLE_COLUMNS = 12  # at most, of what is taken for a table with a rating in a row
 
 
@@ -363,6 +366,8 @@ class RatingReport:
         stand for unknown ratings.
     large_delta : float
         The estimator's delta if it exceeds 1 / n_users, else 0.
+    n_marked_down : int
+        Usable clicks with a weight of 0 or below; 0 for an estimator of ratings.
     rating_range : (float, float) or None
         The range that was checked.
 
@@ -389,6 +394,7 @@ class RatingReport:
     all_rated: bool = False
     large_delta: float = 0.0
     rating_range: tuple[float, float] | None = None
+    n_marked_down: int = 0
 
     @property
     def problems(self) -> dict[str, str]:
@@ -397,8 +403,9 @@ class RatingReport:
         if not self.n_ratings:
             found["n_ratings"] = "no usable rating: there is nothing to learn from."
         share = self.n_out_of_range / max(self.n_ratings + self.n_duplicates, 1)
+        down = self.n_marked_down / max(self.n_ratings, 1)
         low, high = self.rating_range or (0.0, 0.0)
-        counts = {**asdict(self), "share": share, "low": low, "high": high}
+        counts = {**asdict(self), "share": share, "down": down, "low": low, "high": high}
         return {name: text.format(**counts) for name, text in found.items()}
 
     def raise_if_bad(self, *, allow: Any = ()) -> "RatingReport":
@@ -438,6 +445,8 @@ _PROBLEMS = {
     "n_infinite": "infinite ratings: {n_infinite}; fit refuses them.",
     "n_out_of_range": "ratings outside {low:g} to {high:g}: {n_out_of_range} ({share:.0%}); fit "
     "clips them. Pass the scale as rating_range.",
+    "n_marked_down": "clicks with a weight of 0 or below: {n_marked_down} ({down:.0%}); fit takes "
+    "them for no clicks, and their users never get these items.",
     "all_rated": "every cell is rated, {n_zeros} by 0: where 0 means unknown, pass a sparse matrix "
     "without these cells, or NaN in their place.",
     "large_delta": "delta={large_delta:g} exceeds 1 / users: a mechanism with such a delta may "
@@ -493,7 +502,8 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
     >>> sorted(validate_ratings([[9.0, 0.0], [0.0, 7.0]], estimator).problems)
     ['all_rated', 'n_out_of_range']
     """
-    if rating_range is None and getattr(estimator, "feedback", "explicit") != "implicit":
+    implicit = getattr(estimator, "_implicit", False)
+    if rating_range is None and not implicit:
         rating_range = getattr(estimator, "rating_range", None)
     if rating_range is not None:
         rating_range = check_rating_range(rating_range)
@@ -528,6 +538,7 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
         all_rated=n_zeros > 0 and n_items > 1 and clean.nnz == n_users * n_items,
         large_delta=delta if delta * n_users > 1.0 else 0.0,
         rating_range=rating_range,
+        n_marked_down=int((clean.data <= 0.0).sum()) if implicit else 0,
     )
 
 
@@ -625,7 +636,32 @@ def refuse_what_is_no_matrix(X: Any) -> None:
             "ratings in a table with the columns user, item, rating, and pass "
             "ratings_to_matrix(table)."
         )
+    call = next((call for name, call in _READ_BY.items() if hasattr(type(X), name)), None)
+    if call is not None:
+        raise ValueError(
+            f"X={type(X).__name__} must be a matrix in memory, with a row for each user and a "
+            f"column for each item: pass X.{call}(), or ratings_to_matrix(X) of a table with one "
+            "rating in a row."
+        )
     refuse_table(X, "X")
+
+
+def held_out_ratings(y: Any, rating_range: Any = None) -> Any:
+    """Return held-out ratings as canonical CSR; refused if zeros stand for unknown ratings.
+
+    They do so, as in what ``toarray`` returns, if no cell is unknown and 0 is no rating.
+    """
+    R = as_rating_matrix(y)
+    low, high = rating_range or (1.0, 1.0)
+    zero = low <= 0.0 <= high or R.shape[1] == 1 or R.nnz < R.shape[0] * R.shape[1]
+    n_zeros = 0 if zero else int((R.data == 0.0).sum())
+    if n_zeros:
+        raise ValueError(
+            f"y has a value in each of its {R.nnz} cells, and {n_zeros} of them are 0, which would "
+            "count as held-out ratings: pass a sparse matrix of what was held out, or NaN where "
+            "nothing was."
+        )
+    return R
 
 
 def refuse_table(X: Any, name: str) -> None:

@@ -8,13 +8,13 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import clone
-from sklearn.metrics import check_scoring
-from sklearn.model_selection import check_cv
-from sklearn.utils import _safe_indexing, indexable
+from sklearn.model_selection import check_cv, cross_validate
 
 from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.books.ledger_rules import RULES
+from skdpmf.data.labels import RatingMatrix, catalogue_of
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation.audit import ROUNDING, AuditReport, audit
 from skdpmf.evaluation.metrics import by_popularity, rmse
@@ -93,15 +93,12 @@ class PrivacyUtilityDisplay:
     def __post_init__(self) -> None:
         self.epsilons = x = np.asarray(self.epsilons, dtype=np.float64)
         self.scores = np.asarray(self.scores, dtype=np.float64)
-        if x.ndim != 1 or not (x > 0).all() or not np.isfinite(x).any():
+        good = x.ndim == 1 and (x > 0).all() and np.isfinite(x).any()
+        if not good or self.scores.shape[:1] != x.shape or self.scores.ndim > 2:
             raise ValueError(
-                f"epsilons={x.tolist()!r} must be a list of numbers > 0 with a finite one: pass "
-                "for example [0.5, 1, 2, 4, 8]."
-            )
-        if self.scores.shape[:1] != x.shape or self.scores.ndim > 2:
-            raise ValueError(
-                f"scores of shape {self.scores.shape} must have {x.size} rows, one for each of "
-                "epsilons, and at most one column for each split."
+                f"epsilons={x.tolist()!r} must be a list of numbers > 0 with a finite one, such as "
+                f"[0.5, 1, 2, 4], and scores of shape {self.scores.shape} must have a row for each "
+                "of them, and at most one column for each split."
             )
 
     @classmethod
@@ -165,20 +162,20 @@ class PrivacyUtilityDisplay:
             If matplotlib is not installed.
         """
         pyplot()  # which may raise, before anything is spent
-        data = [part for part in indexable(X, y) if part is not None]
-        splits, sign = list(check_cv(cv).split(X, y)), -1.0 if negate_score else 1.0
+        if sparse.issparse(y):  # which `cross_validate` takes as a RatingMatrix alone
+            y = RatingMatrix(y, None, getattr(catalogue_of(X), "items", None))
+        how = {"cv": list(check_cv(cv).split(X, y)), "scoring": scoring, "error_score": "raise"}
         scores, spent, guarantee = [], [], ""
         for value in epsilons:
             fit = clone(estimator).set_params(**{param_name: value})
-            found = [_fit_and_score(clone(fit), scoring, data, *split) for split in splits]
-            scores.append([sign * score for score, _ in found])
-            most = max((one for _, one in found), key=lambda statement: statement.epsilon)
+            found = cross_validate(fit, X, y, return_estimator=True, **how)
+            scores.append(-found["test_score"] if negate_score else found["test_score"])
+            most = max(map(privacy_spent, found["estimator"]), key=lambda one: one.epsilon)
             spent.append(most.epsilon)
             guarantee = guarantee_words(most) if most.is_private else guarantee
-        words = "minus score (lower is better)" if negate_score else "score (higher is better)"
-        words = words if score_name is None else score_name
-        name = type(estimator).__name__ if name is None else name
-        return cls(spent, scores, score_name=words, name=name, guarantee=guarantee).plot(**line)
+        better = "minus score (lower is better)" if negate_score else "score (higher is better)"
+        words = {"score_name": score_name or better, "name": name or type(estimator).__name__}
+        return cls(spent, scores, guarantee=guarantee, **words).plot(**line)
 
     def plot(self, ax: Any = None, **line: Any) -> PrivacyUtilityDisplay:
         """Draw the picture.
@@ -211,21 +208,12 @@ class PrivacyUtilityDisplay:
         self.errorbar_ = draw_curve(ax, x[private], mean[private], bars, label, line)
         self.reference_ = None
         if not private.all():
-            colour = self.errorbar_.lines[0].get_color()
-            self.reference_ = ax.axhline(mean[~private].mean(), color=colour, linestyle="--")
-            self.reference_.set_label(f"{self.name}, no privacy" if self.name else "")
+            look = {"color": self.errorbar_.lines[0].get_color(), "linestyle": "--"}
+            look["label"] = self.name and f"{self.name}, no privacy"
+            self.reference_ = ax.axhline(mean[~private].mean(), **look)
         make_logarithmic(ax)
         finish(ax, label, xlabel="epsilon", ylabel=self.score_name)
         return self
-
-
-def _fit_and_score(
-    estimator: Any, scoring: Any, data: list[Any], train: Any, test: Any
-) -> tuple[float, Any]:
-    """Fit on some rows and score on others; scikit-learn's `cross_validate` takes no sparse y."""
-    estimator.fit(*(_safe_indexing(part, train) for part in data))
-    held_out = (_safe_indexing(part, test) for part in data)
-    return check_scoring(estimator, scoring)(estimator, *held_out), privacy_spent(estimator)
 
 
 @dataclass(eq=False, repr=False)
@@ -497,17 +485,16 @@ class BudgetDisplay:
         if not (explained and plan.is_private and plan.epsilon > 0.0):
             raise PrivacyParameterError(
                 f"plan of type {type(plan).__name__} must be a plan or statement whose epsilon is "
-                "finite, > 0 and made up of its releases: without privacy, and in a private "
-                "search, which keeps its losers secret, there are no shares. Plot the plan of a "
-                "single private fit."
+                "finite, > 0 and made up of its releases (a private search keeps its losers "
+                "secret): plot the plan of one private fit, as without privacy nothing has shares."
             )
         releases = plan.releases
         whole = "mu^2" if all(isinstance(release, Release) for release in releases) else "epsilon"
         names = [r.name + (f", {r.count} times" if r.count > 1 else "") for r in releases]
         shares = release_shares(releases, plan.epsilon, plan.mu, pure_total(releases))
-        share_name = f"share of {whole} that is spent"
         title = f"epsilon = {outward(plan.epsilon)}\n{guarantee_words(plan)}"
-        return cls(names, shares, share_name=share_name, title=title).plot(**bars)
+        words = {"share_name": f"share of {whole} that is spent", "title": title}
+        return cls(names, shares, **words).plot(**bars)
 
     @classmethod
     def from_ledger(cls, ledger: PrivacyLedger, **bars: Any) -> BudgetDisplay:
@@ -534,9 +521,9 @@ class BudgetDisplay:
             If the file cannot be read.
         """
         report = ledger.report()
-        whole, limit, entries = report.allowed.number, report.limit, report.entries
+        whole, limit, entries = report.allowed.number or math.inf, report.limit, report.entries
         names = [_entry_name(entry) for entry in entries]
-        shares = [entry["charge"] / whole if whole else 0.0 for entry in entries]
+        shares = [entry["charge"] / whole for entry in entries]
         early = len(names) - _SHOWN
         if early > 0:
             names = [f"{early} entries before", *names[early:]]
@@ -547,9 +534,8 @@ class BudgetDisplay:
         if not all(entry["private"] for entry in entries):
             about = "no limit holds: fits without privacy are among them"
         title = f"epsilon = {outward(report.epsilon)} spent by {len(entries)} entries\n{about}"
-        left, name = report.left / whole if whole else 0.0, RULES[report.rule]
-        share_name = f"share of the limit's {name}"
-        return cls(names, shares, left=left, share_name=share_name, title=title).plot(**bars)
+        words = {"share_name": f"share of the limit's {RULES[report.rule]}", "title": title}
+        return cls(names, shares, left=report.left / whole, **words).plot(**bars)
 
     def plot(self, ax: Any = None, **bars: Any) -> BudgetDisplay:
         """Draw the picture.
@@ -573,8 +559,6 @@ class BudgetDisplay:
         """
         self.ax_ = ax = axes_or_new(ax, height=1.8 + 0.32 * len(self.names))
         self.figure_ = ax.figure
-        from matplotlib.ticker import PercentFormatter
-
         rest = {} if self.left is None else {"left": self.left}
         names, shares = [*self.names, *rest], [*self.shares, *rest.values()]
         self.bars_ = ax.barh(range(len(names)), shares, **{"color": BLUE, **bars})
@@ -584,7 +568,7 @@ class BudgetDisplay:
         ax.set_yticks(range(len(names)), labels=names)
         ax.invert_yaxis()
         ax.set_xlim(0.0, 1.19 * max(shares, default=0.0) or 1.0)  # with room for the numbers
-        ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+        ax.xaxis.set_major_formatter(lambda share, _: f"{100.0 * share:.3g} %")
         ax.set_xlabel(self.share_name)
         ax.set_title(self.title, loc="left", fontsize="medium")
         return self
@@ -593,8 +577,7 @@ class BudgetDisplay:
 def _entry_name(entry: dict[str, Any]) -> str:
     words = [f"{entry['id']} {entry['estimator'] or '-'}"]
     words += [] if entry["status"] == "done" else [entry["status"]]
-    words += [] if entry["private"] else ["no privacy"]
-    return ", ".join(words)
+    return ", ".join(words if entry["private"] else [*words, "no privacy"])
 
 
 @dataclass(eq=False, repr=False)
@@ -713,10 +696,10 @@ def pyplot() -> Any:
     return plt
 
 
-def axes_or_new(ax: Any, width: float = 6.4, height: float = 4.0) -> Any:
-    """Return the axes, or those of a new figure of this size (inches)."""
+def axes_or_new(ax: Any, height: float = 4.0) -> Any:
+    """Return the axes, or those of a new figure of this height (inches)."""
     if ax is None:
-        _, ax = pyplot().subplots(figsize=(width, height), layout="constrained")
+        _, ax = pyplot().subplots(figsize=(6.4, height), layout="constrained")
     return ax
 
 

@@ -9,6 +9,7 @@ from sklearn.utils import assert_all_finite, check_array, check_consistent_lengt
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from skdpmf.data.labels import as_frame
 from skdpmf.data.matrix import ratings_to_matrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.privacy.statement import PrivacyStatement
@@ -258,6 +259,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         """User and item ids as two pandas indexes, each with its own dtype."""
         import pandas as pd
 
+        X = as_frame(X)
         if isinstance(X, list):
             X = pd.DataFrame(X)
         if not isinstance(X, pd.DataFrame):

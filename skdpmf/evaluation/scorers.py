@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.validation import as_rating_matrix
+from skdpmf.data.validation import held_out_ratings
 from skdpmf.evaluation.metrics import (
     average_precision_at_k,
     hit_rate_at_k,
@@ -49,10 +49,12 @@ def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
     -------
     callable
         ``scorer(estimator, X, y)``: X holds the known ratings of the users. y holds their held-out
-        ratings, a users x items matrix, sparse (stored = rated) or dense (NaN = unknown); for lists
-        also 1-D, one item each (column index, negative for none; or the name of a column, where the
-        estimator has ``feature_names_in_``). Picklable. Raises ValueError for a y that is none of
-        these, and whatever the metric raises.
+        ratings, a users x items matrix, sparse (stored = rated) or dense (NaN = unknown; one that
+        holds zeros and no NaN, as of ``toarray``, is refused); for lists also 1-D, one item each
+        (column index, negative for none; or the name of a column, where the estimator has
+        ``feature_names_in_``). ``cross_validate`` refuses a sparse y, which ``GridSearchCV`` takes;
+        both take ``RatingMatrix(y)``. Picklable. Raises ValueError for a y that is none of these,
+        and whatever the metric raises.
 
     Raises
     ------
@@ -106,14 +108,14 @@ class _RMSEScorer:
                 f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. For "
                 "each user's held-out item score with recommender_scorer('hit_rate')."
             )
-        held_out = as_rating_matrix(y)
+        held_out = held_out_ratings(y, getattr(estimator, "rating_range", None))
         return -rmse(held_out, estimator.predict_entries(X, held_out))
 
 
 def _held_out(estimator: Any, X: Any, y: Any) -> Any:
     """Targets for the metrics: a matrix as it is, 1-D item names or indices as column indices."""
     if sparse.issparse(y) or np.ndim(y) != 1:
-        return y
+        return held_out_ratings(y)
     y = np.asarray(y)
     n_items = np.shape(X)[1]
     if y.dtype.kind in "iu":

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labels import RatingMatrix, as_frame
 from skdpmf.data.validation import as_rating_matrix
 
 __all__ = ["leave_one_out", "split_ratings", "split_table", "split_users"]
@@ -229,6 +229,7 @@ def split_table(
     >>> split_table(table, 0.5, by="user-time")[1].index.to_list()
     [0, 2]
     """
+    frame = as_frame(frame)
     if not 0.0 < test_size < 1.0:
         raise ValueError(
             f"test_size={test_size!r} must be a probability in (0, 1). The published split has 0.1."

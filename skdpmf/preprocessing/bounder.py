@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -11,13 +10,16 @@ from skdpmf.data.bounding import bound_contributions
 from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract.parameters import is_count, require, require_random_state
+from skdpmf.preprocessing.rating_step import RatingStep, dense_of
 from skdpmf.privacy.recording import recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key, slot_priorities
 
 __all__ = ["ContributionBounder"]
 
 
-class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class ContributionBounder(
+    RatingStep, OneToOneFeatureMixin, TransformerMixin, BaseEstimator, auto_wrap_output_keys=None
+):
     """Cap the ratings of each user and clip them to a range. Costs no budget.
 
     Row i of the result is a function of row i, its number i (the user's slot) and a key: of a row
@@ -119,6 +121,7 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         if self.rating_range is not None:
             check_rating_range(self.rating_range)
         require_random_state(self.random_state)
+        self._container()
         check_ratings(self, X, reset=True, rating_range=self.rating_range, warns=True)
         seed = self.random_state
         name = type(self).__name__
@@ -136,8 +139,8 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         Returns
         -------
         {ndarray, DataFrame, csr_array, RatingMatrix} of shape (n_users, n_items)
-            The bounded ratings, float32 if X is, else float64; a DataFrame for a DataFrame, also
-            without ``set_output``.
+            The bounded ratings, float32 if X is, else float64. A RatingMatrix and sparse ratings
+            stay so whatever `set_output` says; a DataFrame stays one without it.
 
         Raises
         ------
@@ -165,11 +168,7 @@ class ContributionBounder(OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
             return X.with_ratings(R)
         if is_sparse:
             return sparse.csr_array((R.data.astype(dtype), R.indices, R.indptr), shape=R.shape)
-        bounded = np.full(R.shape, np.nan, dtype)
-        bounded[np.repeat(np.arange(R.shape[0]), np.diff(R.indptr)), R.indices] = R.data
-        if hasattr(X, "iloc"):  # the next step must know the names of the items
-            return type(X)(bounded, index=X.index, columns=X.columns)
-        return bounded
+        return self._as_asked(dense_of(R, dtype), X)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

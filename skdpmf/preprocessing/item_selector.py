@@ -31,6 +31,7 @@ from skdpmf.estimators.contract.private import (
 )
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
+from skdpmf.preprocessing.rating_step import RatingStep, dense_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
@@ -44,7 +45,14 @@ __all__ = ["DPItemSelector"]
 _COUNTS = "item counts"
 
 
-class DPItemSelector(OptionParameters, SpentDisplay, SelectorMixin, BaseEstimator):
+class DPItemSelector(
+    OptionParameters,
+    SpentDisplay,
+    RatingStep,
+    SelectorMixin,
+    BaseEstimator,
+    auto_wrap_output_keys=None,
+):
     r"""Keep the columns of the most popular items, by counts that are released with noise.
 
     `fit` makes one release, the weighted counts of all items of the catalogue,
@@ -254,8 +262,8 @@ class DPItemSelector(OptionParameters, SpentDisplay, SelectorMixin, BaseEstimato
         -------
         {ndarray, DataFrame, csr_array, RatingMatrix} of shape (n_users, n_kept)
             A RatingMatrix for a RatingMatrix; sparse for sparse X, with several ratings of one
-            (user, item) pair merged by their mean; a DataFrame with the items' names for a
-            DataFrame, also without ``set_output``.
+            (user, item) pair merged by their mean, both whatever `set_output` says; without it a
+            DataFrame with the items' names for a DataFrame.
 
         Raises
         ------
@@ -275,16 +283,17 @@ class DPItemSelector(OptionParameters, SpentDisplay, SelectorMixin, BaseEstimato
         check_is_fitted(self, "support_")
         X = labelled_rows(X, self._catalogue_, self.n_features_in_)[0]
         is_sparse: Any = sparse.issparse(X)
-        if isinstance(X, RatingMatrix):
-            R = check_ratings(self, X, reset=False)[0]
-            return X.with_ratings(R)[:, np.flatnonzero(self.support_)]
-        if hasattr(X, "iloc"):  # the next step must know the names of the items
+        places = np.flatnonzero(self.support_)
+        if hasattr(X, "iloc") and self._container() != "polars":  # columns of any type stay so
             validate_data(self, X, reset=False, skip_check_array=True)
-            return X.iloc[:, np.flatnonzero(self.support_)]
-        if not is_sparse:
-            return super().transform(X)
+            return X.iloc[:, places]
+        if not (is_sparse or hasattr(X, "columns") or isinstance(X, RatingMatrix)):
+            return self._as_asked(super().transform(X), X)
         R, dtype = check_ratings(self, X, reset=False)
-        return R.astype(dtype, copy=False)[:, np.flatnonzero(self.support_)]
+        if isinstance(X, RatingMatrix):
+            return X.with_ratings(R)[:, places]
+        R = R.astype(dtype, copy=False)[:, places]
+        return R if is_sparse else self._as_asked(dense_of(R, dtype), X, places)
 
     def inverse_transform(self, X: Any) -> Any:
         """Put the columns back in their places; the dropped ones are unknown.
@@ -387,6 +396,7 @@ class DPItemSelector(OptionParameters, SpentDisplay, SelectorMixin, BaseEstimato
         holds = value is None or (is_finite(value) and value >= 0.0)
         require(holds, "min_signal", value, "a finite number >= 0 or None", "use None or 3.0")
         require_random_state(self.random_state)
+        self._container()
         self._make_plan(1)  # refuses budgets it cannot plan for
 
     def __sklearn_tags__(self) -> Any:

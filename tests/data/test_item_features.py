@@ -46,6 +46,9 @@ def test_periods_hold_about_as_many_items_and_miss_none():
 
 def test_the_year_column_goes_before_the_title():
     made = item_features(FILMS.assign(year=[1, 2, 3, 4]), n_periods=2)
+    for name in ("release_year", "Release Year", "publicationYear", "Year"):
+        other = item_features(FILMS.assign(**{name: [1, 2, 3, 4]}), n_periods=2)
+        pd.testing.assert_frame_equal(other, made)
     assert made.filter(like="year").columns.tolist() == ["year<2", "year>=2"]
 
 

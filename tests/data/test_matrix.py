@@ -4,8 +4,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 
-from skdpmf.data import ratings_to_matrix
+from skdpmf import DPItemMeans, PrivacyBudget
+from skdpmf.data import item_features, ratings_to_matrix
 from skdpmf.data.matrix import RatingMatrix
+from skdpmf.evaluation import RatingRegressor, split_table
 from tests.matrices import matrix_to_ratings
 
 from .twins import rating_rows, rows_of
@@ -99,12 +101,6 @@ def test_rating_types(dtype):
     assert rows_of(ratings_to_matrix(frame).X) == [{0: 1.0}, middle, {0: 1.0}]
 
 
-def test_empty_table():
-    frame = pd.DataFrame({"user": [], "item": [], "rating": []})
-    assert ratings_to_matrix(frame).X.shape == (0, 0)
-    assert ratings_to_matrix(frame, users=[1, 2], items=[3]).X.shape == (2, 1)
-
-
 def table(**columns):
     return pd.DataFrame({"user": [1, 2], "item": ["a", "b"], "rating": [3.0, 4.0]} | columns)
 
@@ -124,6 +120,12 @@ def table(**columns):
         (table(), {"items": [1, 2]}, r"\('a', 'b'\).*one type.*int64"),
         (table(), {"users": [1]}, r"'user' has 1 rows whose id is not in users= \(2\)"),
         (table(), {"items": ["a", "b", "a"]}, r"items must hold distinct ids; 'a' occurs"),
+        *(
+            (table(), {name: value}, rf"{name}=.* must be an array of ids in one dimension")
+            for name in ("users", "items")
+            for value in (300, 1.5, "abc", {1, 2}, [[1, 2]], np.ones((2, 2)))
+        ),
+        (table(), {"users": table()}, r"users is a table with the columns .*users=table\['user'\]"),
     ],
 )
 def test_bad_tables_are_refused(frame, arguments, message):
@@ -161,11 +163,21 @@ def test_what_is_no_table_with_single_columns_is_refused():
 def _as(kind, frame):
     if kind == "pandas":
         return frame
+    if kind == "sparse":  # of pandas
+        dense = frame.select_dtypes("number").columns
+        return frame.astype({name: pd.SparseDtype(frame[name].dtype) for name in dense})
     columns = {name: [None if x != x else x for x in frame[name]] for name in frame}
-    return pytest.importorskip("polars").DataFrame(columns)
+    if kind in ("arrow", "batches"):
+        table = pytest.importorskip("pyarrow").table(columns)
+        return table if kind == "arrow" else table.to_reader()
+    table = pytest.importorskip("polars").DataFrame(columns)
+    return table.lazy() if kind == "lazy" else table
 
 
-@pytest.mark.parametrize("kind", ["pandas", "polars"])
+KINDS = ["pandas", "sparse", "polars", "lazy", "arrow", "batches"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_titles_come_with_a_table_of_items(kind):
     frame = pd.DataFrame({"user": ["b", "a"], "item": ["y", "x"], "rating": [4.0, 2.0]})
     items = pd.DataFrame({"item": ["z", "y", "x"], "title": ["Z!", "Why", "X"]})
@@ -178,6 +190,49 @@ def test_titles_come_with_a_table_of_items(kind):
     np.testing.assert_array_equal(matrix.X.toarray(), [[0, 0, 2], [0, 4, 0]])
     with pytest.raises(ValueError, match=r"items is a table with the columns .* one named 'item'"):
         ratings_to_matrix(frame, items=items[["title"]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_takers_of_tables(kind):
+    frame = pd.DataFrame({"user": [2, 1, 2], "item": ["y", "x", "z"], "rating": [4.0, 2.0, 3.0]})
+    X, _, items = ratings_to_matrix(frame)
+    years = item_features(_as(kind, frame.assign(Release_Year=[1990, 2000, 2010])), n_periods=2)
+    assert list(years) == ["year<2000", "year>=2000"]
+    train, test = split_table(_as(kind, frame), 0.5, random_state=0)
+    assert (len(train), len(test)) == (1, 2)
+    model = RatingRegressor(DPItemMeans(PrivacyBudget.nonprivate()))
+    model.fit(_as(kind, frame[["user", "item"]]), frame["rating"])
+    np.testing.assert_array_equal(model.ratings_.toarray(), X.toarray())
+    if kind not in ("pandas", "sparse", "polars"):
+        wide = pd.DataFrame(X.toarray(), columns=items)
+        with pytest.raises(
+            ValueError, match=r"X=\w+ must be a matrix in memory.*: pass X\.\w+\(\)"
+        ):
+            DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit(_as(kind, wide))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [object, float])
+def test_empty_tables(kind, dtype):
+    frame = pd.DataFrame({"user": [], "item": [], "rating": []}, dtype=dtype)
+    assert ratings_to_matrix(_as(kind, frame)).X.shape == (0, 0)
+    matrix = ratings_to_matrix(_as(kind, frame), users=[1, 2], items=(j for j in [3]))
+    assert (matrix.shape, matrix.nnz) == ((2, 1), 0)
+
+
+def test_no_rows_are_no_error():
+    matrix = ratings_to_matrix(table())
+    for users in ([], np.array([]), pd.Index([]), iter([])):
+        assert matrix.rows(users).shape == (0, 2)
+    assert matrix[[]].shape == (0, 2)
+    assert matrix[:, []].shape == (2, 0)
+    assert matrix.rows(user for user in [2]).nnz == 1
+
+
+def test_a_matrix_shows_its_items():
+    items = pd.DataFrame({"item": ["b", "a"], "title": ["B!", "A!"]})
+    pd.testing.assert_frame_equal(ratings_to_matrix(table(), items=items).catalogue, items)
+    assert ratings_to_matrix(table()).catalogue.to_dict("list") == {"item": ["a", "b"]}
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])

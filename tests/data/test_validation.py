@@ -310,6 +310,7 @@ def test_report_counts(case, kind):
         "all_rated": n_zeros > 0 and shape[1] > 1 and n_ratings == shape[0] * shape[1],
         "large_delta": 0.0,
         "rating_range": (1.0, 5.0),
+        "n_marked_down": 0,
     }
 
 

@@ -8,7 +8,8 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
+from skdpmf.data import make_ratings, validate_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import PrivateSearchCV, audit, recall_at_k, split_users
@@ -54,8 +55,9 @@ def test_what_is_a_click():
         again.fit(other)
         np.testing.assert_array_equal(again.predict(X[:9]), again.predict(other[:9]))
         seen = again.recommend(other[:50], 30)[0]
-        for row, items in zip(X, seen, strict=False):
-            assert set(items) - {-1} == set(np.flatnonzero(row == 0))
+        down = wild < 0 if other is wild else X < 0  # zeros among values for all items say nothing
+        for row, marked, items in zip(X, down, seen, strict=False):
+            assert set(items) - {-1} == set(np.flatnonzero((row == 0) & ~marked))
     np.testing.assert_array_equal(
         model.decision_function(wild[:20]), model.decision_function(X[:20])
     )
@@ -63,6 +65,32 @@ def test_what_is_a_click():
     item = int(np.argmax(np.abs(model.components_).sum(axis=0)))
     scores = [model.decision_function(v * np.eye(30)[[item]])[0, item] for v in (0.0, 0.5, 1.0)]
     assert scores[0] < scores[1] < scores[2]
+
+
+@pytest.mark.parametrize("weights", [(-1.0, 2.0), (0.0, 1.0), (-7.0, 0.3, 0.0)])
+@pytest.mark.parametrize("kind", [AdaptiveWeightALS, DPCovarianceRecommender])
+def test_what_is_marked_down_is_never_recommended(kind, weights):
+    """It is no click either, and the report for the curator counts it."""
+    C = make_ratings(60, 30, density=0.2, user_exponent=0.0, random_state=0)
+    C.data = np.resize(weights, C.nnz)
+    liked, down = as_rating_matrix(np.where(C.toarray() > 0, C.toarray(), np.nan)), C.data <= 0
+    model = kind(PrivacyBudget.nonprivate(), feedback="implicit")
+    report = validate_ratings(C, model)
+    assert report.n_marked_down == down.sum()
+    assert f"{down.sum()} ({down.mean():.0%})" in report.problems["n_marked_down"]
+    model.fit(C)
+    np.testing.assert_array_equal(model.transform(C), clone(model).fit(liked).transform(liked))
+    rows = np.repeat(np.arange(60), np.diff(C.indptr))
+    bad = set(zip(rows[down].tolist(), C.indices[down].tolist(), strict=True))
+    column = sparse.csr_array(([1.0], ([0], [3])), shape=C.shape)
+    for options in ({}, {"exclude_seen": False}, {"exclude": column}, {"exclude": [3]}):
+        lists = model.recommend(C, 30, **options)[0]
+        assert not {(i, j) for i, row in enumerate(lists.tolist()) for j in row} & bad
+    one = {int(j): float(w) for j, w in zip(C.indices[: C.indptr[1]], C.data, strict=False)}
+    np.testing.assert_array_equal(model.recommend(one, 30)[0], model.recommend(C[[0]], 30)[0])
+    model.fit(C, np.zeros(60, int))
+    assert not set(enumerate(model.predict(C).tolist())) & bad
+    assert model.score(C, model.predict(C)) == 1.0
 
 
 @pytest.mark.parametrize("solver", ["dpals", "dpsgd"])

@@ -268,7 +268,7 @@ def test_clones_are_fitted_at_each_epsilon():
         ([math.inf], [1.0], "finite one"),
         ([1.0, -1.0], [1.0, 1.0], r"\[1.0, -1.0\] must be a list of numbers > 0"),
         ([1.0, math.nan], [1.0, 1.0], "numbers > 0"),
-        ([1.0, 2.0], [1.0], "must have 2 rows"),
+        ([1.0, 2.0], [1.0], "must have a row for each"),
         ([1.0], [[[1.0]]], "at most one column"),
     ],
 )

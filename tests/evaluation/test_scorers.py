@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_validate
 
 from skdpmf import DPItemMeans, PrivacyBudget
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import (
     leave_one_out,
     ndcg_at_k,
@@ -116,6 +117,24 @@ def test_all_scorers_are_used_in_the_same_way(name, ratings):
     assert (scorer == recommender_scorer(name, 8)) == (name == "rmse")
     with pytest.raises(ValueError, match=r"y.*must be .*held-out"):
         scorer(model, train)
+
+
+@pytest.mark.parametrize("name", ["recall", "ndcg", "rmse", None])
+def test_held_out_ratings_in_both_searches(name, ratings):
+    """As RatingMatrix also where scikit-learn takes no sparse y; zeros for unknown are refused."""
+    known, hidden = split_ratings(ratings, random_state=0)
+    model = DPItemMeans(PrivacyBudget.nonprivate())
+    scoring = None if name is None else recommender_scorer(name, 3)
+    search = GridSearchCV(model, {}, cv=3, scoring=scoring, error_score="raise").fit(known, hidden)
+    scores = [search.cv_results_[f"split{i}_test_score"][0] for i in range(3)]
+    options = {"cv": 3, "scoring": scoring, "error_score": "raise"}
+    found = cross_validate(model, known, RatingMatrix(hidden), **options)["test_score"]
+    np.testing.assert_array_equal(found, scores)
+    for y in (hidden.toarray(), pd.DataFrame(hidden.toarray())):
+        with pytest.raises(
+            ValueError, match=r"y has a value in each of its 300 cells, and \d+ .*: "
+        ):
+            cross_validate(model, known, y, **options)
 
 
 def test_there_is_no_scorer_of_chance():

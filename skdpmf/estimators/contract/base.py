@@ -18,8 +18,8 @@ from skdpmf.data.feature_columns import (
 )
 from skdpmf.data.labels import Catalogue, catalogue_of, labelled_rows, names_items
 from skdpmf.data.validation import (
-    as_rating_matrix,
     check_ratings,
+    held_out_ratings,
     middle_and_quarter,
     shape_of,
 )
@@ -63,6 +63,7 @@ from skdpmf.estimators.contract.recommend import (
     nearest_items,
     score_table,
     top_items,
+    union_of,
 )
 from skdpmf.kernels.averaging import TASTE_VARIANCE
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, is_small, sized
@@ -232,9 +233,9 @@ class BaseRecommender(
         >>> model.predict(X).shape
         (2, 3)
         """
-        R = self._check_ratings(X)[0]
+        R, down = self._rows(X)
         if self._target_kind in ("index", "name"):
-            best = self._best_unseen(R)
+            best = self._best_unseen(R, down)
             return best if self._target_kind == "index" else self._names(best)
         scores = self._scores(R)
         return np.clip(scores, *self._value_range, out=scores)
@@ -316,7 +317,8 @@ class BaseRecommender(
         n : int, default=10
             Items for each user, at least 1; more than there are items means all of them.
         exclude_seen : bool, default=True
-            Do not recommend what the user has rated.
+            Do not recommend what the user has rated. Clicks that mark an item down, by a weight of
+            0 or below, are never recommended.
         candidates : array-like of items, shape (n_candidates,), default=None
             Items to choose from. None: all items.
         exclude : array-like of items, or matrix of shape (n_users, n_items), default=None
@@ -365,7 +367,7 @@ class BaseRecommender(
         require(unknown in ("error", "ignore"), "unknown", unknown, "'error' or 'ignore'", remedy)
         n_items, ids = self.n_features_in_, names_items(X) or self._answers_by_table
         X, left_out = labelled_rows(X, self._catalogue_, n_items, unknown=unknown)
-        R = self._check_ratings(X)[0]
+        R, down = self._rows(X)
         if left_out:
             warnings.warn(
                 f"X: ratings of items that the model does not know are left out ({left_out}).",
@@ -376,6 +378,7 @@ class BaseRecommender(
         if chosen is not None:
             chosen = np.unique(columns_of(chosen, self._catalogue_, n_items, "candidates", ids=ids))
         nobody, pattern = excluded(exclude, self._catalogue_, R.shape, ids=ids)
+        pattern = pattern if down is None else union_of(down, pattern)
         if nobody is not None:
             chosen = np.setdiff1d(np.arange(n_items) if chosen is None else chosen, nobody)
         n = min(int(n), n_items)
@@ -551,14 +554,15 @@ class BaseRecommender(
         >>> model.score(X, y=np.array([2, 1]))  # the unseen
         1.0
         """
-        R = self._check_ratings(X)[0]
+        R, down = self._rows(X)
         kind = kind_of(y, R.shape, self._catalogue_)
         if kind in ("index", "name"):
-            best = self._best_unseen(R)
+            best = self._best_unseen(R, down)
             return hit_rate(best if kind == "index" else self._names(best), y, R.shape[1])
         if kind == "matrix":
             y = in_order(y, self._catalogue_, R.shape[1], "y")
-            return self._score_at(R, as_rating_matrix(y), "y has no known rating")
+            held_out = held_out_ratings(y, self._value_range)
+            return self._score_at(R, held_out, "y has no known rating")
         hidden = hidden_fifth(R)
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
         return self._score_at(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
@@ -672,6 +676,10 @@ class BaseRecommender(
         """Canonical ratings of those that are used."""
         return R
 
+    def _rows(self, X: Any) -> tuple[Any, Any]:
+        """Canonical ratings that are used, and a pattern of what the rows never get, or None."""
+        return self._check_ratings(X)[0], None
+
     def _scores(self, R: Any) -> np.ndarray:
         return all_scores(self._item_model_, R, self.n_jobs)
 
@@ -699,8 +707,8 @@ class BaseRecommender(
         np.clip(ratings, *self._value_range, out=ratings)
         return sparse.csr_array((ratings, where.indices, where.indptr), shape=where.shape)
 
-    def _best_unseen(self, R: Any) -> np.ndarray:
-        return self._top_items(R, 1)[0][:, 0]
+    def _best_unseen(self, R: Any, down: Any) -> np.ndarray:
+        return self._top_items(R, 1, exclude=down)[0][:, 0]
 
     def _names(self, items: np.ndarray) -> np.ndarray:
         assert self._catalogue_ is not None

@@ -19,6 +19,7 @@ from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import (
     as_rating_matrix,
     check_rating_range,
+    check_ratings,
     in_quarter_ranges,
     middle_and_quarter,
     note_catalogue,
@@ -115,6 +116,18 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
 
     def _used(self, R: Any) -> Any:
         return _clicks_of(R) if self._implicit else R
+
+    def _rows(self, X: Any) -> tuple[Any, Any]:
+        if not self._implicit:
+            return super()._rows(X)
+        check_is_fitted(self, "_item_model_")
+        R = check_ratings(self, X, reset=False)[0]  # not clipped: signs count
+        clicks = _clicks_of(R)
+        clicks.data = np.minimum(clicks.data, 1.0)
+        # a row with a value in every column, as of 0 and 1, says nothing by its zeros
+        n = np.diff(R.indptr)
+        down = (R.data < 0.0) | ((R.data == 0.0) & np.repeat(n < R.shape[1], n))
+        return clicks, keep_entries(R, down) if down.any() else None
 
     def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
         return super()._score_at(known, _clicks_of(hidden) if self._implicit else hidden, problem)
