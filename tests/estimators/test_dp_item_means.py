@@ -8,7 +8,7 @@ import pytest
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.mechanisms.als import dpals as adaptive_weight_als
+from skdpmf.mechanisms.als.ratings import RatingFit
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means import baseline as item_baseline
 from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
@@ -65,9 +65,7 @@ def test_damping_is_the_users():
 def means_alone(X, epsilon, seed):
     """AdaptiveWeightALS without its factors: one kind of release, all of the budget."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            adaptive_weight_als._Fit, "choose_rank", lambda fit, means: (0, fit.settings.max_iter)
-        )
+        patch.setattr(RatingFit, "choose_rank", lambda fit, means: (0, fit.settings.max_iter))
         budget = PrivacyBudget(epsilon, 1e-5)
         return AdaptiveWeightALS(budget, solver="dpals", random_state=seed).fit(X)
 
