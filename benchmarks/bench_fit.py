@@ -59,14 +59,14 @@ def fit_ours(path, variant, options):
 
     from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
     from skdpmf.data import make_ratings
-    from skdpmf.mechanisms.als import dpals as adaptive_weight_als
     from skdpmf.mechanisms.als import pooled as pooled_als
+    from skdpmf.mechanisms.als import ratings
 
     budget = PrivacyBudget(options.epsilon, 1e-5)
     if variant == NOT_PRIVATE:
         budget = PrivacyBudget.nonprivate()
     if variant == FORCED:
-        adaptive_weight_als._Fit.choose_rank = lambda fit, means: (fit.settings.n_components, 0)
+        ratings.RatingFit.choose_rank = lambda fit, means: (fit.settings.n_components, 0)
         pooled_als.PooledFit.choose_rank = lambda fit: fit.settings.n_components
     recommender = AdaptiveWeightALS(
         budget,

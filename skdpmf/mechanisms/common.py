@@ -11,6 +11,9 @@ from skdpmf.data.bounding import bound_contributions
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import weigh_by_item
 from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.plan import Release
+from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import Rows
 
 __all__ = [
@@ -22,6 +25,8 @@ __all__ = [
     "head_vectors",
     "mean_by_precision",
     "most_popular",
+    "planned_gram",
+    "planned_vectors",
     "popularity_weights",
     "rarest",
     "row_norms",
@@ -30,6 +35,28 @@ __all__ = [
     "spread_over_head",
     "subset",
 ]
+
+
+def planned_gram(
+    budget: PrivacyBudget, name: str, statistic: str, *shape: int, bound: float = 1.0, **more: Any
+) -> Release:
+    """Return a release of sums of v v', |v| <= bound, without noise yet; packed.
+
+    shape: of what is stacked, and at last the size of v.
+    """
+    *stacked, d = shape
+    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
+    sensitivity = gram_sensitivity(1.0, bound, **near)
+    packed = (*stacked, d * (d + 1) // 2)
+    return Release(name, statistic, packed, sensitivity, layout="packed", **more)
+
+
+def planned_vectors(
+    budget: PrivacyBudget, name: str, statistic: str, *shape: int, bound: float, **more: Any
+) -> Release:
+    """Return a release of sums of arrays, clipped to this norm, without noise yet."""
+    sensitivity = sum_sensitivity(1.0, bound, neighbors=budget.neighbors, unit=budget.unit)
+    return Release(name, statistic, shape, sensitivity, **more)
 
 
 def popularity_weights(

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import multi_task_ridge, noisy_gradient
-from skdpmf.mechanisms.als import clicks, dpals, loop
+from skdpmf.mechanisms.als import clicks, dpals, loop, ratings
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.gram import item_item as noisy_gram
@@ -327,7 +327,7 @@ def in_the_fit(monkeypatch, solver, **constants):
 
             def changed(*args, real=real, **kw):
                 for name, value in constants.items():
-                    monkeypatch.setattr(solver, name, value)
+                    monkeypatch.setattr(f"{solver.__name__}.{name}", value)
                 return real(*args, **kw)
 
             monkeypatch.setattr(solver, fit, changed)
@@ -336,7 +336,7 @@ def in_the_fit(monkeypatch, solver, **constants):
 
 CONSTANTS = [
     ("als pooled", pooled_als, {"CLIP": 1.0}, pooled_als.START),
-    ("als dpals", dpals, {"CLIP": 1.2}, dpals.RHS),
+    ("als dpals", dpals, {"ratings.Settings.clip": 1.2}, dpals.RHS),
     ("sampler", noisy_gradient, {"CLIP": 2.0 * noisy_gradient.CLIP}, noisy_gradient.GRADIENTS),
     ("sampler", noisy_gradient, {"BOUND": 2.0}, noisy_gradient.MOMENTS),
 ]
@@ -431,7 +431,7 @@ HARMLESS = [
     ("lists of clicks", noisy_gram, "_clicks"),
     ("lists of clicks, none", noisy_gram, "count_weights"),
     ("als pooled", item_residuals, "weighted_residuals"),
-    ("als dpals", dpals, "residuals_of"),
+    ("als dpals", ratings, "residuals_of"),
     ("als dpals", loop, "popularity_weights"),
     ("clicks dpals", clicks, "solve_users"),
     ("clicks dpals", loop, "popularity_weights"),

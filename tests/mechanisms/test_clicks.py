@@ -5,7 +5,7 @@ import pytest
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.mechanisms.als import clicks, dpals_clicks, dpsgd_clicks
+from skdpmf.mechanisms.als import clicks, dpals, dpsgd
 from tests.core.audit import (
     CLICKS,
     CLICKS_BUDGET,
@@ -79,10 +79,10 @@ def test_popularity_ranks_where_factors_do_not_tell(solver):
     )[0].components_.any()
 
 
-@pytest.mark.parametrize("solver", [dpals_clicks, dpsgd_clicks])
+@pytest.mark.parametrize("solver", [dpals, dpsgd])
 def test_no_plan_leaves_everybody_without_noise(solver, monkeypatch):
     """What unobserved pairs weigh always needs K, and K always has a share of the budget."""
-    monkeypatch.setitem(solver.SHARES, clicks.EVERYBODY, 0.0)
+    monkeypatch.setitem(solver.CLICK_SHARES, clicks.EVERYBODY, 0.0)
     settings = AdaptiveWeightALS(BUDGET, feedback="implicit", solver="dpals")._settings()
     with pytest.raises(PrivacyParameterError, match=r"shares hold 0\.0"):
         solver.make_plan(BUDGET, settings, 10)

@@ -7,7 +7,7 @@ import pytest
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpals as solver
-from skdpmf.mechanisms.als import ratings
+from skdpmf.mechanisms.als import loop
 from skdpmf.mechanisms.common import expected_weights, popularity_weights
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource
@@ -37,7 +37,7 @@ def ratings_with_gaps():
     [(0.0, 1, 150, False), (0.25, 4, 6, False), (0.5, 2, 9, True), (1.0, 2, 150, True)],
 )
 def test_without_privacy_it_is_the_twin(exponent, k, head, with_means, monkeypatch):
-    monkeypatch.setattr(ratings, "HEAD", head)
+    monkeypatch.setattr(loop, "HEAD", head)
     X = ratings_with_gaps()
     params = {"alpha": 0.7, "user_damping": 4.0, "item_means": with_means, "max_iter": 5}
     model, records = recorded_fit(

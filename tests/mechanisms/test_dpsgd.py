@@ -7,6 +7,7 @@ import pytest
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpsgd as solver
+from skdpmf.mechanisms.als.ratings import CLIP, OFFSET, RatingFit
 from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.users import _values_of, reveal
 from tests.built import built
@@ -66,19 +67,23 @@ def test_enough_steps_are_weighted_ridge_regressions(exponent, k, with_means):
 
 
 def steps_taken(monkeypatch, X, **params):
-    """Every call of `_Fit.gradient`: the fit, its arguments and what it returned."""
-    real, calls = solver._Fit.gradient, []
+    """Fit, theta, rows, weights, offsets and phi of every step; the model, and its gradients."""
+    real, half, calls, users = solver.released_gradient, RatingFit.user_half, [], []
 
-    def gradient(self, weighted, theta, *users):
-        G = real(self, weighted, theta, *users)
-        rows, weight = reveal(weighted.users), _values_of(weighted.weight)
-        calls.append((self, (rows, weight), theta, *map(_values_of, users), G))
-        return G
+    def user_half(self, ridge):
+        users[:] = half(self, ridge)
+        return tuple(users)
+
+    def released_gradient(run, kept, weight, *more):
+        values = map(_values_of, (weight, *users))
+        calls.append((run, run.theta.copy(), reveal(kept), *values))
+        return real(run, kept, weight, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(solver._Fit, "gradient", gradient)
+        patch.setattr(RatingFit, "user_half", user_half)
+        patch.setattr(solver, "released_gradient", released_gradient)
         model, records = recorded_fit(X, **params)
-    return calls, model, records
+    return calls, model, [r for r in records if r.name == solver.GRADIENTS and not is_means(r)]
 
 
 SETTINGS = {
@@ -93,14 +98,12 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_step_is_the_clipped_sum(name, monkeypatch):
     """Written as loops over users and their items, with the norm of each whole contribution."""
-    calls, _, records = steps_taken(monkeypatch, base_ratings(), **SETTINGS[name])
-    released = [record for record in records if record.name == solver.GRADIENTS]
-    released = [record for record in released if not is_means(record)]
+    calls, _, released = steps_taken(monkeypatch, base_ratings(), **SETTINGS[name])
     assert len(calls) == len(released) > 0
     tolerance = 2.0 * N_USERS * exact_grid(N_USERS, 4.0)
     n_clipped = 0
-    for (run, (R, weight), theta, offset, phi, _), record in zip(calls, released, strict=True):
-        bound = solver.CLIP * run.settings.phi_bound
+    for (run, theta, R, weight, offset, phi), record in zip(calls, released, strict=True):
+        bound = CLIP * run.settings.phi_bound
         expected = np.zeros_like(theta)
         for i in range(N_USERS):
             g = np.zeros_like(theta)
@@ -118,35 +121,26 @@ def test_a_step_is_the_clipped_sum(name, monkeypatch):
 
 def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     """theta moves by h_t / (K + L) (G - L (theta - prior)); K and L are the same in all steps."""
-    items, made = solver._Fit._items, []
-
-    def kept(self, *args):
-        made.append(items(self, *args))
-        return made[-1]
-
-    monkeypatch.setattr(solver._Fit, "_items", kept)
     calls, model, records = steps_taken(monkeypatch, base_ratings())
-    outputs = [r.output for r in records if r.name == solver.GRADIENTS and not is_means(r)]
-    K, L, prior = made[0].curvature, made[0].decay, made[0].prior
+    run = calls[0][0]
+    K, L, prior = run.curvature, run.decay, run.prior
     assert np.all(K > 0.0)
     assert np.all(L > 0.0)
-    thetas = [call[2] for call in calls]
-    for t, (theta, G, moved) in enumerate(zip(thetas, outputs, thetas[1:], strict=False)):
+    thetas = [*(call[1] for call in calls), run.theta]
+    for t, (theta, record, moved) in enumerate(zip(thetas, records, thetas[1:], strict=False)):
         h = 1.0 / (1.0 / solver.STEP + t / solver.LATE)
-        expected = theta + h * (G - L * (theta - prior)) / (K + L)
+        expected = theta + h * (record.output - L * (theta - prior)) / (K + L)
         np.testing.assert_allclose(moved, expected, rtol=1e-12, atol=1e-15)
-    h = 1.0 / (1.0 / solver.STEP + (len(thetas) - 1) / solver.LATE)
-    last = thetas[-1] + h * (outputs[-1] - L * (thetas[-1] - prior)) / (K + L)
-    np.testing.assert_allclose(model.item_means_, 3.0 + solver.OFFSET * last[:, 0], rtol=1e-9)
-    rank = last.shape[1] - 1
-    np.testing.assert_allclose(model.components_[:rank].T, last[:, 1:] / rank**0.5, rtol=1e-9)
+    np.testing.assert_allclose(model.item_means_, 3.0 + OFFSET * moved[:, 0], rtol=1e-9)
+    rank = moved.shape[1] - 1
+    np.testing.assert_allclose(model.components_[:rank].T, moved[:, 1:] / rank**0.5, rtol=1e-9)
 
 
 @pytest.mark.parametrize("item_means", [True, False])
 @pytest.mark.parametrize("n_items", [40, 400])
 def test_plan_is_the_formulas(item_means, n_items):
     """Item statistics and start of the sufficient statistics, and all steps at once."""
-    C, phi = solver.CLIP, math.sqrt(1.0 + solver.OFFSET**2 * item_means)
+    C, phi = CLIP, math.sqrt(1.0 + OFFSET**2 * item_means)
     for neighbors, factor in (("add-remove", 1.0), ("replace", 2.0)):
         budget = PrivacyBudget(4.0, 1e-5, neighbors=neighbors)
         params = {"item_means": item_means, "max_iter": 7, "n_items": n_items}

@@ -9,6 +9,7 @@ from scipy.special import log_ndtr
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.mechanisms.als import dpals as solver
+from skdpmf.mechanisms.als.ratings import CLIP
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 from tests.built import built
 from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
@@ -50,7 +51,7 @@ def test_plan_spends_the_budget(epsilon, delta, neighbors):
 @pytest.mark.parametrize("n_items", [40, 400])
 def test_plan_is_the_formulas(item_means, n_items):
     """Names, counts, shapes and sensitivities, written down once more."""
-    C, a = solver.CLIP, solver.OFFSET if item_means else 0.0
+    C, a = CLIP, solver.OFFSET if item_means else 0.0
     phi2 = 1.0 + a**2 if item_means else 1.0
     s, q = 0.3, 0.1
     d, m = 16 + item_means, min(n_items, 150)

@@ -72,7 +72,7 @@ def test_the_range_is_a_unit(scale):
     )
 
 
-def new_posterior(n_items=5, rank=0, columns=None, **changes):
+def new_posterior(n_items=5, rank=0, columns=None, known=None, **changes):
     """Nothing known of means that lie around 0, with a variance of 0.4."""
     one = np.ones(n_items)
     averages = {
@@ -89,7 +89,7 @@ def new_posterior(n_items=5, rank=0, columns=None, **changes):
     }
     columns = np.empty((n_items, 0)) if columns is None else columns
     curator = SimpleNamespace(item_columns=columns, n_jobs=None)
-    return PooledPosterior(SimpleNamespace(curator=curator, **averages), rank, 0.1)
+    return PooledPosterior(SimpleNamespace(curator=curator, **averages), rank, 0.1, known)
 
 
 def test_it_starts_with_what_is_known_of_the_means():
@@ -170,8 +170,7 @@ def after_rounds(n_items=6):
         root = rng.normal(size=(3, 3))
         posterior.add_gradients(rng.normal(size=(n_items, 3)), root @ root.T + np.eye(3), 0.8, 0.5)
     nothing = Knowledge(*np.zeros((4, n_items)), np.zeros(3))
-    posterior.averages.knowledge = lambda: nothing
-    return posterior, posterior.knowledge(np.eye(2) / 2.0, 7.0, None)
+    return posterior, posterior.knowledge(nothing, 7.0)
 
 
 def precision_of(known):
@@ -184,21 +183,21 @@ def test_a_refresh_starts_where_the_fit_ended(monkeypatch):
     """At the same posterior means; precisions are nearly those of one matrix, scaled."""
     monkeypatch.setattr(pooled_update, "_KEPT_BY_REFRESH", 1.0)
     posterior, known = after_rounds()
-    again = PooledPosterior(posterior.averages, 2, 0.1, known)
+    again = new_posterior(6, 2, known=known)
     np.testing.assert_allclose(again.theta, posterior.theta, rtol=1e-6)
     P = posterior.precision
     error = np.linalg.norm(precision_of(known) - P, axis=(1, 2)) / np.linalg.norm(P, axis=(1, 2))
     assert error.max() < 0.2
-    wider = PooledPosterior(posterior.averages, 3, 0.1, known)
+    wider = new_posterior(6, 3, known=known)
     np.testing.assert_allclose(wider.theta[:, :3], posterior.theta, rtol=1e-6)
     assert not wider.theta[:, 3].any()
-    unknown = PooledPosterior(new_posterior(8, 2).averages, 2, 0.1, known.with_items(2))
+    unknown = new_posterior(8, 2, known=known.with_items(2))
     assert not unknown.theta[6:, 1:].any()
 
 
 def test_a_refresh_discounts_factors_and_not_means_alone():
-    posterior, known = after_rounds()
-    base, _ = PooledPosterior(posterior.averages, 2, 0.1, known).base
+    _, known = after_rounds()
+    base, _ = new_posterior(6, 2, known=known).base
     P = precision_of(known)
     np.testing.assert_allclose(base[:, 1:, 1:], 0.9 * P[:, 1:, 1:])
     alone = [1.0 / np.linalg.inv(matrices)[:, 0, 0] for matrices in (base, P)]

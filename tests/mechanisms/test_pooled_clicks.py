@@ -166,10 +166,10 @@ def test_rounds_release_what_the_formulas_say(monkeypatch):
     before = []
     real = pooled_clicks._Fit.gradient_round
 
-    def gradient_round(self, posterior, t):
-        N, s = self.popularity.mean, self.settings
+    def gradient_round(self, t, *more):
+        posterior, N, s = self.posterior, self.popularity.mean, self.settings
         before.append((posterior.theta.copy(), posterior.spread.copy(), N, s))
-        real(self, posterior, t)
+        real(self, t, *more)
 
     monkeypatch.setattr(pooled_clicks._Fit, "gradient_round", gradient_round)
     X = base_clicks()
@@ -210,8 +210,8 @@ def test_a_round_measures_what_unobserved_pairs_add(monkeypatch):
     rng = np.random.default_rng(1)
     seen = {}
 
-    def gradient_round(self, posterior, t):
-        seen.setdefault("posterior", posterior)
+    def gradient_round(self, t, *more):
+        seen.setdefault("posterior", self.posterior)
 
     monkeypatch.setattr(pooled_clicks._Fit, "gradient_round", gradient_round)
     pooled(base_clicks(), n_components=2)
@@ -222,8 +222,8 @@ def test_a_round_measures_what_unobserved_pairs_add(monkeypatch):
     theta = posterior.theta.copy()
     slope = posterior.mass + posterior.unobserved
     clicked = slope[:, None] * (target @ H) - posterior.mass[:, None] * (theta @ H)
-    posterior.variance[:] = 1e12
-    posterior.learn(clicked, H, 1e-6)
+    posterior.prior[:] = 1e-12
+    posterior.add_gradients(clicked, H, pooled_clicks.CONSTANT, 1e-6)
     np.testing.assert_allclose(posterior.theta, target, rtol=1e-3)
     np.testing.assert_allclose(posterior.spread, H[1:, 1:] / np.trace(H[1:, 1:]))
 

@@ -6,6 +6,7 @@ Y. Hu, Y. Koren, C. Volinsky, ICDM 2008, with the items' weights of W. Krichene 
 import numpy as np
 
 from skdpmf.mechanisms.als import clicks as constants
+from skdpmf.mechanisms.als import loop
 
 
 class Weights:
@@ -32,7 +33,7 @@ def start(weights, k):
     """Leading eigenvectors of the second moments of weighted clicks."""
     Y = weights.w
     order = sorted(range(Y.shape[1]), key=lambda j: -weights.popularity[j])
-    head = sorted(order[: constants.HEAD])
+    head = sorted(order[: loop.HEAD])
     M = sum(np.outer(y, y) - np.diag(y**2) for y in Y[:, head])
     values, vectors = np.linalg.eigh(M)
     V, m = np.zeros((Y.shape[1], k)), weights.mass[head]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from skdpmf.mechanisms.als import item_update as item_posterior
+from skdpmf.mechanisms.als import loop
 from skdpmf.mechanisms.als import ratings as constants
 from skdpmf.mechanisms.item_means import joint_release as item_means
 
@@ -109,7 +110,7 @@ def fit(y, k, *, exponent, rounds, alpha, damping, with_means, pooled_frame=True
 def start(y, w, b, mass, k, damping, with_means):
     """Leading eigenvectors of the head items' second moments of weighted residuals."""
     n_users, n_items = y.shape
-    head = sorted(sorted(range(n_items), key=lambda j: -mass[j])[: constants.HEAD])
+    head = sorted(sorted(range(n_items), key=lambda j: -mass[j])[: loop.HEAD])
     M = np.zeros((len(head), len(head)))
     for i in range(n_users):
         own = rated(y, i)

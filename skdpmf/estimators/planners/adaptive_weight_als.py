@@ -8,9 +8,7 @@ from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.mechanisms.als import (
     clicks,
     dpals,
-    dpals_clicks,
     dpsgd,
-    dpsgd_clicks,
     pooled,
     pooled_clicks,
     ratings,
@@ -22,11 +20,7 @@ from skdpmf.privacy.plan import ReleasePlan
 __all__ = ["DPALS", "DPSGD", "AdaptiveWeightALSPlanner", "Clicks", "Pooled"]
 
 _SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals, "dpsgd": dpsgd}
-_CLICK_SOLVERS: dict[str, Any] = {
-    "pooled": pooled_clicks,
-    "dpals": dpals_clicks,
-    "dpsgd": dpsgd_clicks,
-}
+_CLICK_SOLVERS: dict[str, Any] = {**_SOLVERS, "pooled": pooled_clicks}
 _ROUNDS, _EXACT_ROUNDS = {"pooled": 15, "dpals": 10, "dpsgd": 10}, 10
 _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
 _N_COMPONENTS, _EXACT_COMPONENTS = 16, 32

@@ -26,8 +26,8 @@ earlier releases; an empty row contributes 0 to each:
   |y_i| <= 1 by the weights and c_ij <= 1, so that the Frobenius sensitivity is 1.
 - K, every round: |x_i x_i'|_F = |x_i|^2 <= 1. What unobserved pairs weigh comes to every item
   through K, which holds all users; it is used as released, and only so.
-- the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `dpals_clicks`
-  and `dpsgd_clicks`.
+- the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `dpals` and
+  `dpsgd`.
 
 In a refresh counts of earlier fits add up to these. An item's popularity is per user who could
 click it, times the users of this cohort, and the signals of cohorts, for ranks, add up in squares.
@@ -41,8 +41,8 @@ Privacy Under Distribution Skew", ICML 2023.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,26 +51,21 @@ from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
-from skdpmf.mechanisms.als.loop import AlternatingFit
+from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
-from skdpmf.mechanisms.common import (
-    head_directions,
-    head_vectors,
-    most_popular,
-)
+from skdpmf.mechanisms.common import head_directions, planned_gram
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
+from skdpmf.privacy.plan import Release
+from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
-__all__ = ["ClickFit", "ClickModel", "Settings", "first_releases", "plan_of", "solve_users"]
+__all__ = ["ClickFit", "ClickModel", "Settings", "first_releases", "solve_users"]
 
 USER_WEIGHT = 0.1  # q
-HEAD = 150  # items whose noisy second moments start the factors
 CLIP = 0.7  # C, a typical user's root mean squared residual
 TIE = 1e-3  # b_j of the most popular item: breaks ties and no more
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0  # of u_i, times alpha
@@ -79,11 +74,7 @@ EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
 RANK_SCALE, LEAST_SIGNAL = 0.8, 7.0  # see ClickFit.choose_rank
 _SMALLEST = 1e-12  # norm of u_i that is stretched to 1
 
-COUNTS, START, EVERYBODY = (
-    "item counts",
-    "second moments of the head",
-    "Gram matrix of all users",
-)
+COUNTS, EVERYBODY = "item counts", "Gram matrix of all users"
 NOTES = (
     "The rank in use is chosen from the released item counts, up to n_components: planned shapes "
     "are those of the full rank.",
@@ -98,6 +89,9 @@ class Settings(ratings.Settings):
     n_inner_steps: int
     # by the clicks, up to n_components; without privacy, so that no seeded noise depends on it
     chooses_rank: bool = field(default=False, repr=False)
+    clip: ClassVar[float] = CLIP
+    vector: ClassVar[str] = "x"
+    lead: ClassVar[int] = 0
 
 
 class ClickModel(NamedTuple):
@@ -112,44 +106,19 @@ class ClickModel(NamedTuple):
     knowledge: PooledKnowledge | None = None  # what a refresh starts from
 
 
-def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
+def first_releases(
+    budget: PrivacyBudget, settings: Settings, n_items: int, *, head_clip: float = 1.0
+) -> list[Release]:
     """Counts, start and Gram matrices of all users, without noise yet."""
+    statistic = "sums over users of their damped item counts, and of the users themselves"
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    d, head = settings.n_components, min(HEAD, n_items)
+    counts = count_sensitivity(1.0 + USER_WEIGHT**2, **near)
+    everybody, rounds = "sum over all users of x x', every round", settings.max_iter
     return [
-        Release(
-            COUNTS,
-            "sums over users of their damped item counts, and of the users themselves",
-            (n_items + 1,),
-            count_sensitivity(1.0 + USER_WEIGHT**2, **near),
-        ),
-        Release(
-            START,
-            f"sum over users of products of click weights, pairs of the {head} most popular items",
-            (head * (head + 1) // 2,),
-            gram_sensitivity(1.0, 1.0, **near),
-            layout="packed",
-        ),
-        Release(
-            EVERYBODY,
-            "sum over all users of x x', every round",
-            (d * (d + 1) // 2,),
-            gram_sensitivity(1.0, 1.0, **near),
-            count=settings.max_iter,
-            layout="packed",
-        ),
+        Release(COUNTS, statistic, (n_items + 1,), counts),
+        head_release(budget, n_items, "products of click weights", bound=head_clip),
+        planned_gram(budget, EVERYBODY, everybody, settings.n_components, count=rounds),
     ]
-
-
-def plan_of(
-    budget: PrivacyBudget, releases: list[Release], shares: dict[str, float]
-) -> ReleasePlan:
-    """Return the plan of these releases, whose noise spends the whole budget (of mu^2)."""
-    releases = [
-        release if release.name == COUNTS else replace(release, alternatives=(COUNTS,))
-        for release in releases
-    ]
-    return ReleasePlan.from_shares(budget, releases, shares, notes=NOTES)
 
 
 class ClickFit(AlternatingFit):
@@ -204,8 +173,10 @@ class ClickFit(AlternatingFit):
         return ClickModel(self.offset, V, self.ridge(V, FOLD_IN_RIDGE))
 
     def start(self) -> None:
-        """Set the factors to start from."""
-        self.factors = self.start_factors(self.rank)
+        """Start from leading eigenvectors of the head items' noisy second moments of clicks."""
+        N, deviation = self.popularity.mean, self.curator.deviation(START)
+        released, head = self.release_start(self.weighted, self.weight, N, 1.0)
+        self.factors = head_directions(released, head, self.mass, self.rank, deviation)
 
     @abstractmethod
     def item_half(self, t: int) -> None:
@@ -261,18 +232,6 @@ class ClickFit(AlternatingFit):
         if self.settings.weighting != "adaptive":
             mass = N * min(self.click_weight[0] / self.typical_weight, 1.0)
         self.mass, self.weighted, self.weight = mass, users, users.map(_of_clicks, weight)
-
-    def start_factors(self, rank: int) -> NDArray[np.float64]:
-        """Leading eigenvectors of the head items' noisy second moments of clicks."""
-        head = most_popular(self.popularity.mean, min(HEAD, self.n_items))
-        moments = sums.products(
-            *(self.weighted, head_vectors, self.weight, head),
-            clip=1.0,
-            grid=self.grid,
-            diagonal=False,
-        )
-        deviation = float(self.releases[START].noise_scale)
-        return head_directions(self.release(START, moments), head, self.mass, rank, deviation)
 
     def ridge(self, V: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
         """Return the weight of unobserved items and the penalty, for u_i."""

@@ -67,7 +67,6 @@ def co_rating_directions(
     popularity: NDArray[np.float64],
     mass: NDArray[np.float64],
     most: int,
-    *,
     n_users: float,
     deviation: float,
 ) -> NDArray[np.float64]:

@@ -20,6 +20,24 @@ is, as in the paper, the user step and
 All use of the released values is post-processing: small A_j are shrunk towards the pooled
 sum_j A_j (whose noise averages out), and all rounds' releases are combined by least squares with
 forgetting. Without noise each round is one exact weighted ALS sweep.
+
+**Clicks.** Model, user step and first releases are those of `skdpmf.mechanisms.als.clicks`
+(notation there). After the user step, a round releases K, the Gram matrix of all users, and for
+every item
+
+    A_j = sum_i f_i w_ij c_ij x_i x_i',     g_j = sum_i f_i w_ij c_ij e_ij x_i,
+    e_ij = 1 - b_j - x_i . v_j,             f_i = min(1, C / (|(w_ij c_ij e_ij)_j| |x_i|)).
+
+User i's part of the stacked A_j is f_i (w_ij c_ij x_i x_i')_j, of Frobenius norm
+f_i |x_i|^2 sqrt(sum_j (w_ij c_ij)^2) <= 1. Of the stacked g_j it is f_i (w_ij c_ij e_ij x_i)_j, of
+norm at most C by the choice of f_i, whatever the clicks, the weights and v_j are.
+
+h_j = g_j + A_j v_j measures the right-hand side of the item's problem, and all rounds are combined
+as in `skdpmf.mechanisms.als.item_update`, with A_j + a0 s_j K as the curvature in the place of A_j.
+An item about which nothing is known but its popularity is taken to be clicked by average users: its
+prior mean is the solution for A_j and h_j in proportion to its mass, from their sums over all
+items, in which the noise averages out. Without privacy there is neither clip nor prior mean, and a
+round is an exact sweep of weighted alternating least squares.
 """
 
 from collections.abc import Iterable
@@ -27,100 +45,71 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
-from skdpmf.mechanisms.als.item_update import ItemPosterior
-from skdpmf.mechanisms.als.ratings import (
-    CLIP,
-    FACTOR_PRECISION,
-    ITEM_STATISTICS,
-    NOTES,
-    OFFSET,
-    START,
-    TRAINING_RIDGE,
-    RatingFit,
-    RatingModel,
-    Settings,
-    first_releases,
-    residuals_of,
-)
-from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.als import clicks, ratings
+from skdpmf.mechanisms.als.item_update import ItemPosterior, lift, unpack_lower
+from skdpmf.mechanisms.als.loop import START, plan_of
+from skdpmf.mechanisms.als.ratings import FACTOR_PRECISION, ITEM_STATISTICS, OFFSET, TRAINING_RIDGE
+from skdpmf.mechanisms.common import planned_gram, planned_vectors
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
+from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["fit", "make_plan"]
 
 GRAM, RHS = "Gram matrices", "right-hand sides"
 # Shares of the budget (of mu^2), all rounds together.
 SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRAM: 0.05, RHS: 0.79}
+CLICK_SHARES = {clicks.COUNTS: 0.06, START: 0.06, clicks.EVERYBODY: 0.04, GRAM: 0.04, RHS: 0.8}
+FACTOR_VARIANCE = 1.0  # of clicks: of v_j around its prior mean, in squares of that, over alpha
 
 
-def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
+def make_plan(budget: PrivacyBudget, settings: ratings.Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    d, rounds = settings.n_components + int(settings.item_means), settings.max_iter
+    by_clicks = isinstance(settings, clicks.Settings)
+    loss: Any = clicks if by_clicks else ratings
+    x, bound, rounds = settings.vector, settings.phi_bound, settings.max_iter
+    gram, rhs = (
+        f"sum over users of w {what} for each item, every round" for what in (f"{x} {x}'", f"e {x}")
+    )
+    shape = n_items, settings.lead + settings.n_components
     releases = [
-        *first_releases(budget, n_items),
-        Release(
-            GRAM,
-            "sum over users of w phi phi' for each item, every round",
-            (n_items, d * (d + 1) // 2),
-            gram_sensitivity(1.0, settings.phi_bound, **near),
-            count=rounds,
-            layout="packed",
-            alternatives=(ITEM_STATISTICS,),
-        ),
-        Release(
-            RHS,
-            "sum over users of w e phi for each item, every round",
-            (n_items, d),
-            sum_sensitivity(1.0, CLIP * settings.phi_bound, **near),
-            count=rounds,
-            alternatives=(ITEM_STATISTICS,),
-        ),
+        *loss.first_releases(budget, settings, n_items),
+        planned_gram(budget, GRAM, gram, *shape, bound=bound, count=rounds),
+        planned_vectors(budget, RHS, rhs, *shape, bound=settings.clip * bound, count=rounds),
     ]
-    return ReleasePlan.from_shares(budget, releases, SHARES, notes=NOTES)
+    return plan_of(budget, releases, CLICK_SHARES if by_clicks else SHARES, loss.NOTES)
 
 
-def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> RatingModel:
+def fit(curator: Curator, settings: ratings.Settings, *, rounds: Iterable[int]) -> Any:
     """Make the plan's releases in their order and return the model they give."""
-    return _Fit(curator, settings).run(rounds)
+    kind: Any = _ClickFit if isinstance(settings, clicks.Settings) else _RatingFit
+    return kind(curator, settings).run(rounds)
 
 
-class _Fit(RatingFit):
-    def spend_round_on_means(self, t: int) -> im.ItemMeans:
-        return self.release_item_means(GRAM, RHS, index=t)
-
+class _RatingFit(ratings.RatingFit):
     def start(self, V: NDArray[np.float64]) -> None:
-        self.lead = int(self.settings.item_means)  # coordinates of phi before x
         self.posterior = self._prior(V)
+        self.theta = self.posterior.theta
         self.spread = np.eye(self.rank) / self.rank  # second moment of x, of trace 1
 
     def item_half(self, t: int) -> None:
-        rank, users, posterior, lead = self.rank, self.weighted.users, self.posterior, self.lead
+        rank, posterior, (users, weight, *_) = self.rank, self.posterior, self.weighted
         level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
         ridge = self.settings.alpha * TRAINING_RIDGE * np.linalg.inv(level)
-        offset, phi = self.user_half(posterior.theta, ridge)
-        residual = users.map(residuals_of, posterior.theta, offset, phi)
-        bound = self.settings.phi_bound
-        gram, rhs = sums.item_grams(
-            *(users, self.weighted.weight, residual, phi),
-            gram_clip=bound * bound,
-            clip=CLIP * bound,
-            grid=self.grid,
-        )
-        posterior.update(self.release(GRAM, gram, t), self.release(RHS, rhs, t), self.n_jobs)
-        latest = posterior.pooled[lead:, lead:] / np.trace(posterior.pooled[lead:, lead:])
+        offset, phi = self.user_half(ridge)
+        residual = users.map(ratings.residuals_of, self.theta, offset, phi)
+        learn(self, posterior.update, users, weight, residual, phi, t)
+        latest = posterior.pooled[self.lead :, self.lead :]
+        latest = latest / np.trace(latest)
         self.spread = 0.7 * self.spread + 0.3 * latest if self.private else latest
 
-    def learnt(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def factors(self) -> NDArray[np.float64]:
         values, vectors = np.linalg.eigh(self.spread)
         root = (vectors * np.sqrt(values)) @ vectors.T
-        theta = self.posterior.theta
-        b = OFFSET * theta[:, 0] if self.lead else np.zeros(self.n_items)
-        return b, theta[:, self.lead :] @ root
+        return np.asarray(self.theta[:, self.lead :] @ root)
 
     def _prior(self, V: NDArray[np.float64]) -> ItemPosterior:
         means, rank, lead = self.item_means, self.rank, self.lead
@@ -129,16 +118,78 @@ class _Fit(RatingFit):
         if lead:
             precision[0] = OFFSET**2 / means.prior_variance
             prior[:, 0] = means.prior_mean / OFFSET
-        posterior = ItemPosterior(
-            prior,
-            np.diag(precision),
-            self.weighted.mass,
-            self.weighted.typical,
-            (self.releases[GRAM].noise_scale, self.releases[RHS].noise_scale),
-        )
+        _, _, mass, typical = self.weighted
+        posterior = ItemPosterior(prior, np.diag(precision), mass, typical, noise_of(self))
         posterior.theta[:, lead:] = V
         if lead:
             posterior.theta[:, 0] = means.mean / OFFSET
             if self.private:
                 posterior.observe(0, OFFSET**2 / means.variance, means.raw_mean / OFFSET)
         return posterior
+
+
+class _ClickFit(clicks.ClickFit):
+    def start(self) -> None:
+        super().start()
+        self.posterior = _ClickPosterior(self)
+
+    def item_half(self, t: int) -> None:
+        posterior, X = self.posterior, self.user_half(self.factors)
+        posterior.K = self.everybody(X, t)
+        residuals = self.residuals(self.factors, X)
+        learn(self, posterior.learn, self.weighted, self.weight, residuals, X, t)
+        self.factors = posterior.theta
+
+
+def noise_of(run: Any) -> tuple[float, float]:
+    """Return deviations of the noise of Gram matrices and right-hand sides."""
+    return run.curator.deviation(GRAM), run.curator.deviation(RHS)
+
+
+def learn(run: Any, update: Any, users: Any, weight: Any, residual: Any, phi: Any, t: int) -> None:
+    """Release round t's sums of items, and update a posterior by them."""
+    bound = run.settings.phi_bound
+    gram, rhs = sums.item_grams(
+        *(users, weight, residual, phi),
+        gram_clip=bound * bound,
+        clip=run.settings.clip * bound,
+        grid=run.grid,
+    )
+    update(run.release(GRAM, gram, t), run.release(RHS, rhs, t), run.n_jobs)
+
+
+class _ClickPosterior(ItemPosterior):
+    """The posterior of ratings, with the curvature and the prior mean of the module's docstring."""
+
+    def __init__(self, run: _ClickFit) -> None:
+        s, V = run.settings, run.factors
+        d, weight = V.shape[1], run.click_weight
+        precision = np.eye(d) * clicks.ITEM_RIDGE * s.alpha
+        super().__init__(np.zeros(V.shape), precision, run.mass, weight, noise_of(run))
+        self.unobserved = s.unobserved_weight * weight
+        self.n_users, self.alpha, self.theta, self.K = run.n_users, s.alpha, V, np.eye(d)
+
+    def learn(self, gram: Any, rhs: Any, n_jobs: int | None) -> None:
+        """Take in one round's releases; K is that of the round."""
+        if self.private:
+            mass = self.mass.sum()
+            pooled = lift(unpack_lower(gram.sum(axis=0) / mass))
+            # clipped users count for less in A_j, and so do their unobserved items
+            self.K = self.K * min(np.trace(pooled) * self.n_users / np.trace(self.K), 1.0)
+            # of h_j = g_j + A_j v_j, with A_j = mass_j pooled: right in the sum over items
+            average = (rhs.sum(axis=0) + pooled @ (self.mass @ self.theta)) / mass
+            # (mass_j pooled + unobserved_j K)^-1 in the frame where both are diagonal
+            values, frame = linalg.eigh(pooled, self.K)
+            inverse = self.mass[:, None] / (np.outer(self.mass, values) + self.unobserved[:, None])
+            self.prior = (inverse * (average @ frame)) @ frame.T
+        self.update(gram, rhs, n_jobs)
+
+    def _curvature(self, items: slice, A: Any) -> Any:
+        return A + self.unobserved[items, None, None] * self.K
+
+    def _prior(self, items: slice) -> tuple[Any, Any]:
+        if not self.private:
+            return super()._prior(items)
+        prior = self.prior[items]
+        variance = FACTOR_VARIANCE / self.alpha * np.mean(prior**2, axis=1) + 1e-12
+        return np.eye(len(self.K)) / variance[:, None, None], prior / variance[:, None]

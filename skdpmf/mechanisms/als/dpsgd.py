@@ -34,6 +34,21 @@ Without privacy there is neither clip nor noise, K_j is the exact bound sum_i w_
 curvature, and h_t = 1: every step lowers the weighted loss, and enough of them reach the weighted
 ridge regression that the sufficient statistics give.
 
+**Clicks.** Model, user step and first releases are those of `skdpmf.mechanisms.als.clicks`
+(notation there). After the user step and the release of K, the Gram matrix of all users, a round
+takes n_inner_steps steps with the users held fixed, each from one release of
+
+    G_j = sum_i f_i w_ij c_ij e_ij x_i,     e_ij = 1 - b_j - x_i . v_j,
+    f_i = min(1, C / |(w_ij c_ij e_ij x_i)_j|),
+
+and moves v_j <- v_j + h_t B_j^-1 (G_j + noise - a0 s_j K v_j - L_j v_j). User i's part of the
+stacked G_j is the matrix f_i (w_ij c_ij e_ij x_i)_j, whose norm is at most C by the choice of f_i,
+whatever the clicks, the weights and v_j are. The gravity term a0 s_j K v_j has no other access to
+the users than the released K. The curvature B_j is taken to be (M_j / n + a0 s_j) K + L_j I, M_j
+the item's expected sum of weights and n the released number of users: as if those who click were
+like all. L_j is weight decay towards 0, stronger for items whose scores are small anyway or whose
+gradients are noisy. Without privacy B_j is an exact bound on the curvature.
+
 Batches are full. Users sampled by Poisson's law would need an accountant of sampled Gaussian
 releases, which `skdpmf.privacy` does not have; without amplification a sample only adds noise.
 """
@@ -45,32 +60,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.als import ratings
-from skdpmf.mechanisms.als.loop import Weighted
-from skdpmf.mechanisms.als.ratings import (
-    CLIP,
-    ITEM_STATISTICS,
-    OFFSET,
-    START,
-    RatingModel,
-)
-from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.als import clicks, ratings
+from skdpmf.mechanisms.als.loop import START, plan_of
+from skdpmf.mechanisms.als.ratings import ITEM_STATISTICS, OFFSET
+from skdpmf.mechanisms.common import planned_vectors
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sensitivity import sum_sensitivity
-from skdpmf.privacy.users import PerUser, Rows
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.users import PerUser, Rows, Users
 
-__all__ = ["Settings", "fit", "make_plan", "product", "times_squares"]
+__all__ = ["Settings", "fit", "make_plan"]
 
-STEP, LATE = 0.2, 2.0  # h_t = STEP / (1 + t STEP / LATE)
+STEP, CLICK_STEP, LATE = 0.2, 0.5, 2.0  # h_t = STEP / (1 + t STEP / LATE)
 MEAN_CLIP, MEAN_SQUARE = 0.8, 0.2  # guesses of the means of c_i and of c_i |x_i|^2
 # Ridge of u_i, times alpha: |x_i| <= 1 regularises, and the longer x_i the less noise in x_i . v_j.
 TRAINING_RIDGE = 0.05
 RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
+OTHER = 0.2  # of clicks: curvature of every direction
+FACTOR_VARIANCE = 0.3  # of v_j, relative to its squared score for everybody, divided by alpha
 GRADIENTS = "gradients"
 SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRADIENTS: 0.84}  # of the budget (of mu^2)
+CLICK_SHARES = {clicks.COUNTS: 0.06, START: 0.06, clicks.EVERYBODY: 0.04, GRADIENTS: 0.84}
 
 
 @dataclass(frozen=True)
@@ -80,96 +91,124 @@ class Settings(ratings.Settings):
     n_inner_steps: int
 
 
-def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
+def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    gradients = Release(
+    by_clicks = isinstance(settings, clicks.Settings)
+    loss: Any = clicks if by_clicks else ratings
+    gradients = planned_vectors(
+        budget,
         GRADIENTS,
-        "sum over users of w e phi for each item, clipped per user, every inner step of every "
-        "round",
-        (n_items, settings.n_components + int(settings.item_means)),
-        sum_sensitivity(1.0, CLIP * settings.phi_bound, **near),
+        f"sum over users of w e {settings.vector} for each item, clipped per user, every inner "
+        "step of every round",
+        *(n_items, settings.lead + settings.n_components),
+        bound=settings.clip * settings.phi_bound,
         count=settings.max_iter * settings.n_inner_steps,
-        alternatives=(ITEM_STATISTICS,),
     )
-    releases = [*ratings.first_releases(budget, n_items), gradients]
-    return ReleasePlan.from_shares(budget, releases, SHARES, notes=ratings.NOTES)
+    releases = [*loss.first_releases(budget, settings, n_items), gradients]
+    return plan_of(budget, releases, CLICK_SHARES if by_clicks else SHARES, loss.NOTES)
 
 
-def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> RatingModel:
+def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> Any:
     """Make the plan's releases in their order and return the model they give."""
-    return _Fit(curator, settings).run(rounds)
+    kind: Any = _ClickFit if isinstance(settings, clicks.Settings) else _RatingFit
+    return kind(curator, settings).run(rounds)
 
 
-class _Fit(ratings.RatingFit):
-    settings: Settings
-
-    def steps_of(self, t: int) -> range:
-        """Numbers of the gradient releases of round t."""
-        n = self.settings.n_inner_steps
-        return range(t * n, (t + 1) * n)
-
-    def spend_round_on_means(self, t: int) -> im.ItemMeans:
-        for index in self.steps_of(t):
-            means = self.release_item_means(GRADIENTS, index=index)
-        return means
-
+class _RatingFit(ratings.RatingFit):
     def start(self, V: NDArray[np.float64]) -> None:
-        self.lead = int(self.settings.item_means)  # coordinates of phi before x
-        self.items = self._items(self.item_means, self.weighted, V)
-
-    def item_half(self, t: int) -> None:
-        weighted, items = self.weighted, self.items
-        strength = TRAINING_RIDGE if self.private else ratings.TRAINING_RIDGE
-        ridge = self.settings.alpha * strength * self.rank * np.eye(self.rank)
-        offset, phi = self.user_half(items.theta, ridge)
-        if not self.private:
-            weight = weighted.users.map(times_squares, weighted.weight, phi)
-            total = sums.item_scalars(weighted.users, weight, clip=1.0, grid=self.grid)
-            items.curvature[:] = total.without_privacy()[:, None]
-        for index in self.steps_of(t):
-            gradient = self.gradient(weighted, items.theta, offset, phi)
-            items.step(self.release(GRADIENTS, gradient, index))
-
-    def learnt(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        theta = self.items.theta
-        b = OFFSET * theta[:, 0] if self.lead else np.zeros(self.n_items)
-        return b, theta[:, self.lead :] / np.sqrt(self.rank)
-
-    def gradient(
-        self,
-        weighted: Weighted,
-        theta: NDArray[np.float64],
-        offset: PerUser,
-        phi: PerUser,
-    ) -> sums.BoundedSum:
-        """G_j of the module's docstring."""
-        residual = weighted.users.map(ratings.residuals_of, theta, offset, phi)
-        terms = weighted.users.map(product, weighted.weight, residual)
-        clip = CLIP * self.settings.phi_bound
-        return sums.item_vectors(weighted.users, terms, phi, clip=clip, grid=self.grid)[0]
-
-    def _items(self, means: im.ItemMeans, weighted: Weighted, V: NDArray[np.float64]) -> "_Items":
-        s, rank, lead = self.settings, V.shape[1], int(self.settings.item_means)
-        shape = (self.n_items, rank + lead)
+        s, means, (_, _, mass, typical) = self.settings, self.item_means, self.weighted
+        shape = self.n_items, self.lead + self.rank
         theta, prior = np.zeros(shape), np.zeros(shape)
-        theta[:, lead:] = V
+        theta[:, self.lead :] = V
         # precision of theta: before all ratings, and given the item statistics
         before = np.full(shape, ratings.FACTOR_PRECISION * s.alpha)
-        curvature = np.full(shape, MEAN_SQUARE / rank) * weighted.mass[:, None]
-        if lead:
+        curvature = np.full(shape, MEAN_SQUARE / self.rank) * mass[:, None]
+        if self.lead:
             theta[:, 0] = means.mean / OFFSET
             prior[:, 0] = (means.mean if self.private else means.prior_mean) / OFFSET
             before[:, 0] = OFFSET**2 / means.prior_variance
-            curvature[:, 0] = MEAN_CLIP * OFFSET**2 * weighted.mass
+            curvature[:, 0] = MEAN_CLIP * OFFSET**2 * mass
         given = before.copy()
-        if lead and self.private:
+        if self.lead and self.private:
             given[:, 0] += OFFSET**2 / means.variance
-        release = self.releases[GRADIENTS]
-        noise = release.noise_scale / np.sqrt(release.count)
-        decay = RESIDUAL_VARIANCE * weighted.typical[:, None] * before
-        decay += given * noise**2 / curvature
-        return _Items(theta, prior, curvature, decay, self.private)
+        noise = self.curator.deviation(GRADIENTS) / np.sqrt(self.releases[GRADIENTS].count)
+        self.decay = RESIDUAL_VARIANCE * typical[:, None] * before + given * noise**2 / curvature
+        self.theta, self.prior, self.curvature, self.n_steps = theta, prior, curvature, 0
+
+    def item_half(self, t: int) -> None:
+        users, weight, *_ = self.weighted
+        strength = TRAINING_RIDGE if self.private else ratings.TRAINING_RIDGE
+        ridge = self.settings.alpha * strength * self.rank * np.eye(self.rank)
+        offset, phi = self.user_half(ridge)
+        if not self.private:
+            self.curvature[:] = exact_curvature(users, weight, phi)[:, None]
+        for index in steps_of(self.settings, t):
+            residual = users.map(ratings.residuals_of, self.theta, offset, phi)
+            pull = released_gradient(self, users, weight, residual, phi, index)
+            pull = pull - self.decay * (self.theta - self.prior)
+            h = STEP / (1.0 + self.n_steps * STEP / LATE) if self.private else 1.0
+            self.theta = self.theta + h / (self.curvature + self.decay) * pull
+            self.n_steps += 1
+
+    def factors(self) -> NDArray[np.float64]:
+        return np.asarray(self.theta[:, self.lead :] / np.sqrt(self.rank))
+
+
+class _ClickFit(clicks.ClickFit):
+    def item_half(self, t: int) -> None:
+        V, users, weight = self.factors, self.weighted, self.weight
+        unobserved = self.settings.unobserved_weight * self.click_weight
+        decay, X = self._decay(unobserved), self.user_half(V)
+        K = self.everybody(X, t)
+        if self.private:
+            direction = np.linalg.inv(K / np.trace(K) + OTHER * np.eye(len(K)))
+            size = 1.0 / (self.mass + unobserved * np.trace(K) + decay)
+        else:
+            own, direction = exact_curvature(users, weight, X), np.eye(len(K))
+            size = 1.0 / (own + unobserved * np.linalg.eigvalsh(K)[-1] + decay)
+        for step in steps_of(self.settings, t):
+            pull = released_gradient(self, users, weight, self.residuals(V, X), X, step)
+            pull = pull - unobserved[:, None] * (V @ K) - decay[:, None] * V
+            h = CLICK_STEP / (1.0 + step * CLICK_STEP / LATE) if self.private else 1.0
+            V = V + h * size[:, None] * (pull @ direction)
+        self.factors = V
+
+    def _decay(self, unobserved: NDArray[np.float64]) -> NDArray[np.float64]:
+        """L_j: the fixed point of all steps is the posterior mean."""
+        s, rank = self.settings, self.rank
+        exact = s.alpha * clicks.ITEM_RIDGE * self.click_weight
+        if not self.private:
+            return exact
+        curvature = self.mass + unobserved * self.n_users  # the sum over all directions
+        score = self.mass / curvature  # that fits everybody alike
+        precision = s.alpha * rank / (FACTOR_VARIANCE * score**2)
+        noise = self.curator.deviation(GRADIENTS) ** 2 / self.releases[GRADIENTS].count
+        return np.asarray(exact + precision * noise * rank / curvature)
+
+
+def steps_of(settings: Any, t: int) -> range:
+    """Numbers of the gradient releases of round t."""
+    n = settings.n_inner_steps
+    return range(t * n, (t + 1) * n)
+
+
+def exact_curvature(users: Users, weight: PerUser, phi: PerUser) -> NDArray[np.float64]:
+    """Return sum_i w_ij |phi_i|^2 of every item, without privacy."""
+    squares = users.map(times_squares, weight, phi)
+    return sums.item_scalars(users, squares, clip=1.0, grid=0.0).without_privacy()
+
+
+def released_gradient(
+    run: Any, users: Users, weight: PerUser, residual: PerUser, phi: PerUser, index: int
+) -> NDArray[np.float64]:
+    """Release G_j of the module's docstring."""
+    terms, s = users.map(product, weight, residual), run.settings
+    bound = s.clip * s.phi_bound
+    G = sums.item_vectors(users, terms, phi, clip=bound, grid=run.grid)[0]
+    return np.asarray(run.release(GRADIENTS, G, index))
+
+
+# Maps of `Users`: values of each user alone
 
 
 def times_squares(rows: Rows, weight: Any, phi: Any) -> NDArray[np.float64]:
@@ -180,25 +219,3 @@ def times_squares(rows: Rows, weight: Any, phi: Any) -> NDArray[np.float64]:
 def product(rows: Rows, weight: Any, residual: Any) -> NDArray[np.float64]:
     """Weights times residuals."""
     return np.asarray(weight * residual)
-
-
-class _Items:
-    """The items' vectors under noisy gradients: released values alone enter."""
-
-    def __init__(
-        self,
-        theta: NDArray[np.float64],
-        prior: NDArray[np.float64],
-        curvature: NDArray[np.float64],
-        decay: NDArray[np.float64],
-        private: bool,
-    ) -> None:
-        self.theta, self.prior, self.curvature = theta, prior, curvature
-        self.decay, self.private, self.n_steps = decay, private, 0
-
-    def step(self, gradient: NDArray[np.float64]) -> None:
-        """Move along a released gradient, with weight decay."""
-        h = STEP / (1.0 + self.n_steps * STEP / LATE) if self.private else 1.0
-        pull = gradient - self.decay * (self.theta - self.prior)
-        self.theta = self.theta + h / (self.curvature + self.decay) * pull
-        self.n_steps += 1

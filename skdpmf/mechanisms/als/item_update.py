@@ -93,8 +93,8 @@ class ItemPosterior:
         if not self.private:
             return np.ones(len(self.mass))
         d = len(self.pooled)
-        twice = np.where(_packed_diagonal(d), 1.0, 2.0)
-        expected = pack_lower(self.pooled)
+        rows, columns = np.tril_indices(d)
+        twice, expected = np.where(rows == columns, 1.0, 2.0), self.pooled[rows, columns]
         squares = ((gram - self.mass[:, None] * expected) ** 2) @ twice
         noise = self.gram_noise**2 * d * (d + 1) / 2
         scale = self.mass**2 * ((expected**2) @ twice)
@@ -113,20 +113,27 @@ class ItemPosterior:
         keep = np.minimum(trust, (1.0 - _LEAST_SHARE) / np.maximum(relative, 1e-300))
         return expected + keep[:, None, None] * deviation
 
+    def _curvature(self, items: slice, A: Any) -> Any:
+        """What h_j measures is this times theta*_j: A_j, unless a loss adds to it."""
+        return A
+
+    def _prior(self, items: slice) -> tuple[Any, Any]:
+        """Return L, and L times the prior mean."""
+        return self.prior_precision, self.pull[items]
+
     def _absorb(self, items: slice, A: Any, g: Any, spread: Any) -> None:
         h = g + np.einsum("jab,jb->ja", A, self.theta[items])
+        C, (L, pull) = self._curvature(items, A), self._prior(items)
         if self.private:
             Q = spread[:, None, None] * A + self.rhs_noise**2 * np.eye(A.shape[1])
-            solved = np.linalg.solve(Q, np.concatenate((A, h[:, :, None]), axis=2))
-            gained = A @ solved
+            gained = C @ np.linalg.solve(Q, np.concatenate((C, h[:, :, None]), axis=2))
             P, p = gained[:, :, :-1], gained[:, :, -1]
         else:
-            P, p = A / spread[:, None, None], h / spread[:, None]
+            P, p = C / spread[:, None, None], h / spread[:, None]
         self.precision[items] = self.forgetting * self.precision[items] + P
         self.shift[items] = self.forgetting * self.shift[items] + p
-        total = self.precision[items] + self.prior_precision
-        pulled = (self.shift[items] + self.pull[items])[:, :, None]
-        self.theta[items] = np.linalg.solve(total, pulled)[:, :, 0]
+        pulled = (self.shift[items] + pull)[:, :, None]
+        self.theta[items] = np.linalg.solve(self.precision[items] + L, pulled)[:, :, 0]
 
 
 def unpack_lower(packed: Any) -> NDArray[np.float64]:
@@ -137,16 +144,6 @@ def unpack_lower(packed: Any) -> NDArray[np.float64]:
     full[..., rows, columns] = packed
     full[..., columns, rows] = packed
     return full
-
-
-def pack_lower(full: Any) -> NDArray[np.float64]:
-    """Packed lower triangle of one symmetric matrix."""
-    return np.asarray(full[np.tril_indices(len(full))])
-
-
-def _packed_diagonal(d: int) -> NDArray[np.bool_]:
-    rows, columns = np.tril_indices(d)
-    return np.equal(rows, columns)
 
 
 def lift(matrix: Any) -> NDArray[np.float64]:

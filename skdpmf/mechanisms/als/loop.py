@@ -6,12 +6,15 @@ item steps for either::
                   ratings                  clicks
     loss          `ratings`, in `pooled`   `clicks`
     item step     `pooled`                 `pooled_clicks`
-                  `dpals`                  `dpals_clicks`
-                  `dpsgd`                  `dpsgd_clicks`
+                  `dpals`                  `dpals`
+                  `dpsgd`                  `dpsgd`
+
+The first factors are leading eigenvectors of noisy second moments of the most popular items.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +23,45 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms.common import (
     alike,
     expected_weights,
+    head_vectors,
+    most_popular,
+    planned_gram,
     popularity_weights,
     rarest,
     subset,
 )
+from skdpmf.privacy import sums
+from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.users import PerUser, Users
 
-__all__ = ["AlternatingFit", "Weighted"]
+__all__ = ["START", "AlternatingFit", "Weighted", "head_release", "plan_of"]
+
+HEAD = 150  # items whose noisy second moments start the factors
+START = "second moments of the head"
+
+
+def head_release(
+    budget: PrivacyBudget, n_items: int, what: str, name: str = START, **more: Any
+) -> Release:
+    """Return the planned release of second moments of the head; what: products of what."""
+    head = min(HEAD, n_items)
+    statistic = f"sum over users of {what}, pairs of the {head} most popular items"
+    return planned_gram(budget, name, statistic, head, **more)
+
+
+def plan_of(
+    budget: PrivacyBudget, releases: list[Release], shares: dict[str, float], notes: Iterable[str]
+) -> ReleasePlan:
+    """Return the plan that spends the budget (shares: of mu^2).
+
+    The statistic of the first release may take the place of all others.
+    """
+    first, *others = releases
+    others = [replace(release, alternatives=(first.name,)) for release in others]
+    return ReleasePlan.from_shares(budget, [first, *others], shares, notes=notes)
 
 
 class Weighted(NamedTuple):
@@ -76,6 +109,16 @@ class AlternatingFit(ABC):
         # rounding must not exceed the bound
         constant = (1.0 - 2.0**-40) / np.sqrt(float(s.max_ratings_per_user or 1))
         return Weighted(users, users.map(alike, constant), N, np.full(self.n_items, constant))
+
+    def release_start(
+        self, users: Users, terms: PerUser, N: NDArray[np.float64], clip: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Release the second moments of the most popular items' terms; return them and the head."""
+        head = most_popular(N, min(HEAD, self.n_items))
+        moments = sums.products(
+            users, head_vectors, terms, head, clip=clip, grid=self.grid, diagonal=False
+        )
+        return self.release(START, moments), head
 
     @abstractmethod
     def begin(self) -> None:

@@ -71,6 +71,7 @@ The chain of weighted gradients is after W. Krichene et al., "Multi-Task Differe
 Distribution Skew", ICML 2023; docs/decisions/0014-pooled.md says what differs.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -86,7 +87,7 @@ from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.loop import AlternatingFit
+from skdpmf.mechanisms.als.loop import HEAD, START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import (
     LEAST_LENGTH,
     RESIDUAL_VARIANCE,
@@ -99,8 +100,9 @@ from skdpmf.mechanisms.als.pooled_update import (
 from skdpmf.mechanisms.common import (
     alike,
     head_directions,
-    head_vectors,
     most_popular,
+    planned_gram,
+    planned_vectors,
     spread_over_head,
 )
 from skdpmf.mechanisms.gram import item_item as ng
@@ -110,7 +112,6 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import Rows
 
 __all__ = [
@@ -128,7 +129,6 @@ __all__ = [
 ]
 
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
-HEAD = 150  # items whose noisy second moments start the factors
 CO_RATING_FACTORS = 6  # the most that start from what is rated together
 MEAN_ROUNDS, MOMENT_ROUNDS = 3, 4
 ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
@@ -151,12 +151,11 @@ TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not a
 _ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np.uint64)
 N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
 
-COUNTS, MEANS, LISTS, RATED, START, GRADIENTS, GRAM, MOMENTS = (
+COUNTS, MEANS, LISTS, RATED, GRADIENTS, GRAM, MOMENTS = (
     ir.COUNTS,
     ir.RESIDUALS,
     "Gram matrix of what is rated",
     "co-ratings of the head",
-    "second moments of the head",
     "gradients",
     "Gram matrix",
     "moments of users",
@@ -229,56 +228,34 @@ def _strength(budget: PrivacyBudget) -> float:
 
 def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    k, rounds, head = settings.n_components, settings.max_iter, min(HEAD, n_items)
-    q = N_LEAD + k
+    k, rounds = settings.n_components, settings.max_iter
     radius = float(np.hypot(1.0, constant_weight(budget)))
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
-    by_choice = ng.gram_release(budget, n_items, LISTS, alternative=COUNTS)
+    again: dict[str, Any] = {"alternatives": (MEANS,)}
     releases = [
         *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
-        by_choice
+        ng.gram_release(budget, n_items, LISTS, alternative=COUNTS)
         if settings.list_share
-        else Release(
-            RATED,
-            f"sum over users of products of what is rated, pairs of the {head} most popular items",
-            (head * (head + 1) // 2,),
-            gram_sensitivity(1.0, 1.0, **near),
-            layout="packed",
-            alternatives=(MEANS,),
-        ),
-        Release(
-            START,
-            f"sum over users of residual products, pairs of the {head} most popular items",
-            (head * (head + 1) // 2,),
-            gram_sensitivity(1.0, CLIP, **near),
-            layout="packed",
-            alternatives=(MEANS,),
-        ),
-        Release(
-            GRADIENTS,
-            "sum over users of w e phi for each item, every round",
-            (n_items, k + 1),
-            sum_sensitivity(1.0, CLIP * radius, **near),
+        else head_release(budget, n_items, "products of what is rated", RATED, **again),
+        head_release(budget, n_items, "residual products", bound=CLIP, **again),
+        planned_vectors(
+            *(budget, GRADIENTS, "sum over users of w e phi for each item, every round"),
+            *(n_items, k + 1),
+            bound=CLIP * radius,
             count=rounds,
-            alternatives=(MEANS,),
+            **again,
         ),
-        Release(
-            GRAM,
-            "sum over users of phi phi', every round",
-            ((k + 1) * (k + 2) // 2,),
-            gram_sensitivity(1.0, radius, **near),
+        planned_gram(
+            *(budget, GRAM, "sum over users of phi phi', every round", k + 1),
+            bound=radius,
             count=rounds,
-            layout="packed",
-            alternatives=(MEANS,),
+            **again,
         ),
-        Release(
-            MOMENTS,
+        planned_gram(
+            *(budget, MOMENTS),
             "sum over users of products of their coefficients and of what they rated",
-            ((q + 1) * (2 * q + 3),),
-            gram_sensitivity(1.0, 1.0, **near),
+            2 * (N_LEAD + k + 1),
             count=MOMENT_ROUNDS,
-            layout="packed",
         ),
     ]
     shares = shares_of(budget, settings.list_share)
@@ -295,7 +272,44 @@ def fit(
     return PooledFit(curator, settings, known).run(rounds)
 
 
-class PooledFit(AlternatingFit):
+class PooledRounds(AlternatingFit):
+    """The rounds of a fit, of ratings or of clicks: each loss has its own user step."""
+
+    posterior: PooledPosterior
+    n_users: float
+    N: NDArray[np.float64]  # popularity
+    typical_ratings: float  # of a user
+
+    @abstractmethod
+    def user_half(self, level: NDArray[np.float64]) -> tuple[Any, ...]:
+        """Solve the users, x_i being of second moment `level`.
+
+        Returns those of the item step, their w_ij e_ij and phi_i, V, and the ridge of u_i.
+        """
+
+    def gradient_round(self, t: int, clip: float, a: float, own_share: float) -> None:
+        """Release gradients and their Gram matrix; update the posterior.
+
+        clip: C; own_share: of what own ratings add to gradients, which is taken off.
+        """
+        posterior, deviation, N = self.posterior, self.curator.deviation, self.N
+        rank, radius = len(posterior.spread), float(np.hypot(1.0, a))
+        level = 0.3 * np.eye(rank) / rank + 0.7 * posterior.spread
+        users, terms, phi, V, ridge = self.user_half(level)
+        G, clipped = sums.item_vectors(users, terms, phi, clip=clip * radius, grid=self.grid)
+        del terms  # others may need its memory until this is released
+        H = sums.gram(users, phi, clip=radius, weights=clipped, grid=self.grid)
+        gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
+        gram = posterior.pooled_gram(gram, deviation(GRAM) / self.n_users, a)
+        factor = min(gram[0, 0] / a**2, 1.0)
+        noise = (clip / factor) ** 2
+        own = own_ratings(V, N / N.sum(), self.typical_ratings, noise, level, ridge)
+        gradients = self.release(GRADIENTS, G, t).copy()
+        gradients[:, 1:] -= own_share * factor * posterior.mass[:, None] * own
+        posterior.add_gradients(gradients, gram, a, deviation(GRADIENTS))
+
+
+class PooledFit(PooledRounds):
     """One fit."""
 
     def __init__(
@@ -321,7 +335,7 @@ class PooledFit(AlternatingFit):
         self.gram = self.gram_of_choices()
         self.n_users, self.weight = self.averages.n_users, self.averages.entry_weights
         self.log_column = LOG_SCALE * self.averages.design[:, 1]
-        self.typical_ratings = self.averages.typical_weight**-2.0  # of a user
+        self.N, self.typical_ratings = self.averages.mass, self.averages.typical_weight**-2.0
         self.signal = 0.0  # of all cohorts so far: see `choose_rank`
 
     def begin(self) -> None:
@@ -334,14 +348,11 @@ class PooledFit(AlternatingFit):
     def round(self, t: int) -> None:
         """Make a round's releases: of gradients, or of means where there are no factors."""
         if self.rank:
-            self.gradient_round(t)
-        else:
-            self.mean_round(t)
-
-    def _centred(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Less its mean over ratings, by the released counts."""
-        N = self.averages.mass
-        return np.asarray(x - N @ x / N.sum())
+            self.gradient_round(t, CLIP, self.constant, OWN_RATINGS)
+            return
+        for name in (GRADIENTS, GRAM):
+            self.averages.release(name, t)
+        self.posterior.theta[:, 0] = self.averages.mean
 
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget.
@@ -353,7 +364,7 @@ class PooledFit(AlternatingFit):
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most
-        N, n = self.averages.mass, self.typical_ratings
+        N, n = self.N, self.typical_ratings
         self.signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
@@ -362,9 +373,6 @@ class PooledFit(AlternatingFit):
     def start(self, rank: int) -> None:
         """Start the factors: known ones, then directions of co-ratings and of second moments."""
         n_known = self.n_known
-        self.spread = np.eye(rank) / max(rank, 1)
-        if self.known is not None and n_known:
-            self.spread[:n_known, :n_known] = self.known.spread * n_known / rank
         if rank == n_known:
             if self.gram is None:
                 self.averages.release(RATED)
@@ -378,34 +386,18 @@ class PooledFit(AlternatingFit):
 
     def directions(self, rank: int) -> NDArray[np.float64]:
         """Release what factors start from; return directions, (n_items, at least rank)."""
-        N, mass = self.averages.mass, self.posterior.mass
-        head, grid, most = most_popular(N, min(HEAD, self.n_items)), self.grid, CO_RATING_FACTORS
+        N, mass, most = self.N, self.posterior.mass, CO_RATING_FACTORS
         if self.gram is None:
-            chosen = sums.products(self.kept, co_rating_vectors, head, N[head], clip=1.0, grid=grid)
-            by_choice = co_rating_directions(
-                self.release(RATED, chosen),
-                head,
-                N,
-                mass,
-                min(rank, most),
-                n_users=self.n_users,
-                deviation=self.curator.deviation(RATED),
-            )
+            head = most_popular(N, HEAD)
+            given = co_rating_vectors, head, N[head]
+            chosen = self.release(RATED, sums.products(self.kept, *given, clip=1.0, grid=self.grid))
+            noise = self.n_users, self.curator.deviation(RATED)
+            by_choice = co_rating_directions(chosen, head, N, mass, min(rank, most), *noise)
         else:
-            by_choice = spread_over_head(
-                self.telling_loadings(self.gram)[:, :most], self.gram.head, mass
-            )
-        moments = sums.products(
-            self.kept,
-            head_vectors,
-            self.averages.residuals(),
-            head,
-            clip=CLIP,
-            grid=grid,
-            diagonal=False,
-        )
-        deviation = self.curator.deviation(START)
-        by_rating = head_directions(self.release(START, moments), head, mass, rank, deviation)
+            loadings = self.telling_loadings(self.gram)[:, :most]
+            by_choice = spread_over_head(loadings, self.gram.head, mass)
+        moments, head = self.release_start(self.kept, self.averages.residuals(), N, CLIP)
+        by_rating = head_directions(moments, head, mass, rank, self.curator.deviation(START))
         return np.column_stack((by_choice, by_rating))
 
     def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
@@ -438,17 +430,11 @@ class PooledFit(AlternatingFit):
         self.choices = gram.sums
         return gram
 
-    def mean_round(self, t: int) -> None:
-        """Spend a round on the means: there are no factors."""
-        for name in (GRADIENTS, GRAM):
-            self.averages.release(name, t)
-        self.posterior.theta[:, 0] = self.averages.mean
-
     def columns(self) -> NDArray[np.float64]:
         """Item columns of the users' regressions: 1, b, log N, V."""
-        theta = self.posterior.theta
-        slopes = self._centred(theta[:, 0]), self.log_column
-        return np.column_stack((np.ones(self.n_items), *slopes, theta[:, 1:]))
+        theta, N = self.posterior.theta, self.N
+        centred = theta[:, 0] - N @ theta[:, 0] / N.sum()  # over ratings
+        return np.column_stack((np.ones(self.n_items), centred, self.log_column, theta[:, 1:]))
 
     def _ridge(self, factors: Any) -> NDArray[np.float64]:
         size = N_LEAD + len(factors)
@@ -458,46 +444,23 @@ class PooledFit(AlternatingFit):
         ridge[N_LEAD:, N_LEAD:] = self.settings.alpha * factors
         return ridge
 
-    def gradient_round(self, t: int) -> None:
-        """Users' half; release gradients and their Gram matrix; update the posterior."""
-        rank, columns, kept = len(self.spread), self.columns(), self.kept
-        level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
-        b, ridge = self.posterior.theta[:, 0], self._ridge(TRAINING_RIDGE * np.linalg.inv(level))
+    def user_half(self, level: NDArray[np.float64]) -> tuple[Any, ...]:
+        columns, b = self.columns(), self.posterior.theta[:, 0]
+        ridge = self._ridge(TRAINING_RIDGE * np.linalg.inv(level))
         U = self.users.map(solve_users, b, columns, ridge)
         U, phi = self.users.map(with_unit_factors, U, self.constant)
-        terms = kept.map(weighted_residuals, self.weight, U, b, columns)
-        radius = float(np.hypot(1.0, self.constant))
-        G, clipped = sums.item_vectors(kept, terms, phi, clip=CLIP * radius, grid=self.grid)
-        del terms, U  # others may need their memory until this is released
-        H = sums.gram(kept, phi, clip=radius, weights=clipped, grid=self.grid)
-        deviation = self.curator.deviation(GRAM) / self.n_users
-        gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
-        gram = self.posterior.pooled_gram(gram, deviation, self.constant)
-        clipped = min(gram[0, 0] / self.constant**2, 1.0)
-        own = own_ratings(
-            columns[:, N_LEAD:],
-            self.averages.mass / self.averages.mass.sum(),
-            self.typical_ratings,
-            (CLIP / clipped) ** 2,
-            level,
-            ridge[N_LEAD:, N_LEAD:],
-        )
-        gradients = self.release(GRADIENTS, G, t).copy()
-        own *= OWN_RATINGS * clipped * self.posterior.mass[:, None]
-        gradients[:, 1:] -= own
-        deviation = self.curator.deviation(GRADIENTS)
-        self.posterior.add_gradients(gradients, gram, self.constant, deviation)
-        self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
+        terms = self.kept.map(weighted_residuals, self.weight, U, b, columns)
+        return self.kept, terms, phi, columns[:, N_LEAD:], ridge[N_LEAD:, N_LEAD:]
 
     def model(self) -> PooledModel:
         """Rotate the factors so that their ridge is a number; release the users' moments."""
-        rank, factors = len(self.spread), np.zeros((0, 0))
-        knowledge = self.posterior.knowledge(self.spread, self.signal, self.choices)
+        rank, factors, posterior = self.rank, np.zeros((0, 0)), self.posterior
+        averages = self.averages.knowledge()
+        knowledge = posterior.knowledge(averages, self.signal, self.choices)
         if rank:
-            values, vectors = np.linalg.eigh(rank * self.spread)
-            self.posterior.theta[:, 1:] = (
-                self.posterior.theta[:, 1:] @ (vectors * np.sqrt(values)) @ vectors.T
-            )
+            values, vectors = np.linalg.eigh(rank * posterior.spread)
+            V = posterior.theta[:, 1:]
+            posterior.theta[:, 1:] = V @ (vectors * np.sqrt(values)) @ vectors.T
             factors = FOLD_IN_RIDGE * rank * np.eye(rank)
         # alpha multiplies the ridge in the end, once it is learnt
         columns, guess = self.columns(), self._ridge(factors / self.settings.alpha)

@@ -62,7 +62,6 @@ at least one factor, and at most `MOST_FACTORS`.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,36 +72,32 @@ from skdpmf.kernels.entries import weigh_residuals
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.als.clicks import (
     COUNTS,
-    HEAD,
-    START,
+    NOTES,
     ClickFit,
     ClickModel,
     Settings,
     first_releases,
-    plan_of,
 )
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.pooled import without_known
+from skdpmf.mechanisms.als.loop import START, plan_of
+from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, PooledRounds, without_known
 from skdpmf.mechanisms.als.pooled_update import (
     PooledKnowledge,
     PooledPosterior,
-    own_ratings,
+    knowledge_of,
     packed_evidence,
-    unpacked_evidence,
 )
 from skdpmf.mechanisms.common import (
     click_directions,
     head_directions,
-    head_vectors,
-    most_popular,
+    planned_gram,
+    planned_vectors,
     share_of_features,
 )
-from skdpmf.mechanisms.gram.item_item import NO_SUMS
-from skdpmf.privacy import sums
+from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
+from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import Rows
 
 __all__ = ["EXACT_ROUNDS", "MOST_FACTORS", "fit", "make_plan"]
@@ -122,35 +117,22 @@ TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 CLICK_RIDGE = 0.06  # l; this and what follows hold without privacy
 EXACT_ROUNDS = 10  # recall of held-out users is flat from 4 on
 MOST_FACTORS = 128
-GRADIENTS, GRAM = "gradients", "Gram matrix"
 SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budget (of mu^2)
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     k, rounds, radius = settings.n_components, settings.max_iter, float(np.hypot(1.0, CONSTANT))
-    counts, start, _ = first_releases(budget, settings, n_items)
-    releases = [
-        counts,
-        replace(start, sensitivity=gram_sensitivity(1.0, CLIP, **near)),
-        Release(
-            GRADIENTS,
-            "sum over users of w c e phi for each item, every round",
-            (n_items, k + 1),
-            sum_sensitivity(1.0, CLIP * radius, **near),
-            count=rounds,
-        ),
-        Release(
-            GRAM,
-            "sum over users of phi phi', every round",
-            ((k + 1) * (k + 2) // 2,),
-            gram_sensitivity(1.0, radius, **near),
-            count=rounds,
-            layout="packed",
-        ),
-    ]
-    return plan_of(budget, releases, SHARES)
+    counts, start, _ = first_releases(budget, settings, n_items, head_clip=CLIP)
+    gradients = planned_vectors(
+        *(budget, GRADIENTS, "sum over users of w c e phi for each item, every round"),
+        *(n_items, k + 1),
+        bound=CLIP * radius,
+        count=rounds,
+    )
+    statistic = "sum over users of phi phi', every round"
+    gram = planned_gram(budget, GRAM, statistic, k + 1, bound=radius, count=rounds)
+    return plan_of(budget, [counts, start, gradients, gram], SHARES, NOTES)
 
 
 def fit(
@@ -167,7 +149,7 @@ def fit(
     return _Fit(curator, settings, known).run(rounds)
 
 
-class _Fit(ClickFit):
+class _Fit(PooledRounds, ClickFit):
     rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
     taste_variance = 0.0
     tastes = 0.0, 0.0  # precision of f in all cohorts, and precision times f
@@ -178,23 +160,21 @@ class _Fit(ClickFit):
             self.factors = click_directions(clicks, self.rank, chosen)
             self.rank = self.factors.shape[1]
             return
-        n_known, has_features = self.n_known, self.curator.item_columns.shape[1] > 0
-        if self.known is not None:
-            self.tastes = self.known.tastes
-        is_started = self.rank > n_known or has_features
+        is_started = self.rank > self.n_known or self.curator.item_columns.shape[1] > 0
         if not is_started:
             self.count(START)
-        a0, N = self.settings.unobserved_weight, self.popularity
-        share = np.minimum(N.mean / self.typical_weight / self.n_users, MOST_PROBABLE)
+        if self.known is not None:
+            self.tastes = self.known.tastes
+        self.N, self.typical_ratings = self.popularity.mean, self.typical_weight**-2.0
+        a0, share = self.settings.unobserved_weight, self.N / self.typical_weight / self.n_users
+        share = np.minimum(share, MOST_PROBABLE)
         b = share / (share + a0)
-        V = np.zeros((self.n_items, self.rank))
-        if is_started:
-            V = self.start_around(b, self.rank)
+        V = self.start_around(b) if is_started else np.zeros((self.n_items, self.rank))
         self.posterior = _Posterior(self, b, V)
 
     def item_half(self, t: int) -> None:
         if self.private:
-            self.gradient_round(self.posterior, t)
+            self.gradient_round(t, CLIP, CONSTANT, OWN_CLICKS)
         else:
             self.exact_round()
 
@@ -218,35 +198,22 @@ class _Fit(ClickFit):
 
     def knowledge(self) -> PooledKnowledge:
         """Return what a refresh starts from."""
-        nothing, size = np.zeros(self.n_items), (self.n_items, 1)
-        scalars = np.array([self.count_variance, *self.tastes])
-        own = self.counts.copy(), self.exposure.copy(), nothing, nothing, scalars
-        evidence: Any = np.zeros((*size, 1)), np.zeros(size), np.zeros(size)
-        spread = np.zeros((0, 0))
+        nothing, scalars = np.zeros(self.n_items), np.array([self.count_variance, *self.tastes])
+        own = Knowledge(self.counts.copy(), self.exposure.copy(), nothing, nothing, scalars)
         if self.rank:
-            evidence, spread = self.posterior.evidence(), self.posterior.spread.copy()
-        factors = *packed_evidence(*evidence), spread, np.array([self.signal])
-        parts: Any = (*own, *factors, *NO_SUMS)
-        return PooledKnowledge(*parts)
+            return self.posterior.knowledge(own, self.signal)
+        evidence = packed_evidence(np.zeros((self.n_items, 1, 1)), *np.zeros((2, self.n_items, 1)))
+        return knowledge_of(own, evidence, np.zeros((0, 0)), self.signal)
 
-    def start_around(self, b: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
+    def start_around(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
         """Factors to start with: what clicks of popular items have in common beside popularity."""
-        n_head, N = min(HEAD, self.n_items), self.popularity.mean
-        head = most_popular(N, n_head)
-        expected = (self.mass * (1.0 - b))[head]
-        own = np.tril_indices(n_head)
-        product = np.where(own[0] == own[1], 0.0, expected[own[0]] * expected[own[1]])
         terms = self.weighted.map(_above, self.weight, b)
-        moments = sums.products(
-            *(self.weighted, head_vectors, terms, head),
-            clip=CLIP,
-            grid=self.grid,
-            diagonal=False,
-        )
-        noisy = self.release(START, moments)
+        noisy, head = self.release_start(self.weighted, terms, self.N, CLIP)
+        expected, own = self.mass * (1.0 - b), np.tril_indices(head.size)
+        product = expected[head][own[0]] * expected[head][own[1]] * (own[0] != own[1])
         noisy = noisy - (noisy @ product) / max(float(product @ product), 1e-300) * product
-        deviation = float(self.releases[START].noise_scale)
-        A = (self.mass * (1.0 - b))[head, None] * self.tastes_around(b)[head]
+        deviation = self.curator.deviation(START)
+        A = expected[head, None] * self.tastes_around(b)[head]
         scaled = unpack_lower(noisy) * self.n_users
         share, error = share_of_features(scaled, A, deviation * self.n_users)
         if error:
@@ -255,7 +222,7 @@ class _Fit(ClickFit):
                 share, error = shift / precision, precision**-0.5
             self.tastes = float(precision), float(shift)
         self.taste_variance = max(float(share - SURE_OF_TASTES * error), 0.0)
-        V = head_directions(noisy, head, self.mass, rank, deviation)
+        V = head_directions(noisy, head, self.mass, self.rank, deviation)
         scale = np.sqrt(np.mean(V[head] ** 2))
         return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
 
@@ -264,29 +231,12 @@ class _Fit(ClickFit):
         D = self.curator.item_columns
         return np.asarray(D - np.average(D, axis=0, weights=b))
 
-    def gradient_round(self, posterior: "_Posterior", t: int) -> None:
-        """Users' half; release gradients and their Gram matrix; update the posterior."""
-        b, V, users = CONSTANT * posterior.theta[:, 0], posterior.theta[:, 1:], self.weighted
-        rank = V.shape[1]
-        level = 0.3 * np.eye(rank) / rank + 0.7 * posterior.spread
+    def user_half(self, level: NDArray[np.float64]) -> tuple[Any, ...]:  # type: ignore[override]
+        posterior, users = self.posterior, self.weighted
+        b, V = CONSTANT * posterior.theta[:, 0], np.ascontiguousarray(posterior.theta[:, 1:])
         ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * np.linalg.inv(level))
-        phi = self.users.map(_solve_users, b, np.ascontiguousarray(V), ridge, centre)
-        terms = users.map(_residuals, self.weight, posterior.theta, phi)
-        radius = float(np.hypot(1.0, CONSTANT))
-        G, clipped = sums.item_vectors(users, terms, phi, clip=CLIP * radius, grid=self.grid)
-        H = sums.gram(users, phi, clip=radius, weights=clipped, grid=self.grid)
-        released = self.releases
-        gram = unpack_lower(self.release(GRAM, H, t)) / self.n_users
-        deviation = released[GRAM].noise_scale / self.n_users
-        gram = posterior.pooled_gram(gram, deviation, CONSTANT)
-        clipped = min(gram[0, 0] / CONSTANT**2, 1.0)
-        N = self.popularity.mean
-        own = own_ratings(
-            *(V, N / N.sum(), self.typical_weight**-2.0, (CLIP / clipped) ** 2, level, ridge)
-        )
-        gradients = self.release(GRADIENTS, G, t).copy()
-        gradients[:, 1:] -= OWN_CLICKS * clipped * self.mass[:, None] * own
-        posterior.learn(gradients, gram, released[GRADIENTS].noise_scale)
+        phi = self.users.map(_solve_users, b, V, ridge, centre)
+        return users, users.map(_residuals, self.weight, posterior.theta, phi), phi, V, ridge
 
     def everywhere(self, b: Any, V: Any, penalty: Any) -> tuple[Any, Any]:
         """Matrix A and centre m: a0 sum_j (b_j + u . v_j)^2 + alpha u' penalty u is, but for a
@@ -370,42 +320,27 @@ class _Posterior(PooledPosterior):
     """The posterior of ratings, plus the terms of unobserved pairs, around popularities."""
 
     def __init__(self, run: _Fit, b: NDArray[np.float64], V: NDArray[np.float64]) -> None:
-        n_items, d = len(V), V.shape[1] + 1
-        self.item_columns = np.empty((n_items, 0))
-        self.n_jobs = run.n_jobs
+        self.item_columns, self.n_jobs = np.empty((len(V), 0)), run.n_jobs
         N, variance = run.popularity.mean, run.popularity.variance
-        self.mass = run.mass
+        self.mass, self.squares = run.mass, run.mass * run.click_weight
         self.mass_variance = variance * (run.mass / N) ** 2
-        self.squares = run.mass * run.click_weight
         self.unobserved = run.settings.unobserved_weight * run.click_weight * run.n_users
         self.line = b / CONSTANT
         # of theta_j: what counts leave open of b_j, and relative affinities
-        self.variance = np.empty((n_items, d))
-        self.variance[:, 0] = self.line**2 * (variance / N**2 + 1e-4)
         factors = FACTOR_DEVIATION**2 / run.settings.alpha
-        self.variance[:, 1:] = np.maximum(factors * b**2, 1e-12)[:, None]
-        self.theta = np.column_stack((self.line, V))
-        self.spread = np.eye(d - 1) / (d - 1)
-        self.precision, self.shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
-        self.covariance = self.variance[:, :, None] * np.eye(d)
-        self.n_rounds = 0
-        self._grams, self._gram_weight = np.zeros((d, d)), 0.0
-        known, n = run.known, run.n_known
-        if known is not None:
-            self.base = unpacked_evidence(known, n_items, d)
-            self.spread[:n, :n] = known.spread * n / (d - 1)
-            self._solve()
-            new = without_known(V, self.theta[:, 1 : n + 1], self.mass)
-            self.theta[:, n + 1 :] = new[:, : d - 1 - n]
+        of_factors = np.repeat(np.maximum(factors * b**2, 1e-12)[:, None], V.shape[1], axis=1)
+        own = np.column_stack((self.line**2 * (variance / N**2 + 1e-4), of_factors))
+        self.start(1.0 / own, run.known)
+        if run.known is None:
+            self.theta, self.covariance = (
+                np.column_stack((self.line, V)),
+                own[:, :, None] * np.eye(own.shape[1]),
+            )
+            return
+        self._solve()
+        n = run.n_known
+        new = without_known(V, self.theta[:, 1 : n + 1], self.mass)
+        self.theta[:, n + 1 :] = new[:, : V.shape[1] - n]
 
-    def evidence(self) -> tuple[Any, Any, Any]:
-        """P_j and p_j of all fits, and the posterior mean."""
-        return (*self._evidence(), self.theta)
-
-    def prior_precision(self) -> NDArray[np.float64]:
-        return 1.0 / self.variance
-
-    def learn(self, G: NDArray[np.float64], H: NDArray[np.float64], noise: float) -> None:
-        """Add a round: released G, and what is known of H / n."""
-        self.add_gradients(G, H, 1.0, noise)
-        self.spread = H[1:, 1:] / np.trace(H[1:, 1:])
+    def add_gradients(self, gradients: Any, gram: Any, a: float, noise: float) -> None:
+        super().add_gradients(gradients, gram, 1.0, noise)  # theta_j has b_j / a

@@ -45,6 +45,7 @@ __all__ = [
     "PooledPosterior",
     "UserPrior",
     "discount",
+    "knowledge_of",
     "learnt_users",
     "noisy_regression",
     "own_ratings",
@@ -142,8 +143,6 @@ class PooledPosterior:
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
-    base: Any = None  # P_j and p_j of earlier fits
-    n_jobs: int | None = None  # threads
 
     def __init__(
         self,
@@ -152,25 +151,36 @@ class PooledPosterior:
         factor_variance: float,
         known: PooledKnowledge | None = None,
     ) -> None:
-        n_items, d = averages.mass.size, rank + 1
-        self.item_columns = averages.curator.item_columns
-        self.n_jobs = averages.curator.n_jobs
+        curator, known_mean = averages.curator, (averages.precision, averages.shift)
+        self.item_columns, self.n_jobs = curator.item_columns, curator.n_jobs
         self.mass, self.squares = averages.weights, averages.weights * averages.typical
         self.mass_variance = averages.mass_variance * (averages.weights / averages.mass) ** 2
-        self.factor_variance = factor_variance
         x, variance = averages.shift / averages.precision, 1.0 / averages.precision
         variance, self.line = item_prior(
             x, variance + averages.sampling, averages.design, averages.prior_variance
         )
-        self.item_variance = _RARE_VARIANCE * variance
+        prior = np.full((self.mass.size, rank + 1), 1.0 / factor_variance)
+        prior[:, 0] = 1.0 / (_RARE_VARIANCE * variance)
+        self.start(prior, known, known_mean)
+        self._solve()
+
+    def start(
+        self, prior: NDArray[np.float64], known: PooledKnowledge | None, mean: Any = (0.0, 0.0)
+    ) -> None:
+        """Begin with what is known; prior (n_items, d): diagonals of L; mean: evidence on b_j."""
+        n_items, d = prior.shape
+        self.prior, self.known_mean = prior, mean
         self.precision, self.shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
-        self.precision[:, 0, 0], self.shift[:, 0] = averages.precision, averages.shift
-        self.averages = averages
-        self.base = None if known is None else unpacked_evidence(known, n_items, d)
+        self.precision[:, 0, 0], self.shift[:, 0] = mean
         self.theta, self.covariance = np.zeros((n_items, d)), np.zeros((n_items, d, d))
+        self.spread = np.eye(d - 1) / max(d - 1, 1)  # second moment of x
+        self.base: Any = None  # P_j and p_j of earlier fits
+        if known is not None:
+            n = known.rank
+            self.base = unpacked_evidence(known, n_items, d)
+            self.spread[:n, :n] = known.spread * n / max(d - 1, 1)
         self.n_rounds = 0
         self._grams, self._gram_weight = np.zeros((d, d)), 0.0
-        self._solve()
 
     def pooled_gram(self, gram: NDArray[np.float64], deviation: float, a: float) -> Any:
         """Posterior mean of H / n, from rounds with noise of this deviation, and a weak guess."""
@@ -178,7 +188,7 @@ class PooledPosterior:
         self._grams = _GRAM_KEPT * self._grams + weight * gram
         self._gram_weight = _GRAM_KEPT * self._gram_weight + weight
         d = len(gram)
-        guess = np.full(d, _CLIP_FACTOR / max(d - 1, 1))
+        guess = np.full(d, _CLIP_FACTOR / (d - 1))
         guess[0] = _CLIP_FACTOR * a**2
         sure = _GRAM_DEVIATION**-2.0
         return _positive((self._grams + sure * np.diag(guess)) / (self._gram_weight + sure))
@@ -197,9 +207,7 @@ class PooledPosterior:
         def add(part: slice) -> None:
             discount(self.precision[part], self.shift[part], _KEPT)
             unknown = np.einsum("jbc,bc->j", self.covariance[part], square) / d
-            variance = noise**2 + remembered * RESIDUAL_VARIANCE * self.squares[part] / max(
-                d - 1, 1
-            )
+            variance = noise**2 + remembered * RESIDUAL_VARIANCE * self.squares[part] / (d - 1)
             variance = variance + self.mass_variance[part] * unknown
             gain = slope[part] / variance
             self.precision[part] += (gain * slope[part])[:, None, None] * square
@@ -208,6 +216,7 @@ class PooledPosterior:
 
         self._in_threads(add)
         self._solve()
+        self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
 
     def _in_threads(self, work: Callable[[slice], None]) -> None:
         """Call ``work(part)`` on slices of the items, which any number of threads share out."""
@@ -220,21 +229,14 @@ class PooledPosterior:
         run_blocks(run, starts, self.n_jobs)
 
     def knowledge(
-        self, spread: NDArray[np.float64], signal: float, choices: GramSums | None
+        self, averages: Knowledge, signal: float, choices: GramSums | None = None
     ) -> PooledKnowledge:
-        """Return what a refresh starts from; spread (k, k): of users' vectors."""
+        """Return what a refresh starts from."""
         P, p = (part.copy() for part in self._evidence())
-        P[:, 0, 0] -= self.averages.precision
-        p[:, 0] -= self.averages.shift
-        factors = *packed_evidence(P, p, self.theta), spread.copy(), np.array([signal])
-        parts: Any = (*self.averages.knowledge(), *factors, *(choices or NO_SUMS))
-        return PooledKnowledge(*parts)
-
-    def prior_precision(self) -> NDArray[np.float64]:
-        """Diagonal of L, of all items or of each."""
-        prior = np.full(self.shift.shape[1], 1.0 / self.factor_variance)
-        prior[0] = 1.0 / self.item_variance
-        return prior
+        P[:, 0, 0] -= self.known_mean[0]
+        p[:, 0] -= self.known_mean[1]
+        evidence = packed_evidence(P, p, self.theta)
+        return knowledge_of(averages, evidence, self.spread, signal, choices)
 
     def _evidence(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """P_j and p_j of this fit and of earlier ones."""
@@ -243,9 +245,7 @@ class PooledPosterior:
         return self.precision + self.base[0], self.shift + self.base[1]
 
     def _solve(self) -> None:
-        d = self.shift.shape[1]
-        prior = np.broadcast_to(self.prior_precision(), self.shift.shape)
-        centre = np.zeros_like(self.shift)
+        d, prior, centre = self.shift.shape[1], self.prior, np.zeros_like(self.shift)
         centre[:, 0] = self.line
         if self.item_columns.shape[1]:
             centre += self._explained(prior, centre)
@@ -273,6 +273,14 @@ class PooledPosterior:
             gram = (D * W[:, c, None]).T @ D + np.eye(D.shape[1]) / _COLUMN_VARIANCE
             B[:, c] = np.linalg.solve(gram, D.T @ s[:, c])
         return np.asarray(D @ B @ turn.T / root)
+
+
+def knowledge_of(
+    averages: Knowledge, evidence: Any, spread: Any, signal: float, choices: GramSums | None = None
+) -> PooledKnowledge:
+    """Return the parts in one; evidence: `packed_evidence`."""
+    parts: Any = (*averages, *evidence, spread.copy(), np.array([signal]), *(choices or NO_SUMS))
+    return PooledKnowledge(*parts)
 
 
 def discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> None:
@@ -320,10 +328,9 @@ def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the Gram matrix with the factors' eigenvalues, and the constant's, above 0."""
     gram = gram.copy()
     gram[0, 0] = max(gram[0, 0], 0.05)
-    if len(gram) > 1:
-        values, vectors = np.linalg.eigh(gram[1:, 1:])
-        floor = _LEAST_EIGENVALUE * max(float(np.sum(values)), 1e-3)
-        gram[1:, 1:] = (vectors * np.maximum(values, floor)) @ vectors.T
+    values, vectors = np.linalg.eigh(gram[1:, 1:])
+    floor = _LEAST_EIGENVALUE * max(float(np.sum(values)), 1e-3)
+    gram[1:, 1:] = (vectors * np.maximum(values, floor)) @ vectors.T
     return gram
 
 

@@ -16,25 +16,20 @@ has a richer model and shares the settings alone.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.mechanisms.als.loop import AlternatingFit, Weighted
-from skdpmf.mechanisms.common import (
-    head_directions,
-    head_vectors,
-    most_popular,
-)
+from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
+from skdpmf.mechanisms.common import head_directions
 from skdpmf.mechanisms.item_means import joint_release as im
-from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.sensitivity import gram_sensitivity, item_mean_sensitivity
+from skdpmf.privacy.sensitivity import item_mean_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
@@ -42,12 +37,11 @@ __all__ = ["RatingFit", "RatingModel", "Settings", "first_releases", "residuals_
 
 OFFSET = 1.0  # a, the constant coordinate of phi
 CLIP = 0.6  # C, below a typical user's root mean squared residual: most contributions are clipped
-HEAD = 150  # items whose noisy second moments start the factors
 # Ridge of u_i, times alpha: weaker while training, where |x_i| <= 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
 FACTOR_PRECISION = 7.0  # of v_j in the prior, times alpha
 
-ITEM_STATISTICS, START = "item counts and means", "second moments of the head"
+ITEM_STATISTICS = "item counts and means"
 NOTES = (
     "Sums are in quarters of the rating range.",
     "The rank in use is chosen from the released item statistics, up to n_components: planned "
@@ -67,11 +61,18 @@ class Settings:
     alpha: float
     user_damping: float
     item_means: bool
+    clip: ClassVar[float] = CLIP  # of a user's part of gradients, over the bound on |phi_i|
+    vector: ClassVar[str] = "phi"  # in statistics
+
+    @property
+    def lead(self) -> int:
+        """Coordinates of phi before x."""
+        return int(self.item_means)
 
     @property
     def phi_bound(self) -> float:
         """Bound on |phi_i|."""
-        return float(np.hypot(1.0, OFFSET)) if self.item_means else 1.0
+        return float(np.hypot(1.0, OFFSET)) if self.lead else 1.0
 
 
 class RatingModel(NamedTuple):
@@ -82,40 +83,31 @@ class RatingModel(NamedTuple):
     ridge: float  # of u_i in the fold-in
 
 
-def first_releases(budget: PrivacyBudget, n_items: int) -> list[Release]:
-    """Item statistics and start, without noise yet: every solver of ratings begins with them."""
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    head = min(HEAD, n_items)
-    means = item_mean_sensitivity(im.COUNT_WEIGHT, **near)
+def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
+    """Item statistics and start, without noise yet: "dpals" and "dpsgd" begin with them."""
+    means = item_mean_sensitivity(im.COUNT_WEIGHT, neighbors=budget.neighbors, unit=budget.unit)
+    statistic = (
+        "sums over users of their damped item counts and clipped, centred ratings, and of the "
+        "users themselves"
+    )
+    sensitivity = float(np.hypot(means, np.sqrt(2.0) * im.USER_WEIGHT))
     return [
-        Release(
-            ITEM_STATISTICS,
-            "sums over users of their damped item counts and clipped, centred ratings, and of the "
-            "users themselves",
-            (2, n_items + 1),
-            float(np.hypot(means, np.sqrt(2.0) * im.USER_WEIGHT)),
-        ),
-        Release(
-            START,
-            f"sum over users of residual products, pairs of the {head} most popular items",
-            (head * (head + 1) // 2,),
-            gram_sensitivity(1.0, CLIP, **near),
-            layout="packed",
-            alternatives=(ITEM_STATISTICS,),
-        ),
+        Release(ITEM_STATISTICS, statistic, (2, n_items + 1), sensitivity),
+        head_release(budget, n_items, "residual products", bound=CLIP),
     ]
 
 
 class RatingFit(AlternatingFit):
-    """One fit, but for the item step."""
+    """One fit, but for the item step, which moves ``theta``, of shape (n_items, lead + rank)."""
+
+    theta: NDArray[np.float64]
 
     def __init__(self, curator: Curator, settings: Settings) -> None:
         super().__init__(curator, settings)
-        self.means = im.ItemMeanReleases(
+        self.lead, self.has_factors = settings.lead, False
+        self.release_item_means = im.ItemMeanReleases(
             curator, self.kept, ITEM_STATISTICS, damping=settings.user_damping, grid=self.grid
-        )
-        self.release_item_means = self.means.release
-        self.has_factors = False
+        ).release
 
     def begin(self) -> None:
         """Release the item means, and choose the rank."""
@@ -125,18 +117,22 @@ class RatingFit(AlternatingFit):
 
     def round(self, t: int) -> None:
         """Spend a round on the means, or on the item step."""
-        if t < self.n_mean_rounds:
-            self.item_means = self.spend_round_on_means(t)
-        else:
+        if t >= self.n_mean_rounds:
             self.start_once()
             self.item_half(t)
+            return
+        for name, release in self.releases.items():
+            if name not in (ITEM_STATISTICS, START):
+                n = release.count // self.settings.max_iter
+                for index in range(t * n, (t + 1) * n):
+                    self.item_means = self.release_item_means(name, index=index)
 
     def start_once(self) -> None:
         """Start the factors, when no more rounds are spent on the means."""
         if not self.has_factors:
             means = self.item_means
             self.weighted = self.weights_by(means.mass, means.typical_weight)
-            self.start(self.start_factors(means, self.weighted, self.rank))
+            self.start(self.start_factors())
             self.has_factors = True
 
     def model(self) -> RatingModel:
@@ -145,12 +141,9 @@ class RatingFit(AlternatingFit):
         if self.rank == 0:
             return RatingModel(self.item_means.mean, factors, 1.0)
         self.start_once()
-        b, factors[:, : self.rank] = self.learnt()
+        factors[:, : self.rank] = self.factors()
+        b = OFFSET * self.theta[:, 0] if self.lead else np.zeros(self.n_items)
         return RatingModel(b, factors, self.settings.alpha * FOLD_IN_RIDGE)
-
-    @abstractmethod
-    def spend_round_on_means(self, t: int) -> im.ItemMeans:
-        """Release the item statistics in place of all that round t would release."""
 
     @abstractmethod
     def start(self, V: NDArray[np.float64]) -> None:
@@ -161,39 +154,31 @@ class RatingFit(AlternatingFit):
         """Release round t's statistics, and learn from them."""
 
     @abstractmethod
-    def learnt(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return b, and the factors in a frame where the users' second moment is the identity."""
+    def factors(self) -> NDArray[np.float64]:
+        """Return the factors in a frame where the users' second moment is the identity."""
 
     def choose_rank(self, means: im.ItemMeans) -> tuple[int, int]:
         """Rank, and number of rounds to spend on the means first."""
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most, 0
-        rounds = self.settings.max_iter if self.settings.item_means else None
-        return im.choose_rank(means, self.curator.plan.mu, most, rounds)
+        return im.choose_rank(means, self.mu, most, self.settings.max_iter if self.lead else None)
 
-    def start_factors(
-        self, means: im.ItemMeans, weighted: Weighted, rank: int
-    ) -> NDArray[np.float64]:
+    def start_factors(self) -> NDArray[np.float64]:
         """Leading eigenvectors of the head items' noisy second moments of residuals."""
-        s, users = self.settings, weighted.users
-        b = means.mean if s.item_means else np.zeros(self.n_items)
-        damping = s.user_damping if s.item_means else np.inf  # no offsets without item means
+        means, (users, weight, mass, _) = self.item_means, self.weighted
+        b = means.mean if self.lead else np.zeros(self.n_items)
+        damping = self.settings.user_damping if self.lead else np.inf  # else there are no offsets
         offset = self.users.map(_offsets, b, damping)
-        terms = users.map(_centred, weighted.weight, b, offset)
-        head = most_popular(means.mass, min(HEAD, self.n_items))
-        moments = sums.products(
-            users, head_vectors, terms, head, clip=CLIP, grid=self.grid, diagonal=False
-        )
-        deviation = self.releases[START].noise_scale
-        return head_directions(self.release(START, moments), head, weighted.mass, rank, deviation)
+        terms = users.map(_centred, weight, b, offset)
+        released, head = self.release_start(users, terms, means.mass, CLIP)
+        deviation = self.curator.deviation(START)
+        return head_directions(released, head, mass, self.rank, deviation)
 
-    def user_half(self, theta: Any, ridge: Any) -> tuple[PerUser, PerUser]:
+    def user_half(self, ridge: Any) -> tuple[PerUser, PerUser]:
         """Exact local solves on all of a user's ratings: offsets o and clipped phi."""
-        s = self.settings
-        offset, phi = self.users.map(
-            _solve_users, theta, ridge, s.user_damping if s.item_means else None, self.private
-        )
+        damping = self.settings.user_damping if self.lead else None
+        offset, phi = self.users.map(_solve_users, self.theta, ridge, damping, self.private)
         return offset, phi
 
 
