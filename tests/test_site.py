@@ -89,22 +89,6 @@ def test_no_page_scrolls_sideways_on_a_phone(chromium, origin):
 
 
 @needs_chromium
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_logo_icon_and_figure_load_in_the_visitor_s_colours(chromium, origin, scheme):
-    with page(chromium, color_scheme=scheme) as opened:
-        opened.goto(origin)
-        shown = opened.evaluate(
-            """[...document.querySelectorAll(".logo__image, .hero img")]
-            .filter((image) => image.offsetWidth > 0 && image.naturalWidth > 0)
-            .map((image) => image.src.split("/").pop())"""
-        )
-        end = "-dark" if scheme == "dark" else ""
-        assert shown == [f"logo{end}.svg", f"hero{end}.png"]
-        icon = opened.locator("link[rel=icon]").get_attribute("href")
-        assert opened.request.get(origin + icon).ok
-
-
-@needs_chromium
 @pytest.mark.parametrize(
     ("name", "box", "copied"),
     [

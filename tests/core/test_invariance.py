@@ -5,7 +5,6 @@ levels of one noise, and one noise on two data sets, give the statistic away.
 """
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -37,10 +36,9 @@ def without_privacy(case):
 def test_threads_do_not_change_a_bit(name, private):
     case = CASES[name] if private else without_privacy(CASES[name])
     one, records = case.fit()
-    for n_jobs in (2, 3):
-        many, others = case.fit(n_jobs=n_jobs)
-        assert fitted_state(one) == fitted_state(many)
-        assert_same_releases(records, others)
+    many, others = case.fit(n_jobs=3)
+    assert fitted_state(one) == fitted_state(many)
+    assert_same_releases(records, others)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not any(w in name for w in BY_SLOT)])
@@ -61,15 +59,14 @@ ALMOST_NOTHING = {
 }
 
 
-def fits_of_almost_nothing():
-    for name, data, epsilon in product(CASES, ALMOST_NOTHING, (0.01, 50.0, math.inf)):
-        if name.startswith("tasks") and data == "one user, one item":
-            continue  # features are those of so many rows
-        yield name, data, epsilon
-
-
-@pytest.mark.parametrize(("name", "data", "epsilon"), list(fits_of_almost_nothing()))
+@pytest.mark.parametrize(
+    ("data", "epsilon"),
+    [("nobody", 0.01), ("nobody", math.inf), ("one rating", 50.0), ("one user, one item", 50.0)],
+)
+@pytest.mark.parametrize("name", CASES)
 def test_almost_no_data_give_finite_models(name, data, epsilon):
+    if name.startswith("tasks") and data == "one user, one item":
+        pytest.skip("features are those of so many rows")
     case, X = CASES[name]._replace(epsilon=epsilon, levels=None), ALMOST_NOTHING[data]
     if math.isinf(epsilon):
         case = without_privacy(case)

@@ -105,24 +105,6 @@ def test_more_rows_than_a_fine_grid_holds_only_cost_more(unit):
     assert (few.sensitivity < many.sensitivity) == (unit == "rating")
 
 
-def test_auto_shares_follow_the_shape():
-    """More rows and fewer items need less for the same item means, down to a twentieth."""
-    for unit in ("user", "rating"):
-        model = DPCovarianceRecommender(budget_of(1.0, unit))
-
-        def share(n_items, n_rows, model=model):
-            plan = model.plan(n_items, n_rows)
-            return plan.share(plan.releases[-1])
-
-        by_rows = [share(2000, n_rows) for n_rows in (500, 2000, 6040, 20_000)]
-        by_items = [share(n_items, 2000) for n_items in (3706, 1000, 200)]
-        assert np.all(np.diff(by_rows) > 0)
-        assert np.all(np.diff(by_items) > 0)
-        assert share(8000, 2000) == pytest.approx(by_items[0])
-        assert 0.945 <= share(2, 1_000_000) <= 0.95
-        assert model.plan(30) == model.plan(30, 6040)  # as many as MovieLens 1M has
-
-
 def test_the_predictor_changes_neither_what_is_released_nor_the_embedding(small):
     svd, knn = (fitted(small, predictor=predictor, shares=SHARES) for predictor in ("svd", "knn"))
     np.testing.assert_array_equal(svd.components_, knn.components_)
