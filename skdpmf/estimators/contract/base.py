@@ -665,7 +665,9 @@ class BaseRecommender(
             check_is_fitted(self, "_item_model_")
         bounds = self._value_range
         warns = reset and bounds is self.rating_range and active_recorder() is None
-        R, dtype = check_ratings(self, X, reset=reset, rating_range=bounds, warns=warns)
+        R, dtype = check_ratings(
+            self, X, reset=reset, rating_range=bounds, warns=warns, stored=True
+        )
         return self._used(R), dtype
 
     def _used(self, R: Any) -> Any:
