@@ -30,7 +30,6 @@ __all__ = [
     "note_catalogue",
     "refuse_table",
     "refuse_what_is_no_matrix",
-    "shape_of",
     "unsummed",
     "validate_ratings",
 ]
@@ -529,25 +528,6 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
         large_delta=delta if delta * n_users > 1.0 else 0.0,
         rating_range=rating_range,
     )
-
-
-def shape_of(X: Any) -> tuple[int, int]:
-    """Return (n_users, n_items) of X without a look at its values."""
-    refuse_what_is_no_matrix(X)
-    try:
-        shape = X.shape if hasattr(X, "shape") else (len(X), len(X[0]))
-        n_rows, n_columns = map(int, shape)
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise ValueError(
-            f"X of type {type(X).__name__} must have a shape (n_users, n_items), which is what a "
-            "budget with a ledger is charged by: pass an array, DataFrame or sparse matrix."
-        ) from error
-    if n_rows < 1 or n_columns < 1:
-        raise ValueError(
-            f"X has shape {(n_rows, n_columns)} and must have a row and a column: nothing is "
-            "charged for an empty one."
-        )
-    return n_rows, n_columns
 
 
 def check_ratings(

@@ -4,8 +4,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of, labelled_rows
-from skdpmf.data.validation import shape_of
 from skdpmf.estimators.contract.parameters import require_budget
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.budget import PrivacyBudget
@@ -131,9 +132,9 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
     X: rows over any items if it names them, else over the model's columns; model: fitted. Raises
     ValueError for other columns, and new items where they cannot be.
     """
-    n_items, n_columns = model.n_features_in_, shape_of(X)[1]
-    own, catalogue = catalogue_of(X), model._catalogue_
+    own, catalogue, n_items = catalogue_of(X), model._catalogue_, model.n_features_in_
     if own is None:
+        n_columns = np.shape(X)[-1] if np.ndim(X) else 0
         if n_columns != n_items:
             raise ValueError(
                 f"X_new has {n_columns} columns and must have the {n_items} of the model: pass a "
