@@ -31,7 +31,6 @@ __all__ = [
     "note_catalogue",
     "refuse_table",
     "refuse_what_is_no_matrix",
-    "shape_of",
     "unsummed",
     "validate_ratings",
 ]
@@ -542,34 +541,23 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
     )
 
 
-def shape_of(X: Any) -> tuple[int, int]:
-    """Return (n_users, n_items) of X without a look at its values."""
-    refuse_what_is_no_matrix(X)
-    try:
-        shape = X.shape if hasattr(X, "shape") else (len(X), len(X[0]))
-        n_rows, n_columns = map(int, shape)
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise ValueError(
-            f"X of type {type(X).__name__} must have a shape (n_users, n_items), which is what a "
-            "budget with a ledger is charged by: pass an array, DataFrame or sparse matrix."
-        ) from error
-    if n_rows < 1 or n_columns < 1:
-        raise ValueError(
-            f"X has shape {(n_rows, n_columns)} and must have a row and a column: nothing is "
-            "charged for an empty one."
-        )
-    return n_rows, n_columns
-
-
 def check_ratings(
-    estimator: Any, X: Any, *, reset: bool, rating_range: Any = None, warns: bool = False
+    estimator: Any,
+    X: Any,
+    *,
+    reset: bool,
+    rating_range: Any = None,
+    warns: bool = False,
+    stored: bool = False,
 ) -> tuple[Any, np.dtype]:
     """Canonical ratings, clipped to the range (with a warning, see `clipped`), and X's float type.
 
     Names and number of columns are noted on the estimator, or compared with what was noted. Where
     they are not (`reset` is False), rows may be dicts, and the columns of a RatingMatrix are put
-    into the order of the noted ones.
+    into the order of the noted ones. Where `stored` says so, ratings on disk are taken by `fit`.
     """
+    if stored and hasattr(type(X), "read_rows"):
+        return _checked_stored(estimator, X, reset, rating_range if warns else None)
     if reset or not names_items(X):
         refuse_what_is_no_matrix(X)
     if reset:
@@ -689,6 +677,23 @@ def _repeated(names: Any) -> ValueError:
         f"X has several columns named {names[names.duplicated()][0]!r}: each item must have one "
         "column. Rename or drop the others."
     )
+
+
+def _checked_stored(estimator: Any, X: Any, reset: bool, rating_range: Any) -> tuple[Any, np.dtype]:
+    """Note number and names of the items of ratings on disk."""
+    if not reset:
+        raise TypeError(
+            f"X={X!r} is a {type(X).__name__}, which fit reads; here pass rows of ratings, such as "
+            "X.read_rows(0, 1), those of its first part."
+        )
+    estimator.n_features_in_, names = X.shape[1], X.item_ids
+    note_catalogue(estimator, X)
+    vars(estimator).pop("feature_names_in_", None)
+    if names is not None and names.dtype.kind in "OU":
+        estimator.feature_names_in_ = np.asarray(names, dtype=object)
+    if rating_range is not None:
+        warn_of_scale(X._first_ratings(), check_rating_range(rating_range))
+    return X, np.dtype(np.float64)
 
 
 def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool) -> Any:

@@ -12,7 +12,6 @@ from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
-from skdpmf.estimators.contract.private import note_items
 from skdpmf.estimators.contract.recommend import fold_in
 from skdpmf.estimators.planners.cache_sgd import NO_PRIVACY, CacheSGDFactorizerPlanner
 from skdpmf.privacy.statement import PrivacyStatement
@@ -340,9 +339,3 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                 f"fitted model to go on from it, {k} for {n_items}: set them so, or fit anew with "
                 "warm_start=False."
             )
-
-    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
-        if not isinstance(X, ParquetRatings):
-            return super()._check_ratings(X, reset=reset)
-        note_items(self, X, reset=reset)
-        return X, np.dtype(np.float32)

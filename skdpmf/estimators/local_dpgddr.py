@@ -262,6 +262,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
 
     def _public_key(self) -> bytes:
         """Return the key of what everybody knows: starting values and projections."""
-        if self.random_state is None:
+        seed = self.random_state
+        if seed is None:
             return recorded_key(fresh_key)
-        return recorded_key(lambda: derived_key(int(self.random_state), self._text("public")))
+        return recorded_key(lambda: derived_key(int(seed), self._text("public")))

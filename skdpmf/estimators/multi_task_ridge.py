@@ -174,8 +174,8 @@ def private_multi_task_ridge(
     require(holds, "n_jobs", n_jobs, "None or an integer other than 0", "use the default")
     holds = isinstance(per_observation, bool | np.bool_)
     require(holds, "per_observation", per_observation, "True or False", "use the default")
-    shape, (_, n_features) = _shape_of("Y", Y), _shape_of("X", X, 0 if per_observation else 1)
-    data = _observations(X, Y, shape, n_features, per_observation=bool(per_observation))
+    data = _observations(X, Y, per_observation=bool(per_observation))
+    shape, n_features = data.targets.shape, data.features.shape[1]
     plan = solver.make_plan(budget, settings, shape[1], n_features)
     warn_of_budget(budget, shape[0])
     seeded = random_state is not None
@@ -230,33 +230,16 @@ def _checked_settings(
     )
 
 
-def _shape_of(name: str, value: Any, least: int = 1) -> tuple[int, int]:
-    """Shape of X or Y without a look at its values."""
-    try:
-        shape = value.shape if hasattr(value, "shape") else (len(value), len(value[0]))
-        n_rows, n_columns = map(int, shape)
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise ValueError(
-            f"{name} of type {type(value).__name__} must be a matrix: pass an array, a DataFrame "
-            "or (for Y) a sparse matrix."
-        ) from error
-    holds = n_rows >= least and n_columns >= 1
-    require(holds, f"{name}.shape", shape, "of a row and a column at least", "pass observations")
-    return n_rows, n_columns
-
-
-def _observations(
-    X: Any, Y: Any, shape: tuple[int, int], n_features: int, *, per_observation: bool
-) -> solver.Observations:
+def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observations:
     """Check the shapes; one target a (user, task) pair, and features without infinities."""
     try:
         features = np.array(X, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise ValueError(f"X must hold real numbers, in a dense matrix: {error}") from error
-    if features.ndim != 2 or features.shape[1] != n_features:
+    if features.ndim != 2 or not features.shape[1] or not np.all(np.shape(Y)):
         raise ValueError(
-            f"X has shape {features.shape} and must have {n_features} columns in two dimensions: "
-            "one row of features for each user, or each observation."
+            f"X has shape {features.shape} and Y {np.shape(Y)}, and they must be matrices with a "
+            "column: one row of features for each user, or each observation."
         )
     features[~np.isfinite(features).all(axis=1)] = 0.0
     if per_observation:
@@ -265,12 +248,12 @@ def _observations(
         R = as_rating_matrix(Y)
     except ValueError as error:  # whose text calls it X
         raise ValueError(f"Y must be a matrix of real numbers, users x tasks: {error}") from error
-    if R.shape != shape or len(features) != shape[0]:
+    if len(features) != R.shape[0]:
         raise ValueError(
             f"X has {len(features)} rows and Y the shape {R.shape}: both must have one row for "
             "each user. Pass per_observation=True for features of each stored entry of Y."
         )
-    return solver.Observations(R, features, np.repeat(np.arange(shape[0]), np.diff(R.indptr)))
+    return solver.Observations(R, features, np.repeat(np.arange(len(features)), np.diff(R.indptr)))
 
 
 def _merged(features: np.ndarray, Y: Any) -> solver.Observations:

@@ -25,7 +25,6 @@ from skdpmf.estimators.contract.private import (
     Fit,
     charged,
     is_stored,
-    note_items,
     release_on_blocks,
     state_of,
 )
@@ -210,11 +209,7 @@ class DPItemSelector(
             than its columns), or X is not a matrix of real numbers or holds an infinite one.
         """
         self._check_params()
-        if is_stored(X):
-            note_items(self, X, reset=True)
-            R = X
-        else:
-            R = check_ratings(self, X, reset=True)[0]
+        R = check_ratings(self, X, reset=True, stored=True)[0]
         most = self._most(R.shape[1])
         with charged(self, X, R, Fit()) as fit:
             self._fit(R, most, fit)

@@ -1,6 +1,7 @@
 """The logic of the page is that of `recommend`, and refuses what is no model file."""
 
 import json
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -163,6 +164,10 @@ def test_catalogue_is_shown(tmp_path):
         "title": (frame, frame["title"].tolist()),
         "item": (frame[["item"]], [str(j) for j in frame["item"]]),
         "neither": (None, [f"item {j}" for j in range(12)]),
+        "typed": (
+            {"item": [2**60 + j if j % 2 else UUID(int=j) for j in range(11)] + [("a", 1)]},
+            [str(2**60 + j if j % 2 else UUID(int=j)) for j in range(11)] + ['["a", 1]'],
+        ),
     }
     for catalogue, titles in expected.values():
         model.save(path, catalogue=catalogue)

@@ -29,7 +29,7 @@ from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from tests.estimators.common import ratings
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.filterwarnings("error:rating_range=")
 
 OFF = PrivacyBudget.nonprivate()
 X = ratings(n_users=60, n_items=6)

@@ -184,10 +184,10 @@ def test_features_of_ratings_are_found_by_the_audit():
     """Whoever makes features of the ratings inside of a fit leaks them, and is found."""
 
     class Popularity(DPItemMeans):
-        def _columns_of(self, given):
+        def _columns_of(self, given, R):
             counts = np.bincount(sparse.csr_array(given).indices, minlength=given.shape[1])
             self.item_features = counts[:, None].astype(float)
-            return super()._columns_of(given)
+            return super()._columns_of(given, R)
 
     rows = make_ratings(60, 14, density=0.5, random_state=1)
     assert not audit(Popularity(BUDGET), rows, n_neighbors=10, n_runs=5).passed

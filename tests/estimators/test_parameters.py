@@ -106,10 +106,10 @@ OWN = {
         ("back_projection", ("none", None), "'unbiased' or", "default"),
         *((name, COUNTS, "integer >= 1", "use") for name in ("max_iter", "projection_dim")),
         *(
-            (name, (-1e-9, 2e6, *NUMBERS[2:]), "between 0 and 1e+06", "use")
+            (name, (-1e-9, 2e6, *NUMBERS[2:]), "between 0 and 1e6", "use")
             for name in ("step_size", "user_step", "alpha")
         ),
-        ("user_damping", (0.0, 1e-7, 2e6, math.nan, None), "between 1e-06 and 1e+06", "use"),
+        ("user_damping", (0.0, 1e-7, 2e6, math.nan, None), "between 1e-6 and 1e6", "use"),
         ("center", (1, "yes", None), "True or False", "use True"),
     ],
     "sgd": [

@@ -21,7 +21,6 @@ from skdpmf.data.validation import (
     check_ratings,
     held_out_ratings,
     middle_and_quarter,
-    shape_of,
 )
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.answers import (
@@ -147,8 +146,8 @@ class BaseRecommender(
         """
         self._check_params()
         self._table_ = []
-        self._features_ = self._columns_of(X) if start is None else start.features
         R = self._check_ratings(X, reset=True)[0]
+        self._features_ = self._columns_of(X, R) if start is None else start.features
         self._target_kind = kind_of(y, R.shape, self._catalogue_)
         with self._framed(X, R, start, metadata) as known:
             self._begin_rounds()
@@ -162,13 +161,13 @@ class BaseRecommender(
         """Return a context of what else `_fit` takes; R: X, checked."""
         return nullcontext({})
 
-    def _columns_of(self, X: Any) -> ItemColumns | None:
+    def _columns_of(self, X: Any, R: Any) -> ItemColumns | None:
         """Return the columns of the `item_features` of X's catalogue."""
         if self.item_features is None:
             return None
         catalogue = catalogue_of(X)
         names = None if catalogue is None else catalogue.items
-        return item_columns(aligned_features(self.item_features, shape_of(X)[1], names))
+        return item_columns(aligned_features(self.item_features, R.shape[1], names))
 
     def _add_tastes(self) -> None:
         """Let the fold-in regress on the features as well, where it predicts ratings."""
@@ -669,7 +668,9 @@ class BaseRecommender(
             check_is_fitted(self, "_item_model_")
         bounds = self._value_range
         warns = reset and bounds is self.rating_range and active_recorder() is None
-        R, dtype = check_ratings(self, X, reset=reset, rating_range=bounds, warns=warns)
+        R, dtype = check_ratings(
+            self, X, reset=reset, rating_range=bounds, warns=warns, stored=True
+        )
         return self._used(R), dtype
 
     def _used(self, R: Any) -> Any:

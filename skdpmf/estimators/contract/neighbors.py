@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from skdpmf.estimators.contract.recommend import ItemModel, fold_in, top_scored_items
+from skdpmf.estimators.contract.recommend import ItemModel, ScoreTable, fold_in, top_items
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, sized
 from skdpmf.kernels.neighbors import knn_scores
 
@@ -79,32 +79,22 @@ def neighbor_top_items(
     R: Any,
     n: int,
     *,
-    exclude_seen: bool = True,
-    exclude: Any = None,
     items: np.ndarray | None = None,
     n_jobs: int | None = None,
+    **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row; arguments and result are as for `top_items`."""
-    offset = fold_in(model, R, n_jobs)[:, :1]
-    known = _Known(model, neighbors, R, offset[:, 0])
+    known = _Known(model, neighbors, R, fold_in(model, R, n_jobs)[:, 0])
     columns = np.arange(R.shape[1]) if items is None else items
+    options["table"] = ScoreTable(np.stack((model.offsets, np.ones(R.shape[1]))))
 
     def interpolate(block: np.ndarray, start: int, stop: int) -> None:
         pointers = columns.size * np.arange(stop - start + 1)
         targets = np.tile(columns, stop - start)
         block += known.interpolated(pointers, targets, start, stop, n_jobs).reshape(block.shape)
 
-    with sized(R.shape[0] * columns.size * _TARGET_WORK):
-        return top_scored_items(
-            np.column_stack((np.ones(len(offset)), offset)),
-            np.stack((model.offsets[columns], np.ones(columns.size))),
-            R,
-            n,
-            exclude_seen=exclude_seen,
-            exclude=exclude,
-            items=items,
-            rescale=interpolate,
-        )
+    with sized(R.shape[0] * columns.size * _TARGET_WORK):  # threads are those of a block
+        return top_items(model, R, n, items=items, n_jobs=1, rescale=interpolate, **options)
 
 
 class _Known:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -111,33 +111,33 @@ def check_count(value: Any, name: str) -> None:
 class _Checked:
     """Checks of the parameters of these names, each of which may raise ValueError."""
 
-    def _require_counts(self, *names: str, optional: bool = False) -> None:
+    def _require(
+        self,
+        names: Iterable[str],
+        holds: Callable[[Any], bool],
+        rule: str,
+        remedy: str = "use the default",
+    ) -> None:
         for name in names:
             value = getattr(self, name)
-            holds = is_count(value) or (optional and value is None)
-            require(holds, name, value, "an integer >= 1", "use the default")
+            require(holds(value), name, value, rule, remedy)
+
+    def _require_counts(self, *names: str, optional: bool = False) -> None:
+        self._require(names, lambda n: is_count(n) or (optional and n is None), "an integer >= 1")
 
     def _require_positive(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            holds = is_finite(value) and value > 0
-            require(holds, name, value, "a finite number > 0", "use the default")
+        self._require(names, lambda x: is_finite(x) and x > 0, "a finite number > 0")
 
-    def _require_damping(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            holds = is_finite(value) and 1e-6 <= value <= 1e6
-            require(holds, name, value, "a number between 1e-6 and 1e6", "use the default")
+    def _require_between(self, *names: str, least: float = 1e-6) -> None:
+        rule = f"a number between {'1e-6' if least else '0'} and 1e6"
+        self._require(names, lambda x: is_finite(x) and least <= x <= 1e6, rule)
 
     def _require_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        value, rule = getattr(self, name), " or ".join(map(repr, choices))
-        require(value in choices, name, value, rule, f"{choices[0]!r} is the default")
+        rule = " or ".join(map(repr, choices))
+        self._require((name,), choices.__contains__, rule, f"{choices[0]!r} is the default")
 
     def _require_switches(self, *names: str, remedy: str = "use the default") -> None:
-        for name in names:
-            value = getattr(self, name)
-            holds = isinstance(value, bool | np.bool_)
-            require(holds, name, value, "True or False", remedy)
+        self._require(names, lambda x: isinstance(x, bool | np.bool_), "True or False", remedy)
 
 
 class Options(_Checked):

@@ -18,12 +18,9 @@ from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import (
     as_rating_matrix,
-    check_rating_range,
     check_ratings,
     in_quarter_ranges,
     middle_and_quarter,
-    note_catalogue,
-    warn_of_scale,
 )
 from skdpmf.distributed.exchange import Alone, Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
@@ -60,7 +57,6 @@ __all__ = [
     "charged",
     "is_by_person",
     "is_stored",
-    "note_items",
     "release_on_blocks",
     "state_of",
 ]
@@ -115,7 +111,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         """
 
     def _used(self, R: Any) -> Any:
-        return _clicks_of(R) if self._implicit else R
+        return _clicks_of(R) if self._implicit and not is_stored(R) else R
 
     def _rows(self, X: Any) -> tuple[Any, Any]:
         if not self._implicit:
@@ -148,14 +144,6 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
         released, record = release_on_blocks(self, R, fit, metadata)
         self._publish(fit._replace(plan=as_made(fit.plan, record)), released)
-
-    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
-        if is_stored(X):
-            note_items(self, X, reset=reset)
-            if not self._implicit:
-                warn_of_scale(X._first_ratings(), check_rating_range(self.rating_range))
-            return X, np.dtype(np.float64)
-        return super()._check_ratings(X, reset=reset)
 
     def refresh(
         self,
@@ -358,33 +346,9 @@ def is_by_person(budget: PrivacyBudget) -> bool:
     return budget.ledger is not None and budget.ledger.at_most is not None
 
 
-def ids_of(X: Any) -> Any:
-    """Return the ids of rows, from `RatingMatrix`, ratings on disk or DataFrame; None: none."""
-    return X.user_ids if is_stored(X) else labels_of(X)[0]
-
-
 def is_stored(X: Any) -> bool:
     """Return whether X is ratings on disk, by reference."""
     return isinstance(X, ParquetRatings)
-
-
-def note_items(estimator: Any, X: Any, *, reset: bool) -> None:
-    """Note number and names of the items of ratings on disk, as `fit` does for a matrix.
-
-    Other methods (`reset` is False) do not take them.
-    """
-    if not reset:
-        raise TypeError(
-            f"X={X!r} is a {type(X).__name__}, which fit reads; here pass rows of ratings, such as "
-            "X.read_rows(0, 1), those of its first part."
-        )
-    estimator.n_features_in_ = X.shape[1]
-    note_catalogue(estimator, X)
-    names = X.item_ids
-    if names is not None and names.dtype.kind in "OU":
-        estimator.feature_names_in_ = np.asarray(names, dtype=object)
-    elif hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
 
 
 @contextmanager
@@ -409,7 +373,9 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     if ledger is None:
         yield fit
         return
-    users = ids_of(X) if is_by_person(estimator.budget) else None
+    users = None
+    if is_by_person(estimator.budget):
+        users = X.user_ids if is_stored(X) else labels_of(X)[0]
     shape, params = R.shape, estimator.get_params(deep=False)
     if fit.features is not None:
         params["item_features"] = fit.features.digest

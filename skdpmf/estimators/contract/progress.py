@@ -137,7 +137,7 @@ class SpentDisplay:
     def _shown(self) -> Any:
         """Return an estimator of this name and these parameters, the features shortened."""
         params: dict[str, Any] = self.get_params(deep=False)  # type: ignore[attr-defined]
-        features = params.get("item_features")
+        features: Any = params.get("item_features")
         if hasattr(features, "shape"):
             params["item_features"] = _Shown(f"<{type(features).__name__} {features.shape}>")
         own = {name: getattr(type(self), name) for name in ("__init__", "__doc__", "__module__")}

@@ -34,7 +34,6 @@ __all__ = [
     "recall",
     "score_table",
     "top_items",
-    "top_scored_items",
     "union_of",
 ]
 
@@ -300,12 +299,14 @@ def top_items(
     n_jobs: int | None = None,
     ranking: Ranking | None = None,
     table: ScoreTable | None = None,
+    rescale: Callable | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row, without a matrix of n_rows x n_items.
 
     exclude_seen: leave out the items that the row has rated; exclude (csr_array like R): leave out
     what it stores as well; items: the candidates, ascending, None: all; ranking: what ranks beside
-    the model; table: `score_table` of both, if it is there already. Returns items, int64 (n_rows,
+    the model; table: `score_table` of both, if it is there already; rescale: ``rescale(block,
+    start, stop)`` changes the scores of rows [start, stop), in place. Returns items, int64 (n_rows,
     n), the best first, of equal scores the smaller, and their scores, float64; -1 and -inf where
     no item is left.
     """
@@ -316,7 +317,7 @@ def top_items(
     hidden = _hidden(R, exclude_seen, exclude)
     if items is not None:
         table, hidden = table.of(items), hidden[:, items]
-    given = table, hidden, n, exclude_seen, ranking, items
+    given = table, hidden, n, exclude_seen, ranking, items, rescale
     with _ONE_BLAS_THREAD:
         parts = _in_threads(_top_block, model, R, blocks, n_jobs, *given)
     best = np.concatenate([part[0] for part in parts])
@@ -368,56 +369,27 @@ def _top_block(
     exclude_seen: bool,
     ranking: Ranking | None,
     items: np.ndarray | None,
+    rescale: Callable | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     Z = [np.ones(stop - start), _fold_in_block(model, R, start, stop)]
     if ranking is not None:
         Z.append(_fold_in_block(ranking.lists, R, start, stop))
     indptr, indices, _ = _rows(hidden, start, stop)
-    rescale = None
-    if not exclude_seen:
-        rescale = _own_taken_off(model if ranking is None else ranking.lists, R, start, stop, items)
-    return _ranked(np.column_stack(Z), table, indptr, indices, n, rescale)
+    encoded = model if ranking is None else ranking.lists
+    if rescale is None and not exclude_seen and encoded.encoder is not None:
+        rescale = _own_taken_off(encoded, R, items)
+    return _ranked(np.column_stack(Z), table, indptr, indices, n, rescale, start)
 
 
-def _own_taken_off(
-    model: ItemModel, R: Any, start: int, stop: int, items: np.ndarray | None
-) -> Callable | None:
+def _own_taken_off(model: ItemModel, R: Any, items: np.ndarray | None) -> Callable:
     """Return a function that subtracts from a block of scores the own parts of seen items."""
-    if model.encoder is None:
-        return None
-    indptr, indices, ratings = _rows(R, start, stop)
-    own = _csr(model.own(indices, ratings), indices, indptr, R.shape[1])
-    own = own if items is None else own[:, items]
 
-    def take_off(block: np.ndarray, first: int, last: int) -> None:
-        block -= own[first:last].toarray()
+    def take_off(block: np.ndarray, start: int, stop: int) -> None:
+        indptr, indices, ratings = _rows(R, start, stop)
+        own = _csr(model.own(indices, ratings), indices, indptr, R.shape[1])
+        block -= (own if items is None else own[:, items]).toarray()
 
     return take_off
-
-
-def top_scored_items(
-    Z: np.ndarray,
-    table: np.ndarray,
-    R: Any,
-    n: int,
-    *,
-    exclude_seen: bool,
-    exclude: Any,
-    items: np.ndarray | None,
-    rescale: Callable,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rank the n best items of each row by the scores Z @ table, changed by ``rescale``.
-
-    Z (n_rows, d), table (d, n_candidates): coordinates of rows and candidates; rescale:
-    ``rescale(block, start, stop)`` changes the scores of rows [start, stop) in place. The other
-    arguments and the result are as for `top_items`.
-    """
-    hidden = _hidden(R, exclude_seen, exclude)
-    hidden = hidden if items is None else hidden[:, items]
-    indptr, indices, _ = _rows(hidden, 0, R.shape[0])
-    with sized(R.shape[0] * ANSWER_WORK):
-        best, scores = _ranked(Z, ScoreTable(table), indptr, indices, n, rescale)
-    return best if items is None else np.append(items, -1)[best], scores
 
 
 def _ranked(
@@ -427,11 +399,9 @@ def _ranked(
     indices: np.ndarray,
     n: int,
     rescale: Callable | None = None,
+    start: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The n best columns of each row's scores, except for those that the CSR pattern names.
-
-    ``rescale(block, start, stop)`` may change the scores of rows [start, stop) in place first.
-    """
+    """The n best columns of the scores of rows from `start` on, but for those of a CSR pattern."""
     n_rows, n_items = Z.shape[0], table.first.shape[1]
     items, scores = np.empty((n_rows, n), np.int64), np.empty((n_rows, n))
     step = max(1, min(n_rows, _GEMM_SCORES // n_items))
@@ -440,7 +410,7 @@ def _ranked(
         b = min(a + step, n_rows)
         block = table.scores(Z[a:b], buffer[: b - a])
         if rescale is not None:
-            rescale(block, a, b)
+            rescale(block, start + a, start + b)
         top_k_rows(block, indptr, indices, a, n, items[a:b], scores[a:b])
     return items, scores
 

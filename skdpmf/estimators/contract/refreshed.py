@@ -4,8 +4,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of, labelled_rows
-from skdpmf.data.validation import shape_of
 from skdpmf.estimators.contract.parameters import require_budget
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.budget import PrivacyBudget
@@ -131,9 +132,9 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
     X: rows over any items if it names them, else over the model's columns; model: fitted. Raises
     ValueError for other columns, and new items where they cannot be.
     """
-    n_items, n_columns = model.n_features_in_, shape_of(X)[1]
-    own, catalogue = catalogue_of(X), model._catalogue_
+    own, catalogue, n_items = catalogue_of(X), model._catalogue_, model.n_features_in_
     if own is None:
+        n_columns = np.shape(X)[-1] if np.ndim(X) else 0
         if n_columns != n_items:
             raise ValueError(
                 f"X_new has {n_columns} columns and must have the {n_items} of the model: pass a "
@@ -142,14 +143,20 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
         return X, catalogue, 0
     known = Catalogue(range(n_items)) if catalogue is None else catalogue
     names = own.items.tolist()
-    new = [at for at, item in enumerate(names) if _is_new(item, known)]
+    new = [
+        at for at, item in enumerate(names) if item not in known.place and item not in known.dropped
+    ]
     if len(new) == len(names):
         knows = "no names" if catalogue is None else f"such as {known.items[0]!r}"
         raise ValueError(
             f"X_new names the item {names[0]!r} and others, and must name items of the model, "
             f"which knows {knows}: write ids as in fit, or pass a matrix of its columns."
         )
-    grown = _with_new(known, own, new)
+    grown = known
+    if new:
+        titles = own.items.map(str) if own.titles is None else own.titles
+        added = [names[at] for at in new], [titles[at] for at in new]
+        grown = extended(known, *added, known.dropped)
     if hasattr(model, "feature_names_in_") and not grown.has_strings:
         raise ValueError(
             f"X_new names the item {names[new[0]]!r} and must name all by strings, as in fit: "
@@ -161,19 +168,6 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
             "them first, by model.with_items(features_of_new_items).refresh(X_new)."
         )
     return _reordered(X, own, grown), None if grown.is_plain else grown, len(new)
-
-
-def _is_new(item: Any, known: Catalogue) -> bool:
-    return item not in known.place and item not in known.dropped
-
-
-def _with_new(known: Catalogue, own: Catalogue, new: list[int]) -> Catalogue:
-    """Return the catalogue with those items of another one that are new, by their columns."""
-    if not new:
-        return known
-    titles = own.items.map(str) if own.titles is None else own.titles
-    added = [own.items.tolist()[at] for at in new]
-    return extended(known, added, [titles[at] for at in new], known.dropped)
 
 
 def extended(known: Catalogue, new: list[Any], titles: list[str], dropped: Any = ()) -> Catalogue:

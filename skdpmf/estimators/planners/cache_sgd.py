@@ -5,7 +5,7 @@ import os
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from skdpmf.estimators.contract.parameters import Options, is_count, is_finite, require
+from skdpmf.estimators.contract.parameters import Options, is_count, is_finite
 from skdpmf.estimators.contract.planner import Planner
 from skdpmf.privacy.statement import PrivacyStatement
 
@@ -52,11 +52,10 @@ class Snapshots(Options):
     every: int | None = None
 
     def _check(self) -> None:
-        value = self.path
-        require(isinstance(value, str | os.PathLike), "path", value, "a path", "name a file")
-        value = self.every
-        holds = value is None or is_count(value)
-        require(holds, "every", value, "None or an integer >= 1", "use the default")
+        self._require(
+            ("path",), lambda x: isinstance(x, str | os.PathLike), "a path", "name a file"
+        )
+        self._require(("every",), lambda n: n is None or is_count(n), "None or an integer >= 1")
 
 
 @dataclass(repr=False, eq=False)
@@ -106,10 +105,7 @@ class CacheSGDFactorizerPlanner(Planner):
         super()._check_params()
         self._require_counts("n_components", "max_iter")
         self._require_positive("learning_rate")
-        value = self.learning_rate_decay
-        holds = is_finite(value) and 0 < value <= 1
-        require(holds, "learning_rate_decay", value, "a number in (0, 1]", "1 keeps the rate")
-        value = self.alpha
-        holds = is_finite(value) and value >= 0
-        require(holds, "alpha", value, "a finite number >= 0", "use the default")
+        rule, remedy = "a number in (0, 1]", "1 keeps the rate"
+        self._require(("learning_rate_decay",), lambda x: is_finite(x) and 0 < x <= 1, rule, remedy)
+        self._require(("alpha",), lambda x: is_finite(x) and x >= 0, "a finite number >= 0")
         self._require_switches("fit_bias", "warm_start")

@@ -74,7 +74,7 @@ class NoisyCovariance(Options):
     shares: Any = "auto"
 
     def _check(self) -> None:
-        self._require_damping("item_damping", "clamp")
+        self._require_between("item_damping", "clamp")
         self._require_switches("clean", remedy="use True")
         rule = (
             "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), the "
@@ -136,7 +136,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
         holds = not self._implicit or self.noise == "gaussian"
         require(holds, "noise", self.noise, "'gaussian' for feedback='implicit'", remedy)
         self._require_counts("n_components")
-        self._require_damping("user_damping")
+        self._require_between("user_damping")
         self._make_plan(1)  # refuses budgets it cannot plan for
 
 

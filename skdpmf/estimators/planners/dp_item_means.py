@@ -31,5 +31,5 @@ class DPItemMeansPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        self._require_damping("user_damping")
+        self._require_between("user_damping")
         self._make_plan(1)  # refuses budgets it cannot plan for

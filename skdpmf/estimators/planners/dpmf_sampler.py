@@ -102,15 +102,13 @@ class PosteriorDraw(Options):
         self._require_choice("noise", ("exact", "table"))
         self._require_counts("n_draws", "table_size")
         self._require_positive("user_std", "item_std", "bias_std", "rating_std", "step_size")
-        value: Any = self.kappa
-        require(is_finite(value) and value >= 0, "kappa", value, "a finite number >= 0", "use 0")
-        value = self.weight_cap
-        number = is_finite(value) or (isinstance(value, float) and value == np.inf)
-        holds = value is None or (number and value > 0)
-        require(holds, "weight_cap", value, "None or a number > 0", "inf for no cap, or 1")
-        value = self.item_bias
-        holds = value is None or isinstance(value, bool | np.bool_)
-        require(holds, "item_bias", value, "True, False or None", "use the default")
+        rule = "a finite number >= 0"
+        self._require(("kappa",), lambda x: is_finite(x) and x >= 0, rule, "use 0")
+        if self.weight_cap is not None and self.weight_cap != np.inf:
+            rule, remedy = "None or a number > 0", "inf for no cap, or 1"
+            self._require(("weight_cap",), lambda x: is_finite(x) and x > 0, rule, remedy)
+        rule = "True, False or None"
+        self._require(("item_bias",), lambda x: x is None or isinstance(x, bool | np.bool_), rule)
         self._require_switches("sample_precisions", "nonprivate_diagnostics")
 
 

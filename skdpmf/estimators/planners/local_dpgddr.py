@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skdpmf.estimators.contract.parameters import Options, is_finite, require
+from skdpmf.estimators.contract.parameters import Options, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient
@@ -50,8 +50,7 @@ class ResponseReports(Options):
     center: bool = True
 
     def _check(self) -> None:
-        for name in ("step_size", "user_step", "alpha"):
-            _check_between(name, getattr(self, name), 0.0)
+        self._require_between("step_size", "user_step", "alpha", least=0.0)
         self._require_switches("center", remedy="use True")
 
 
@@ -184,7 +183,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         self._require_choice("randomizer", ("privunit", "coordinate"))
         self._require_counts("n_components")
         self._require_counts("max_iter", optional=True)
-        _check_between("user_damping", self.user_damping, 1e-6)
+        self._require_between("user_damping")
         dim = getattr(self._gradients, "projection_dim", None)
         rule = "None but for randomizer='coordinate'"
         remedy = "the error of the other does not fall with the number of values"
@@ -213,8 +212,3 @@ class LocalDPGDDRPlanner(PrivatePlanner):
                 f"epsilon={self.budget.epsilon!r}{where} must be at most {MAX_EPSILON:g} for a "
                 "report, or infinite: pass less, or PrivacyBudget.nonprivate()."
             )
-
-
-def _check_between(name: str, value: Any, least: float) -> None:
-    holds = is_finite(value) and least <= value <= 1e6
-    require(holds, name, value, f"a number between {least:g} and {1e6:g}", "use the default")
