@@ -231,11 +231,11 @@ def _mills_slope(x: Any) -> Any:
     return np.where(x < 30.0, direct, far * np.polyval(_TAIL_SERIES, far))
 
 
-def bisect(met: Callable[[float], bool], good: float, bad: float) -> float:
-    """Return the last double that is met on the way from a met one to one that is not."""
+def bisect(met: Callable[[float], bool], good: float, bad: float, precision: float = 0.0) -> float:
+    """Return the last double, or one near it, that is met on the way from a met one to another."""
     while True:
         middle = good + (bad - good) / 2.0
-        if middle in (good, bad):
+        if middle in (good, bad) or abs(bad - good) < precision * abs(bad):
             return good
         if met(middle):
             good = middle
