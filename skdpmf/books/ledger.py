@@ -335,8 +335,6 @@ class PrivacyLedger(BudgetKeeper):
         }
         left, chosen, other_ids = self._allowed, None, ""
         with self._transaction(write=True) as (connection, spent, entries):
-            if ledger_file.add_digest(connection, entries, spent.main, spent.second):
-                self._verify(connection, spent)
             total, entry = spent + cost, entries + 1
             if people is None:
                 left = self._allowed - spent

@@ -366,7 +366,7 @@ class SearchStatement(PrivacyStatement):
         """
         events = [release.event for release in self.releases]
         first = len(events) - self.n_refit
-        one = to_dp_event(events[:first])
+        one = to_dp_event(*events[:first])
         from dp_accounting import dp_event
 
         selection = dp_event.RepeatAndSelectDpEvent(one, self.mean, self.shape)
