@@ -648,8 +648,8 @@ def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
         raise PrivacyParameterError(
-            f"kind={kind!r} of one of the releases must be in {sorted(_KINDS)}: pass what to_dict or "
-            "to_json wrote."
+            f"kind={kind!r} of one of the releases must be in {sorted(_KINDS)}: pass what to_dict "
+            "or to_json wrote."
         )
     return _KINDS[kind](**fields)
 
