@@ -16,7 +16,6 @@ from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.accounting import gaussian_epsilon
 
-LAWS = ("geometric", "logarithmic", "poisson")
 PARSER = parser(
     __doc__,
     epsilons=[1.0, 4.0],
@@ -26,25 +25,20 @@ PARSER = parser(
 )
 
 
-def trial(budget, law, mean, score_share):
+def trial(budget, mean, score_share):
     """What the fit of one trial may spend."""
-    trials = RandomTrials.named(law, mean)
+    trials = RandomTrials(mean)
     return SearchPlan.make(budget, trials, bound=2.0, score_share=score_share).fit_budget
 
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
-    print_head("epsilon", "trials", *LAWS, "all released")
+    print_head("epsilon", "trials", "one of a search", "all released")
     for epsilon in options.epsilons:
         budget = PrivacyBudget(epsilon, options.delta)
         for mean in options.trials:
-            cells = []
-            for law in LAWS:
-                if mean == 1 and law != "geometric":  # a mean of 1 is one trial, always
-                    cells.append("")
-                    continue
-                part = trial(budget, law, mean, options.score_share)
-                cells.append(f"{part.epsilon:.3f} ({part.mu / budget.mu:.2f})")
+            part = trial(budget, mean, options.score_share)
+            cells = [f"{part.epsilon:.3f} ({part.mu / budget.mu:.2f})"]
             share = math.sqrt((1.0 - options.score_share) / mean)
             plain = gaussian_epsilon(share * budget.mu, options.delta)
             cells.append(f"{plain:.3f} ({share:.2f})")

@@ -22,59 +22,12 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement, load_json, plain_values
 from skdpmf.privacy.text import abridged, folded, table_lines
 
-__all__ = ["CARD_SCHEMA", "PrivacyCard"]
+__all__ = ["CARD_FORMAT", "PrivacyCard"]
 
-_FORMAT = "skdpmf privacy card 1"
+CARD_FORMAT = "skdpmf privacy card 1"
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
 _CONFIRMED = "The conditions above hold, as far as I could check them."
 _PACKAGES = ("skdpmf", "numpy", "scipy", "numba", "scikit-learn")
-
-
-def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    """Return the schema of an object with these properties and no others."""
-    properties = {**required, **optional}
-    rules = {"required": list(required), "additionalProperties": False, "properties": properties}
-    return {"type": "object", **rules}
-
-
-def _list_of(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-_TEXT, _NUMBER, _YES_NO = {"type": "string"}, {"type": "number"}, {"type": "boolean"}
-_POSITIVE = {"type": "number", "minimum": 0}
-_LEVEL = {"anyOf": [_POSITIVE, {"const": "inf"}]}
-_RELEASE = {
-    "type": "object",
-    "required": ["kind", "name", "statistic", "shape", "sensitivity", "count"],
-    "properties": {"kind": {"enum": ["gaussian", "pure"]}},
-}
-_STATEMENT = {
-    "epsilon": _LEVEL,
-    "delta": {**_POSITIVE, "maximum": 1},
-    "unit": {"enum": ["user", "rating"]},
-    "neighbors": {"enum": ["add-remove", "replace"]},
-    "releases": _list_of(_RELEASE),
-    **dict.fromkeys(("assumptions", "not_covered", "notes"), _list_of(_TEXT)),
-    **dict.fromkeys(("seeded", "personal", "local"), _YES_NO),
-    "condition": _TEXT,
-    **dict.fromkeys(("eta", "tau"), _POSITIVE),
-}
-_OF_A_SEARCH = dict.fromkeys(("shape", "mean", "n_refit"), _NUMBER)
-
-CARD_SCHEMA: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "title": _FORMAT,
-    **_object(
-        {
-            "format": {"const": _FORMAT},
-            "model": _TEXT,
-            "statement": _object(_STATEMENT, unmet=_list_of(_TEXT), **_OF_A_SEARCH),
-            "curve": _list_of(_object({"delta": _NUMBER, "epsilon": _LEVEL})),
-            "versions": {"type": "object", "additionalProperties": _TEXT},
-        }
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -169,7 +122,7 @@ class PrivacyCard:
         return pairs
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers, as `CARD_SCHEMA` has them.
+        """Return plain dicts, lists, strings and numbers.
 
         Returns
         -------
@@ -177,7 +130,7 @@ class PrivacyCard:
             An infinite epsilon is "inf".
         """
         return {
-            "format": _FORMAT,
+            "format": CARD_FORMAT,
             "model": self.model,
             "statement": self.statement.to_dict(),
             "curve": plain_values(self.curve()),
@@ -190,7 +143,7 @@ class PrivacyCard:
         Returns
         -------
         str
-            An object that `CARD_SCHEMA` describes.
+            JSON object.
         """
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
@@ -213,9 +166,9 @@ class PrivacyCard:
             If it is no card of this format, or its curve is not that of its releases.
         """
         plain = load_json(text)
-        if not isinstance(plain, dict) or plain.get("format") != _FORMAT:
+        if not isinstance(plain, dict) or plain.get("format") != CARD_FORMAT:
             raise PrivacyParameterError(
-                f"text must be a card of format {_FORMAT!r}: pass what to_json wrote."
+                f"text must be a card of format {CARD_FORMAT!r}: pass what to_json wrote."
             )
         try:
             kind = SearchStatement if "n_refit" in plain["statement"] else PrivacyStatement

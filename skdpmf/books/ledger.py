@@ -335,8 +335,6 @@ class PrivacyLedger(BudgetKeeper):
         }
         left, chosen, other_ids = self._allowed, None, ""
         with self._transaction(write=True) as (connection, spent, entries):
-            if ledger_file.add_digest(connection, entries, spent.main, spent.second):
-                self._verify(connection, spent)
             total, entry = spent + cost, entries + 1
             if people is None:
                 left = self._allowed - spent
@@ -420,11 +418,11 @@ class PrivacyLedger(BudgetKeeper):
         return entries
 
     def _mu_of(self, epsilon: float, delta: float) -> float:
-        """As `BudgetKeeper._mu_of`."""
+        """Return the mu of a fit with this budget."""
         return mu_beside_a_ledger(epsilon, delta)
 
     def _mu_of_parts(self, epsilon: float, delta: float) -> float:
-        """As `BudgetKeeper._mu_of_parts`."""
+        """Return the mu of parts that are charged one by one."""
         mu = mu_beside_a_ledger(epsilon, delta)
         if self.rule == "zcdp":
             mu = min(mu, math.sqrt(2.0 * limit_of("zcdp", epsilon, delta).number))
@@ -432,7 +430,7 @@ class PrivacyLedger(BudgetKeeper):
         return mu
 
     def _epsilon_of(self, mu: float, delta: float) -> float:
-        """As `BudgetKeeper._epsilon_of`."""
+        """Return the epsilon whose `_mu_of` is mu, or a rounding error less."""
         return epsilon_beside_a_ledger(mu, delta)
 
     def __sklearn_clone__(self) -> PrivacyLedger:

@@ -10,9 +10,8 @@ memory, which network file systems lack.)
 A file is made under another name and linked into its place when it is a ledger: no process ever
 sees half of one, and whatever is at the path and is none, an empty file too, is refused. The row
 of the total has a digest of itself and of the terms, which every transaction compares: what is
-charged next is not decided by a damaged number. Files of format 1 have none; the first charge
-verifies such a file and makes it format 2, which older versions of the package refuse. A ledger by
-person (`skdpmf.books.ledger_cohorts`) is of format 3, and its digest covers the cohorts too.
+charged next is not decided by a damaged number. The format is 2, and 3 for a ledger by person
+(`skdpmf.books.ledger_cohorts`), whose digest covers the cohorts too.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from skdpmf.exceptions import LedgerError, PrivacyParameterError
 
 __all__ = [
     "NO_SUM",
-    "add_digest",
     "checked_path",
     "make",
     "read_total",
@@ -160,19 +158,6 @@ def write_total(connection: sqlite3.Connection, entries: int, main: int, second:
     connection.execute(query, (*values, _digest(connection, *values)))
 
 
-def add_digest(connection: sqlite3.Connection, entries: int, main: int, second: int) -> bool:
-    """Make a file of format 1 one of today's, in the transaction at hand; False if it is one.
-
-    It is to be verified in the same transaction.
-    """
-    if _format(connection) > 1:
-        return False
-    connection.execute("ALTER TABLE total ADD COLUMN digest TEXT")
-    write_total(connection, entries, main, second)
-    connection.execute(f"PRAGMA user_version={_FORMAT}")
-    return True
-
-
 def _digest(connection: sqlite3.Connection, *total: int | str) -> str:
     terms = connection.execute("SELECT name, value FROM ledger ORDER BY name").fetchall()
     facts: list[Any] = [terms, total]
@@ -207,10 +192,10 @@ def _check_format(connection: sqlite3.Connection, path: str) -> None:
             "its own."
         )
     version = _format(connection)
-    if not 1 <= version <= _FORMAT_BY_PERSON:
+    if version not in (_FORMAT, _FORMAT_BY_PERSON):
         raise LedgerError(
-            f"path={path!r} has the ledger format {version}, and this version of skdpmf reads 1 "
-            f"to {_FORMAT_BY_PERSON}: use the version that wrote it, or a newer one."
+            f"path={path!r} has the ledger format {version}, and this version of skdpmf reads "
+            f"{_FORMAT} and {_FORMAT_BY_PERSON}: use the version that wrote it, or a newer one."
         )
     pages, size = (connection.execute(f"PRAGMA page_{x}").fetchone()[0] for x in ("count", "size"))
     if os.path.getsize(path) < pages * size:  # SQLite reads zeros behind the end
@@ -222,9 +207,7 @@ def _check_total(connection: sqlite3.Connection, path: str, identity: str) -> No
     if identity and found != (identity,):
         raise tampered(path, "another ledger was put in its place")
     rows = connection.execute("SELECT * FROM total").fetchall()
-    if len(rows) != 1 or (
-        _format(connection) > 1 and rows[0][3] != _digest(connection, *rows[0][:3])
-    ):
+    if len(rows) != 1 or rows[0][3] != _digest(connection, *rows[0][:3]):
         raise tampered(path, "its terms or its total were changed")
     if (connection.execute("SELECT max(id) FROM entry").fetchone()[0] or 0) != int(rows[0][0]):
         raise tampered(path, NO_SUM)

@@ -68,7 +68,7 @@ class LedgerReport:
         """
         limit, delta = float(self.limit.epsilon), float(self.limit.delta)
         plans = [entry["releases"] for entry in self.entries]
-        searches = [SearchSpending.from_dict(p["search"]) for p in plans if "search" in p]
+        searches = [SearchSpending(**p["search"]) for p in plans if "search" in p]
         order = order_of(self.rule, limit, self.allowed)
         return min(spent_epsilon(self.rule, self.amount, delta, searches, order), limit)
 

@@ -191,7 +191,7 @@ class Spending(NamedTuple):
         for name in ("gaussian", "pure"):
             fields[name] = tuple((float(level), int(count)) for level, count in fields[name])
         if "search" in fields:
-            fields["search"] = SearchSpending.from_dict(fields["search"])
+            fields["search"] = SearchSpending(**fields["search"])
         return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:

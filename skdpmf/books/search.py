@@ -19,12 +19,11 @@ from skdpmf.mechanisms.private_search import (
     RandomTrials,
     SearchSpending,
     calibrated,
-    search_loss,
+    search_epsilon,
 )
 from skdpmf.privacy.accounting import Event, PureEvent, gaussian_epsilon, gaussian_mu, sum_pure
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.events import to_dp_event
-from skdpmf.privacy.losses import PrivacyLoss
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
@@ -44,7 +43,7 @@ SEARCH_ASSUMPTIONS = (
 )
 SEARCH_NOT_COVERED = ("The running time of the search: it shows about how many trials there were.",)
 _gaussian_mu = lru_cache(maxsize=64)(gaussian_mu)
-_MOST_ETA = 4.0 * SAMPLER_ETA  # what a plan may state, as TAU
+_WORST = TAU / SAMPLER_TAU  # how inexact a sampler a plan may state
 
 
 def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add-remove") -> float:
@@ -145,7 +144,8 @@ class SearchPlan:
     @property
     def epsilon(self) -> float:
         """Epsilon that the whole search spends, the sampler's slack included, rounded up."""
-        return self._loss(self.trials).epsilon
+        run, extra = self.levels
+        return search_epsilon(run, self.delta, self.trials, extra)
 
     @property
     def delta(self) -> float:
@@ -155,7 +155,8 @@ class SearchPlan:
     @property
     def one_trial(self) -> float:
         """Epsilon of a single trial with this noise at the same delta, were there no choice."""
-        return self._loss(RandomTrials(1.0)).epsilon
+        run, extra = self.levels
+        return search_epsilon(run, self.delta, RandomTrials(1.0), extra)
 
     @property
     def plain(self) -> float:
@@ -173,14 +174,10 @@ class SearchPlan:
             return sum_pure([self.score.event, PureEvent(fit)]), extra
         return math.hypot(fit, self.score.mu) * (1.0 + 1e-12), extra
 
-    def _loss(self, trials: RandomTrials) -> PrivacyLoss:
-        run, extra = self.levels
-        return search_loss(run, self.delta, trials, extra)
-
     @property
     def spending(self) -> Spending:
         """What of it matters for the account of a ledger; it does not depend on what is drawn."""
-        accuracy = _MOST_ETA, TAU
+        accuracy = _WORST * SAMPLER_ETA, TAU
         if not self.budget.is_private or self.delta == 0.0:
             return Spending((), ((self.epsilon, 1),), 0, self.delta, *accuracy)
         search = SearchSpending(*self.levels, self.trials.mean, self.n_values, *accuracy)
@@ -210,17 +207,13 @@ class SearchPlan:
                 f"not {noise}; a trial may spend {unit}={most!r} {noise}: use candidates {noise}, "
                 f"or a budget with delta {'> 0' if pure else '= 0'}."
             )
-        size = max(plan.eta / SAMPLER_ETA, plan.tau / SAMPLER_TAU) * plan.n_values
-        if not pure and size + 1 > self.n_values:
+        worse = max(plan.eta / SAMPLER_ETA, plan.tau / SAMPLER_TAU)
+        if not pure and (worse > _WORST or worse * plan.n_values + 1 > self.n_values):
             raise PrivacyParameterError(
                 f"estimator would noise {plan.n_values} values in one fit, more than the "
-                f"{self.n_values} that a search is priced for: use fewer components or items, or "
-                "for a ledger fewer trials."
-            )
-        if not pure and (plan.eta > _MOST_ETA or plan.tau > TAU):
-            raise PrivacyParameterError(
-                f"(eta, tau)=({plan.eta!r}, {plan.tau!r}) of the estimator's plan must be at most "
-                f"({_MOST_ETA!r}, {TAU!r}): use the sampler of skdpmf.privacy."
+                f"{self.n_values} that a search is priced for, or by a sampler {worse:g} times as "
+                f"inexact as that of skdpmf.privacy, more than {_WORST:g} times: use fewer "
+                "components or items, or for a ledger fewer trials."
             )
         return plan
 
@@ -234,35 +227,26 @@ class SearchPlan:
         lines = ["Planned search", ""]
         lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
         lines += field_lines("Trials", _trials_words(self.trials))
-        if self.budget.is_private:
-            lines += field_lines("Each", self._each_words())
-            lines += field_lines("Price", self._price_words())
-        return "\n".join(lines)
-
-    def _each_words(self) -> str:
-        scale = f"noise of {'scale' if self.delta == 0.0 else 'sd'} {self.score.noise_scale:.4g}"
-        text = f"a fit with epsilon = {outward(self.fit_budget.epsilon)}"
-        text += f" and delta = {self.delta:.4g}" if self.delta > 0.0 else ""
-        text += f", and its score with {scale} on the sum, which one change moves by at most "
-        text += f"{self.score.sensitivity:.4g}."
+        if not self.budget.is_private:
+            return "\n".join(lines)
+        pure, mean, score = self.delta == 0.0, self.trials.mean, self.score
+        each = f"a fit with epsilon = {outward(self.fit_budget.epsilon)}"
+        each += "" if pure else f" and delta = {self.delta:.4g}"
+        each += f", and its score with noise of {'scale' if pure else 'sd'} {score.noise_scale:.4g}"
+        each += f" on the sum, which one change moves by at most {score.sensitivity:.4g}."
         if self.refit_budget is not None:
-            text += (
+            each += (
                 f" Then a fit on all ratings with epsilon = {outward(self.refit_budget.epsilon)}."
             )
-        return text
-
-    def _price_words(self) -> str:
-        if self.delta > 0.0:
-            noise = gaussian_mu(self.epsilon, self.delta) / math.hypot(*self.levels)
-        else:
-            noise = self.epsilon / sum(self.levels)
-        return (
+        whole = self.epsilon if pure else gaussian_mu(self.epsilon, self.delta)
+        noise = whole / (sum(self.levels) if pure else math.hypot(*self.levels))
+        price = (
             f"one trial alone would cost epsilon = {outward(self.one_trial)}; choosing the best of "
-            f"{self.trials.mean:g} on average raises that to {outward(self.epsilon)} "
-            f"({self._loss(self.trials).method}); releasing {self.trials.mean:g} trials would cost "
-            f"{outward(self.plain)} (plain composition). The noise is {noise:.3g} times that of "
-            "one trial that had the whole budget."
+            f"{mean:g} on average raises that to {outward(self.epsilon)}; releasing {mean:g} of "
+            f"them would cost {outward(self.plain)} (plain composition). The noise is {noise:.3g} "
+            "times that of one trial that had the whole budget."
         )
+        return "\n".join([*lines, *field_lines("Each", each), *field_lines("Price", price)])
 
 
 @dataclass(frozen=True)
@@ -382,7 +366,7 @@ class SearchStatement(PrivacyStatement):
         """
         events = [release.event for release in self.releases]
         first = len(events) - self.n_refit
-        one = to_dp_event(events[:first])
+        one = to_dp_event(*events[:first])
         from dp_accounting import dp_event
 
         selection = dp_event.RepeatAndSelectDpEvent(one, self.mean, self.shape)

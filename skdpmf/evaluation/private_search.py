@@ -44,20 +44,13 @@ _OWN = ("budget", "random_state", "rating_range", "feedback")  # the search's, o
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
 
 
-def _best_has(name: str) -> Callable[[Any], bool]:
-    """Whether the best estimator, before the fit the template, has a method of this name."""
-
-    def check(search: Any) -> bool:
-        getattr(getattr(search, "best_estimator_", search.estimator), name)
-        return True
-
-    return check
-
-
 def _of_best(method: Callable[..., Any]) -> Any:
-    """Return a recommender's method that asks the best estimator."""
+    """Return a recommender's method that asks the best estimator, before `fit` the template."""
 
-    @available_if(_best_has(method.__name__))
+    def has(search: Any) -> bool:
+        return hasattr(getattr(search, "best_estimator_", search.estimator), method.__name__)
+
+    @available_if(has)
     @wraps(method)
     def ask(self: Any, *args: Any, **options: Any) -> Any:
         check_is_fitted(self, "best_estimator_")
@@ -296,7 +289,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         self.best_estimator_ = self._released(best)
         return self
 
-    @available_if(_best_has("transform"))
+    @available_if(lambda search: hasattr(search.estimator, "transform"))
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Search, and embed the same users with the best estimator.
 
@@ -335,14 +328,14 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         candidates = [self._draw(key, t) for t in range(plan.trials.draw(key))]
         for params in candidates:
             self._check_candidate(plan, params, R.shape)
-        models = (
-            self._candidate(params, plan.fit_budget, self._seed(key, t))
-            for t, params in enumerate(candidates)
-        )
         named, half = self._named(train), self._half_bound()
         noise = noise_source(self._key(R, "scores", candidates, plan))
         trials = Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            delayed(_run_trial)(model, named, test, y, half, plan) for model in models
+            delayed(_run_trial)(
+                self._candidate(params, plan.fit_budget, self._seed(key, t)),
+                *(named, test, y, half, plan),
+            )
+            for t, params in enumerate(candidates)
         )
         best: tuple[Any, dict[str, Any], float] = (None, {}, -np.inf)
         relation = (plan.budget.unit, plan.budget.neighbors)
@@ -409,8 +402,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         if hasattr(self, "feature_names_in_"):
             best.feature_names_in_ = self.feature_names_in_
         if self.budget.ledger is not None:  # a later fit of it on these ratings must count
-            terms = {**best.budget.get_params(), "ledger": self.budget.ledger}
-            best.set_params(budget=PrivacyBudget(**terms))
+            best.set_params(budget=replace(best.budget, ledger=self.budget.ledger))
         best.privacy_spent_ = self.privacy_spent_
         return best
 
@@ -429,12 +421,12 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         _check_space(self.param_distributions, self.estimator.get_params())
         RandomTrials(self.n_trials)
         check.require_random_state(self.random_state)
-        share: Any = self.test_size
-        _require_share("test_size", share, "a share in (0, 1)", "use 0.1")
-        if self.refit is not False:
-            rule = "False or a share of the budget in (0, 1)"
-            remedy = "a second fit must be paid for; False releases the best trial's model itself"
-            _require_share("refit", self.refit, rule, remedy)
+        rule = "a share of the budget in (0, 1), or False"
+        remedy = "a second fit must be paid for; False releases the best trial's model itself"
+        share = self.refit is False or _is_share(self.refit)
+        check.require(share, "refit", self.refit, rule, remedy)
+        share = _is_share(self.test_size)
+        check.require(share, "test_size", self.test_size, "a share in (0, 1)", "use 0.1")
         bound, rating_range = self.error_bound, getattr(self.estimator, "rating_range", None)
         if bound is None and rating_range is not None:
             check_rating_range(rating_range)
@@ -501,8 +493,8 @@ def _without_content(y: Any) -> Any:
     return np.zeros(y.shape, y.dtype) if y.ndim == 1 else None
 
 
-def _require_share(name: str, share: Any, rule: str, remedy: str) -> None:
-    check.require(check.is_finite(share) and 0.0 < share < 1.0, name, share, rule, remedy)
+def _is_share(value: Any) -> bool:
+    return check.is_finite(value) and 0.0 < value < 1.0
 
 
 def _check_template(estimator: Any) -> None:

@@ -138,12 +138,11 @@ T. Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020; V. F
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import (
@@ -156,7 +155,6 @@ from skdpmf.privacy.accounting import (
     pure_epsilon_to_mu,
     rounded_up,
 )
-from skdpmf.privacy.losses import PrivacyLoss
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, require_key, stream_key
 
@@ -165,7 +163,7 @@ __all__ = [
     "RandomTrials",
     "SearchSpending",
     "calibrated",
-    "search_loss",
+    "search_epsilon",
     "search_order",
     "stream_integer",
 ]
@@ -245,28 +243,29 @@ def stream_integer(key: bytes, name: str, index: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def search_loss(
+def search_epsilon(
     run: float,
     delta: float,
     trials: RandomTrials,
     extra: float = 0.0,
     slack: SamplerSlack = _PRICED,
-) -> PrivacyLoss:
-    """Return what a search costs, epsilon rounded up, and by which bound.
+) -> float:
+    """Return the epsilon that a search costs at a delta, rounded up.
 
     ``run`` is mu of one run, ``extra`` mu of what follows the search, such as a second fit. With
     delta = 0 both are pure epsilons.
     """
-    if math.isinf(run) or delta == 0.0:
-        return PrivacyLoss(pure_epsilon(run, trials, extra), delta, "random number of trials, pure")
+    if math.isinf(run):
+        return math.inf
+    if delta == 0.0:
+        return float_up(Fraction(run) * (3 if trials.gamma < 1.0 else 1) + Fraction(extra))
     ratio, both = slack_ratio(slack, trials, extra), _hypot(run, extra)
     runs = trials.mean_bound + (1.0 if extra else 0.0)
     # SamplerSlack.delta is t + e^x t'
     target = delta * math.exp(-min(ratio, 700.0)) * (1.0 - _ABSOLUTE)
     target -= rounded_up(runs * slack.delta(both))
     epsilon = profile_epsilon(run, target, trials, extra) if target > 0.0 else math.inf
-    method = "random number of trials, profile bound"
-    return PrivacyLoss(rounded_up(epsilon + 2.0 * ratio), delta, method)
+    return rounded_up(epsilon + 2.0 * ratio)
 
 
 @lru_cache(maxsize=256)
@@ -277,7 +276,7 @@ def calibrated(
     extra_share: float = 0.0,
     slack: SamplerSlack = _PRICED,
 ) -> tuple[float, float]:
-    """Return the largest ``run`` and ``extra`` whose `search_loss` is within (epsilon, delta).
+    """Return the largest ``run`` and ``extra`` whose `search_epsilon` is within (epsilon, delta).
 
     ``extra_share`` is the second one's share of the squared mu, with delta = 0 of epsilon.
     """
@@ -292,7 +291,7 @@ def calibrated(
 
     def met(total: float) -> bool:
         run, extra = parts(total)
-        return search_loss(run, delta, trials, extra, slack).epsilon <= limit
+        return search_epsilon(run, delta, trials, extra, slack) <= limit
 
     if not met(low):
         raise PrivacyParameterError(
@@ -301,19 +300,7 @@ def calibrated(
         )
     while met(high):
         low, high = high, 2.0 * high
-    while high - low > precision * high:
-        middle = low + (high - low) / 2.0
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if met(middle) else (low, middle)
-    return parts(low)
-
-
-def pure_epsilon(epsilon: float, trials: RandomTrials, extra: float = 0.0) -> float:
-    """Return the pure epsilon of a search whose runs are epsilon-DP, rounded up."""
-    if math.isinf(epsilon):
-        return math.inf
-    return float_up(Fraction(epsilon) * (3 if trials.gamma < 1.0 else 1) + Fraction(extra))
+    return parts(bisect(met, low, high, precision))
 
 
 def profile_epsilon(mu: float, delta: float, trials: RandomTrials, extra: float = 0.0) -> float:
@@ -365,13 +352,6 @@ class SearchSpending(NamedTuple):
     tau: float
     shape: float = 1.0  # of the number's law, which is geometric
 
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> SearchSpending:
-        """Return what `_asdict` wrote."""
-        if plain["shape"] != 1.0:
-            raise ValueError(f"a search whose number of trials has the shape {plain['shape']!r}")
-        return cls(**plain)
-
     @property
     def trials(self) -> RandomTrials:
         """The law of the number of trials."""
@@ -383,7 +363,7 @@ class SearchSpending(NamedTuple):
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon of the search alone, at this delta, rounded up."""
-        return search_loss(self.run, delta, self.trials, self.extra).epsilon
+        return search_epsilon(self.run, delta, self.trials, self.extra)
 
     def rho(self, order: float) -> float:
         """Return what it is charged at an order, rounded up."""

@@ -231,11 +231,11 @@ def _mills_slope(x: Any) -> Any:
     return np.where(x < 30.0, direct, far * np.polyval(_TAIL_SERIES, far))
 
 
-def bisect(met: Callable[[float], bool], good: float, bad: float) -> float:
-    """Return the last double that is met on the way from a met one to one that is not."""
+def bisect(met: Callable[[float], bool], good: float, bad: float, precision: float = 0.0) -> float:
+    """Return the last double, or one near it, that is met on the way from a met one to another."""
     while True:
         middle = good + (bad - good) / 2.0
-        if middle in (good, bad):
+        if middle in (good, bad) or abs(bad - good) < precision * abs(bad):
             return good
         if met(middle):
             good = middle
@@ -354,19 +354,12 @@ def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
 
     A multiplier of 0 is no noise, one of infinity no release.
     """
-    return compose_events(GaussianEvent(z) for z in noise_multipliers)
-
-
-def compose_events(events: Iterable[GaussianEvent]) -> float:
-    """Return mu of the composition of Gaussian events."""
     squares = []
-    for event in events:
-        if event.noise_multiplier == 0.0:
-            return math.inf
-        mu = 1.0 / event.noise_multiplier
-        squares.append(event.count * mu * mu)
-    total = math.fsum(squares) if not any(map(math.isinf, squares)) else math.inf
-    return math.sqrt(total)
+    for z in noise_multipliers:
+        GaussianEvent(z)  # checks it
+        mu = 1.0 / z if z else math.inf
+        squares.append(mu * mu)
+    return math.sqrt(math.inf if math.inf in squares else math.fsum(squares))
 
 
 def largest_of(noise_multipliers: Iterable[float], mu: float) -> float:
@@ -386,11 +379,6 @@ def float_up(exact: Fraction) -> float:
     """Return the least float that is not below an exact number."""
     nearest = float(exact)
     return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
-
-
-def delta_up(mu: float, epsilon: float) -> float:
-    """Return `gaussian_delta`, rounded up."""
-    return min(1.0, gaussian_delta(mu, epsilon) * (1.0 + 2.0 * MARGIN))
 
 
 def rounded_up(x: float) -> float:

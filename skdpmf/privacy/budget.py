@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from fractions import Fraction
@@ -40,28 +39,8 @@ _LEAST, _MOST = 1e-300, 1e15  # finite epsilons and positive deltas that the acc
 _MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts with
 
 
-class BudgetKeeper(ABC):
-    """A budget's view of its ledger: the worth of epsilon and delta beside the reserve.
-
-    `PrivacyLedger` is one. A budget knows nothing else of ledgers.
-    """
-
-    unit: Any
-    neighbors: Any
-    rule: Any
-    at_most: Any
-
-    @abstractmethod
-    def _mu_of(self, epsilon: float, delta: float) -> float:
-        """Return the mu of a fit."""
-
-    @abstractmethod
-    def _mu_of_parts(self, epsilon: float, delta: float) -> float:
-        """Return the mu of parts that are charged one by one."""
-
-    @abstractmethod
-    def _epsilon_of(self, mu: float, delta: float) -> float:
-        """Return the epsilon whose `_mu_of` is mu, or a rounding error less."""
+class BudgetKeeper:
+    """A ledger, as a budget knows it: `PrivacyLedger` is one."""
 
 
 @dataclass(unsafe_hash=True, repr=False)

@@ -6,29 +6,16 @@ An event says only how much noise there was relative to the sensitivity: account
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy.accounting import Event, GaussianEvent, PureEvent
 
-__all__ = ["flatten_events", "from_dp_event", "to_dp_event"]
+__all__ = ["from_dp_event", "to_dp_event"]
 
 
-def flatten_events(events: Event | Iterable[Any]) -> tuple[Event, ...]:
-    """Return the events of a possibly nested iterable as one tuple, in their order."""
-    if isinstance(events, GaussianEvent | PureEvent):
-        return (events,)
-    if isinstance(events, str) or not isinstance(events, Iterable):
-        raise PrivacyParameterError(
-            f"events={events!r} must hold GaussianEvent or PureEvent: convert DpEvents with "
-            "from_dp_event."
-        )
-    return tuple(event for part in events for event in flatten_events(part))
-
-
-def to_dp_event(events: Event | Iterable[Any]) -> Any:
-    """Return the events as a `dp_accounting.DpEvent`.
+def to_dp_event(*events: Event) -> Any:
+    """Return the events as one `dp_accounting.DpEvent`.
 
     Gaussian and Laplace events have one of their own. Any other pure mechanism becomes the
     randomized response of two buckets with its epsilon, which dominates it: what an accountant says
@@ -36,7 +23,7 @@ def to_dp_event(events: Event | Iterable[Any]) -> Any:
     events a ``ComposedDpEvent``, and none a ``NoOpDpEvent``.
     """
     dp = _dp_event_module()
-    converted = [_convert(dp, event) for event in flatten_events(events)]
+    converted = [_convert(dp, event) for event in events]
     if len(converted) == 1:
         return converted[0]
     return dp.ComposedDpEvent(converted) if converted else dp.NoOpDpEvent()

@@ -645,11 +645,11 @@ def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
     fields.pop("noise_scale", None)  # follows from epsilon
     if fields.get("epsilon") == "inf":
         fields["epsilon"] = math.inf
-    kind = fields.pop("kind", "gaussian")  # Gaussian ones once had no kind
+    kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
         raise PrivacyParameterError(
-            f"kind={kind!r} of a release must be one of {sorted(_KINDS)}: pass what to_dict or "
-            "to_json wrote."
+            f"kind={kind!r} of one of the releases must be in {sorted(_KINDS)}: pass what to_dict "
+            "or to_json wrote."
         )
     return _KINDS[kind](**fields)
 

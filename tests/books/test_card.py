@@ -1,4 +1,4 @@
-"""The privacy card: complete, readable back, valid by its schema, and honest about its curve."""
+"""The privacy card: complete, readable back, and honest about its curve."""
 
 import json
 import math
@@ -13,7 +13,6 @@ from skdpmf import (
     PrivacyCard,
     privacy_spent,
 )
-from skdpmf.books.card import CARD_SCHEMA
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
@@ -29,60 +28,12 @@ CASES = {
     "seeded": AdaptiveWeightALS(PrivacyBudget(2.0, 1e-6), n_components=2, random_state=0),
 }
 every_case = pytest.mark.parametrize("name", CASES)
-TYPES = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "number": (int, float),
-}
-
-
-def complaints(value, schema, where="card"):
-    """What a JSON value breaks of the keywords that the schema uses."""
-    unknown = set(schema) - {
-        *("$schema", "title", "type", "required", "properties", "additionalProperties"),
-        *("items", "enum", "const", "anyOf", "minimum", "maximum"),
-    }
-    assert not unknown, f"the test does not know {unknown}"
-    if "anyOf" in schema and all(complaints(value, one, where) for one in schema["anyOf"]):
-        return [f"{where}: none of anyOf"]
-    kind = schema.get("type")
-    if kind and (not isinstance(value, TYPES[kind]) or (kind == "number" and value is True)):
-        return [f"{where}: no {kind}"]
-    found = []
-    if "const" in schema and value != schema["const"]:
-        found.append(f"{where}: not {schema['const']!r}")
-    if "enum" in schema and value not in schema["enum"]:
-        found.append(f"{where}: not in {schema['enum']}")
-    if kind == "number" and not schema.get("minimum", value) <= value <= schema.get(
-        "maximum", value
-    ):
-        found.append(f"{where}: out of range")
-    if isinstance(value, dict):
-        known, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
-        found += [
-            f"{where}.{key}: missing" for key in schema.get("required", []) if key not in value
-        ]
-        for key, part in value.items():
-            if key in known:
-                found += complaints(part, known[key], f"{where}.{key}")
-            elif rest is False:
-                found.append(f"{where}.{key}: unknown")
-            elif isinstance(rest, dict):
-                found += complaints(part, rest, f"{where}.{key}")
-    if isinstance(value, list) and "items" in schema:
-        for i, part in enumerate(value):
-            found += complaints(part, schema["items"], f"{where}[{i}]")
-    return found
 
 
 @every_case
-def test_cards_are_valid_and_read_back(name):
+def test_cards_read_back(name):
     model = CASES[name].fit(X)
     card = PrivacyCard.of(model)
-    plain = json.loads(card.to_json())
-    assert complaints(plain, CARD_SCHEMA) == []
     again = PrivacyCard.from_json(card.to_json())
     assert again == card
     assert again.statement == model.privacy_spent_
@@ -90,18 +41,6 @@ def test_cards_are_valid_and_read_back(name):
     text = card.to_markdown()
     assert str(model.privacy_spent_) in text
     assert type(model).__name__ in text
-
-
-def test_the_schema_complains():
-    plain = json.loads(PrivacyCard.of(CASES["Gaussian"].fit(X)).to_json())
-    for change, said in (
-        ({"format": "other"}, "format"),
-        ({"more": 1}, "unknown"),
-        ({"curve": [{"delta": 1e-5}]}, "epsilon: missing"),
-        ({"statement": {**plain["statement"], "unit": "page"}}, "unit"),
-        ({"statement": {**plain["statement"], "epsilon": -1.0}}, "epsilon"),
-    ):
-        assert any(said in text for text in complaints({**plain, **change}, CARD_SCHEMA))
 
 
 def test_curve_is_that_of_the_releases():
@@ -184,7 +123,6 @@ def test_a_search_has_one_pair_and_reads_back():
         n_trials=2,
     ).fit(X)
     card = PrivacyCard.of(search)
-    assert complaints(json.loads(card.to_json()), CARD_SCHEMA) == []
     spent = search.privacy_spent_
     assert card.curve() == [{"delta": spent.delta, "epsilon": spent.epsilon}]
     assert PrivacyCard.from_json(card.to_json()) == card

@@ -287,7 +287,7 @@ def test_parameters_of_numpy_are_plain(path):
 
 
 def test_statement_of_a_search_is_kept(fitted, path):
-    plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(1.0, 5.0), bound=2.0)
+    plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(5.0), bound=2.0)
     model = copy.copy(fitted["means"])
     fit = ReleasePlan.from_shares(plan.fit_budget, [Release("a", "sums", (9,), 1.0)], {"a": 1.0})
     model.privacy_spent_ = SearchStatement.of_search(plan, fit)

@@ -3,8 +3,8 @@
 Chi-square tests have fixed keys and alarm falsely once in a million.
 """
 
-import itertools
 import math
+from fractions import Fraction
 from functools import partial
 
 import mpmath
@@ -19,95 +19,57 @@ from skdpmf.mechanisms.private_search import (
     RandomTrials,
     calibrated,
     profile_epsilon,
-    pure_epsilon,
-    renyi_epsilon,
-    search_loss,
+    search_epsilon,
     slack_ratio,
     stream_integer,
 )
 from skdpmf.privacy import PrivacyBudget, ReleasePlan
-from skdpmf.privacy.accounting import SamplerSlack, gaussian_delta, gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.accounting import SamplerSlack, gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.plan import PureRelease, Release
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, derived_key
 
 ALARM = 1e-6
-SHAPES = (-0.5, 0.0, 0.5, 1.0, 4.0, math.inf)
-LAWS = [RandomTrials(shape, mean) for shape in SHAPES for mean in (2.0, 10.0)]
+LAWS = [RandomTrials(mean) for mean in (1.25, 2.0, 10.0)]
 IDEAL, PRICED = SamplerSlack(0, 0.0, 0.0), SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
-ideal_loss = partial(search_loss, slack=IDEAL)
-THREE = (0.0, 1.0, math.inf)
+ideal_price = partial(search_epsilon, slack=IDEAL)
 
 
-def by_definition(law, k):
-    """P[K = k], in many digits, as the papers write it."""
-    if law.is_poisson:
-        mean = mpmath.mpf(law.mean)
-        return mpmath.exp(-mean) * mean**k / mpmath.factorial(k)
-    g, eta = mpmath.mpf(law.gamma), mpmath.mpf(law.shape)
-    if k < 1:
-        return mpmath.mpf(0)
-    if law.shape == 0.0:
-        return (1 - g) ** k / (k * mpmath.log(1 / g))
-    product = mpmath.fprod((el + eta) / (el + 1) for el in range(k))
-    return (1 - g) ** k / (g**-eta - 1) * product
-
-
-def pmf(law, ks):
-    """P[K = k], as doubles."""
-    with mpmath.workdps(40):
-        return np.array([float(by_definition(law, int(k))) for k in ks])
-
-
-@pytest.mark.parametrize("law", [law for law in LAWS if law.mean == 2.0], ids=str)
-def test_law_has_its_mean(law):
-    ks = np.arange(200)
-    assert pmf(law, ks).sum() == pytest.approx(1.0, abs=1e-9)
-    assert pmf(law, ks) @ ks == pytest.approx(law.mean, rel=1e-6)
+def test_draws_follow_the_law():
+    law, n, ks = RandomTrials(4.0), 1200, np.arange(1, 12)
+    drawn = np.bincount([law.draw(derived_key(i, "draws")) for i in range(n)], minlength=13)
+    expected = n * stats.geom.pmf(ks, law.gamma)
+    observed = np.append(drawn[ks], drawn[12:].sum())
+    assert drawn[0] == 0
+    assert stats.chisquare(observed, np.append(expected, n - expected.sum())).pvalue > ALARM
     assert law.mean <= law.mean_bound <= law.mean * (1.0 + 1e-9)
-
-
-@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, math.inf])
-def test_draws_follow_the_law(shape):
-    law, n = RandomTrials(shape, 4.0), 1200
-    drawn = np.bincount([law.draw(derived_key(i, "draws")) for i in range(n)], minlength=12)
-    expected = n * pmf(law, np.arange(11))
-    observed = np.append(drawn[:11], drawn[11:].sum())
-    expected = np.append(expected, n - expected.sum())
-    possible = expected > 0.0
-    assert not observed[~possible].any()
-    assert stats.chisquare(observed[possible], expected[possible]).pvalue > ALARM
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_inversion_is_exact(law):
     """Two units of 2^-256 beside each step of the distribution function."""
     with mpmath.workdps(120):
-        total = mpmath.mpf(0)
-        for k in range(13):
-            total += by_definition(law, k)
+        for k in range(1, 13):
+            total = 1 - (1 - mpmath.mpf(law.gamma)) ** k
             step = int(mpmath.floor(total * mpmath.mpf(2) ** 256))
-            if step == 0:
-                continue
             assert law._inverse(step - 2, 256) == k
             assert law._inverse(step + 2, 256) == k + 1
             assert law._inverse(step, 256) in (None, k, k + 1)
 
 
 def test_draw_needs_a_key_and_repeats():
-    law, key = RandomTrials(1.0, 50.0), derived_key(1)
+    law, key = RandomTrials(50.0), derived_key(1)
     assert law.draw(key) == law.draw(key)
-    assert RandomTrials(1.0, 1.0).draw(key) == 1
+    assert RandomTrials(1.0).draw(key) == 1
     draws = {stream_integer(key, name, i) for name in ("trials", "seeds") for i in range(3)}
     assert len(draws) == 6
     with pytest.raises(PrivacyParameterError, match="key of type str"):
         law.draw("secret")
 
 
-@pytest.mark.parametrize(("second", "number"), [(0, 1), (2**256 - 1, 2)])
+@pytest.mark.parametrize(("second", "number"), [(0, 8), (2**256 - 1, 9)])
 def test_ambiguous_bits_are_continued(monkeypatch, second, number):
-    law = RandomTrials(0.0, 4.0)
-    with mpmath.workdps(120):
-        step = int(mpmath.floor(by_definition(law, 1) * mpmath.mpf(2) ** 256))
+    law = RandomTrials(3.0)
+    step = math.floor((1 - (1 - Fraction(law.gamma)) ** 8) * 2**256)
     words = [step, second]
     monkeypatch.setattr(
         "skdpmf.mechanisms.private_search.stream_integer",
@@ -117,59 +79,12 @@ def test_ambiguous_bits_are_continued(monkeypatch, second, number):
     assert law.draw(b"") == number
 
 
-def oracle(mu, delta, law, extra=0.0):
-    """Epsilon and the best order by dp-accounting, with the best lambda-hat among the orders."""
-    dp_event = pytest.importorskip("dp_accounting").dp_event
-    from dp_accounting.rdp import RdpAccountant
-
-    one, rest = dp_event.GaussianDpEvent(1.0 / mu), np.exp(np.linspace(-4.5, 12.0, 200))
-    best = [] if law.is_poisson else [math.sqrt(-2.0 * math.log(law.gamma)) / mu]
-    for _ in range(2):  # around the best order of a coarse grid
-        accountant = RdpAccountant(np.append(1.0 + rest, best))
-        accountant.compose(dp_event.RepeatAndSelectDpEvent(one, law.mean, law.shape))
-        if extra:
-            accountant.compose(dp_event.GaussianDpEvent(1.0 / extra))
-        price, order = accountant.get_epsilon_and_optimal_order(delta)
-        rest = (order - 1.0) * np.exp(np.linspace(-0.1, 0.1, 200))
-    return price
-
-
-@pytest.mark.parametrize("shape", [0.0, 1.0, 4.0])
-@pytest.mark.parametrize(("mu", "mean"), [(0.1, 3.0), (0.25, 100.0), (1.5, 10.0)])
-def test_renyi_price_is_the_oracles(shape, mu, mean):
-    law = RandomTrials(shape, mean)
-    for delta, extra in ((1e-6, 0.0), (1e-9, 0.5 * mu)):
-        price = renyi_epsilon(mu, delta, law, extra=extra)
-        assert price == pytest.approx(oracle(mu, delta, law, extra), abs=1e-6)
-
-
-@pytest.mark.parametrize(("mu", "mean"), [(0.1, 3.0), (0.5, 50.0)])
-def test_poisson_price_is_its_formula(mu, mean):
-    """The oracle takes delta_Q from Renyi divergences; ours is exact, and has ln(m + e^-m)."""
-    law = RandomTrials(math.inf, mean)
-    price = renyi_epsilon(mu, 1e-6, law)
-    assert price < oracle(mu, 1e-6, law)
-    lambdas = 1.0 + np.exp(np.linspace(-2.0, 9.0, 5000))
-    rest = lambdas - 1.0
-    spent = lambdas * mu**2 / 2 + np.log(mean + math.exp(-mean)) / rest
-    spent += mean * np.array([gaussian_delta(mu, a) for a in np.log1p(1.0 / rest)])
-    spent += np.log1p(-1.0 / lambdas) - (math.log(1e-6) + np.log(lambdas)) / rest
-    assert price == pytest.approx(spent.min(), abs=1e-5)
-
-
-@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 4.0, math.inf])
 @pytest.mark.parametrize(("mu", "mean", "extra"), [(0.1, 3.0, 0.0), (0.5, 20.0, 0.3)])
-def test_profile_price_is_its_formula(shape, mu, mean, extra):
-    law = RandomTrials(shape, mean)
-    if law.is_poisson:
-        shift = mean * gaussian_curve(mu, 0.0)
-    else:
-        a = np.linspace(0.0, 5.0, 200001)
-        worst = np.maximum(a, np.log1p(gaussian_curve(mu, a) * (1.0 / law.gamma - 1.0)))
-        shift = (1.0 + shape) * worst.min()
-    price = shift + gaussian_epsilon(math.hypot(mu, extra), 1e-6 / mean)
-    found = profile_epsilon(mu, 1e-6, law, extra=extra)
-    assert found == pytest.approx(price, rel=1e-4)
+def test_price_is_its_formula(mu, mean, extra):
+    a = np.linspace(0.0, 5.0, 200001)
+    worst = np.maximum(a, np.log1p(gaussian_curve(mu, a) * (mean - 1.0)))
+    price = 2.0 * worst.min() + gaussian_epsilon(math.hypot(mu, extra), 1e-6 / mean)
+    assert profile_epsilon(mu, 1e-6, RandomTrials(mean), extra) == pytest.approx(price, rel=1e-4)
 
 
 def gaussian_curve(mu, epsilon):
@@ -185,10 +100,7 @@ def generating_slope(law, number=None):
     """f'(1 - r) as a function of r; for a known number of trials instead of the law's."""
     if number is not None:
         return lambda r: number * np.maximum((1.0 - r) ** (number - 1), 1e-300)
-    if law.is_poisson:
-        return lambda r: law.mean * np.exp(-law.mean * r)
-    g, eta = law.gamma, law.shape
-    return lambda r: law.mean * (g + (1.0 - g) * r) ** (-1.0 - eta) * g ** (1.0 + eta)
+    return lambda r: law.gamma * (law.gamma + (1.0 - law.gamma) * r) ** -2.0
 
 
 def exact_search_delta(slope, mu, angle, epsilon):
@@ -205,11 +117,11 @@ def exact_search_delta(slope, mu, angle, epsilon):
     return integrate.simpson(ours * density * gaussian_curve(b, level), x=y)
 
 
-@pytest.mark.parametrize("law", [RandomTrials(s, 10.0) for s in (0.0, 1.0, 4.0, math.inf)], ids=str)
+@pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("mu", [0.1, 0.3, 1.0])
 def test_price_bounds_exact_searches(law, mu):
     delta = 1e-4
-    epsilon = ideal_loss(mu, delta, law).epsilon
+    epsilon = ideal_price(mu, delta, law)
     worst = max(
         exact_search_delta(generating_slope(law), mu, angle, epsilon)
         for angle in np.linspace(0.0, math.pi, 13)
@@ -219,8 +131,8 @@ def test_price_bounds_exact_searches(law, mu):
 
 def test_known_number_of_trials_breaks_the_price():
     """Planted: the best of exactly the mean number of trials."""
-    law, mu, delta = RandomTrials(1.0, 100.0), 0.3, 1e-4
-    epsilon = ideal_loss(mu, delta, law).epsilon
+    law, mu, delta = RandomTrials(100.0), 0.3, 1e-4
+    epsilon = ideal_price(mu, delta, law)
     one, known = (
         max(
             exact_search_delta(generating_slope(law, number), mu, angle, epsilon)
@@ -233,12 +145,12 @@ def test_known_number_of_trials_breaks_the_price():
 
 
 def test_one_trial_costs_what_it_costs_alone_and_many_cost_little_more():
-    prices = [ideal_loss(0.2, 1e-6, RandomTrials(1.0, mean)).epsilon for mean in (1.0, 100.0)]
+    prices = [ideal_price(0.2, 1e-6, RandomTrials(mean)) for mean in (1.0, 100.0)]
     assert prices[0] == pytest.approx(gaussian_epsilon(0.2, 1e-6), rel=1e-9)
     assert prices[0] < prices[1] < 3.0 * prices[0] < gaussian_epsilon(2.0, 1e-6)
-    assert math.isinf(ideal_loss(math.inf, 1e-6, LAWS[0]).epsilon)
-    law = RandomTrials(1.0, 10.0)  # what a sampler spends is part of every price
-    slack = search_loss(0.2, 1e-9, law).epsilon - ideal_loss(0.2, 1e-9, law).epsilon
+    assert math.isinf(ideal_price(math.inf, 1e-6, LAWS[0]))
+    law = RandomTrials(10.0)  # what a sampler spends is part of every price
+    slack = search_epsilon(0.2, 1e-9, law) - ideal_price(0.2, 1e-9, law)
     assert 0.0 < slack < 1e-2
     hopeless = SamplerSlack(2**20, SAMPLER_ETA, 2.0**-40)
     with pytest.raises(PrivacyParameterError, match="must exceed the slack"):
@@ -248,11 +160,10 @@ def test_one_trial_costs_what_it_costs_alone_and_many_cost_little_more():
 @pytest.mark.parametrize(
     ("epsilon", "delta", "law", "share"),
     [
-        (0.1, 1e-9, RandomTrials(1.0, 10.0), 0.0),
-        (1.0, 1e-5, RandomTrials(0.0, 30.0), 0.3),
-        (4.0, 1e-5, RandomTrials(math.inf, 5.0), 0.0),
-        (10.0, 1e-6, RandomTrials(1.0, 1.0), 0.5),
-        (20.0, 1e-5, RandomTrials(2.0, 100.0), 0.0),
+        (0.1, 1e-9, RandomTrials(10.0), 0.0),
+        (1.0, 1e-5, RandomTrials(30.0), 0.3),
+        (10.0, 1e-6, RandomTrials(1.0), 0.5),
+        (20.0, 1e-5, RandomTrials(100.0), 0.0),
     ],
 )
 @pytest.mark.parametrize("slack", [IDEAL, PRICED], ids=["ideal", "priced"])
@@ -260,7 +171,7 @@ def test_calibration_is_tight_and_never_above(epsilon, delta, law, share, slack)
     run, extra = calibrated(epsilon, delta, law, share, slack)
 
     def price(factor):
-        return search_loss(factor * run, delta, law, factor * extra, slack).epsilon
+        return search_epsilon(factor * run, delta, law, factor * extra, slack)
 
     assert price(1.0) <= epsilon < price(1.0 + 1e-5)
     mu = math.hypot(run, extra)
@@ -280,54 +191,35 @@ def random_pair(rng, epsilon, size=6):
 
 
 def best_of(law, p):
-    """Law of the best of K outputs; the last place is K = 0."""
+    """Law of the best of K outputs."""
     below = np.concatenate(([0.0], np.cumsum(p)))
     below[-1] = 1.0
-    if law.is_poisson:
-        f = np.exp(law.mean * (below - 1.0))
-        return np.append(np.diff(f), f[0])
-    if law.shape == 0.0:
-        f = np.log1p(-(1.0 - law.gamma) * below) / math.log(law.gamma)
-    else:
-        f = (1.0 - (1.0 - law.gamma) * below) ** -law.shape - 1.0
-        f /= law.gamma**-law.shape - 1.0
-    return np.diff(f)
+    return np.diff(law.gamma * below / (1.0 - (1.0 - law.gamma) * below))
 
 
-@pytest.mark.parametrize("law", [RandomTrials(s, 5.0) for s in (0.0, 1.0, 2.0, math.inf)], ids=str)
-def test_pure_price_bounds_exact_searches(law):
-    rng = np.random.default_rng(0)
-    worst = 0.0
-    for _ in range(60):
-        epsilon = 0.5
-        p, q = random_pair(rng, epsilon)
-        ratios = np.log(best_of(law, p) / best_of(law, q))
-        worst = max(worst, np.abs(ratios).max())
-    assert worst <= pure_epsilon(0.5, law) * (1.0 + 1e-9)
+def test_pure_price_bounds_exact_searches():
+    rng, law, epsilon = np.random.default_rng(0), RandomTrials(5.0), 0.5
+    pairs = [random_pair(rng, epsilon) for _ in range(60)]
     # the rarest outcome, twice as likely, where all others are below: f' at 0 and at 1
-    p, q = np.array([1e-7, 1.0]), np.array([1e-7 * math.exp(0.5), 1.0])
-    p, q = p / p.sum(), q / q.sum()
-    assert abs(np.log(best_of(law, p)[0] / best_of(law, q)[0])) < pure_epsilon(0.5, law)
+    pairs += [(np.array([1e-7, 1.0]) / (1 + 1e-7), np.array([1e-7 * math.exp(0.5), 1.0]))]
+    pairs[-1] = pairs[-1][0], pairs[-1][1] / pairs[-1][1].sum()
+    worst = max(np.abs(np.log(best_of(law, p) / best_of(law, q))).max() for p, q in pairs)
+    assert 0.7 < worst <= search_epsilon(epsilon, 0.0, law) * (1.0 + 1e-9)
 
 
 def test_pure_prices():
-    geometric, poisson = RandomTrials(1.0, 10.0), RandomTrials(math.inf, 10.0)
-    assert pure_epsilon(0.25, geometric) == 0.75  # Liu and Talwar's 3 epsilon
-    assert pure_epsilon(0.25, RandomTrials(0.0, 10.0)) == 0.5
-    assert pure_epsilon(0.25, RandomTrials(1.0, 1.0), extra=1.0) == 1.25
-    assert pure_epsilon(0.25, poisson) == pytest.approx(0.25 + 10 * math.tanh(0.125))
-    assert math.isinf(pure_epsilon(math.inf, poisson))
-    for law, share in itertools.product((geometric, poisson, RandomTrials(0.3, 7.0)), (0.0, 0.4)):
+    law = RandomTrials(10.0)
+    assert search_epsilon(0.25, 0.0, law) == 0.75  # Liu and Talwar's 3 epsilon
+    assert search_epsilon(0.25, 0.0, RandomTrials(1.0), extra=1.0) == 1.25
+    assert math.isinf(search_epsilon(math.inf, 0.0, law))
+    for share in (0.0, 0.4):
         run, extra = calibrated(1.0, 0.0, law, share)
-        spent = search_loss(run, 0.0, law, extra).epsilon
-        assert spent == pure_epsilon(run, law, extra)
-        assert 1.0 - 1e-12 < spent <= 1.0
+        assert 1.0 - 1e-12 < search_epsilon(run, 0.0, law, extra) <= 1.0
 
 
-@pytest.mark.parametrize("law", [RandomTrials(s, 5.0) for s in (0.0, 1.0, math.inf)], ids=str)
-def test_slack_bounds_the_search_of_a_sampler(law):
+def test_slack_bounds_the_search_of_a_sampler():
     """A run's law perturbed as the sampler may: by e^x on G, anyhow on a set of mass t."""
-    rng = np.random.default_rng(1)
+    rng, law = np.random.default_rng(1), RandomTrials(5.0)
     x, t = 1e-3, 1e-3
     slack = SamplerSlack(1, eta=x, tau=t)
     for _ in range(40):
@@ -342,27 +234,24 @@ def test_slack_bounds_the_search_of_a_sampler(law):
         bad = ~np.append(good, False)[order]
         if p[bad].sum() > t or q[bad].sum() > t:
             continue
-        a, b = best_of(law, p)[:9], best_of(law, q)[:9]
+        a, b = best_of(law, p), best_of(law, q)
         assert np.abs(np.log(b / a))[~bad].max() <= slack_ratio(slack, law, 0.0)
         assert max(a[bad].sum(), b[bad].sum()) <= law.mean_bound * t
 
 
-@pytest.mark.parametrize("law", [RandomTrials(s, 20.0) for s in (0.0, 1.0, math.inf)], ids=str)
 @pytest.mark.parametrize("extra", [0.0, 0.1])
-def test_slack_is_ratio_and_mass(law, extra):
+def test_slack_is_ratio_and_mass(extra):
     """2 rho of epsilon; of delta at least t and t' of each of m runs, and of one that follows."""
-    runs, delta = 20.0 + (extra > 0.0), 1e-6
-    ratio = SamplerSlack(100, 1e-5, 0.0)
-    added = ideal_loss(0.2, delta, law, extra=extra, slack=ratio).epsilon
-    added -= ideal_loss(0.2, delta, law, extra=extra).epsilon
-    each = 20.0 if law.is_poisson else 1.0 + law.shape
-    expected = 2e-3 * (1.0 + each + (extra > 0.0))
+    law, runs, delta = RandomTrials(20.0), 20.0 + (extra > 0.0), 1e-6
+    price = partial(search_epsilon, 0.2, trials=law, extra=extra)
+    ratio, mass = SamplerSlack(100, 1e-5, 0.0), SamplerSlack(100, 0.0, 1e-12)
+    added = price(delta, slack=ratio) - price(delta, slack=IDEAL)
+    expected = 2e-3 * (3.0 + (extra > 0.0))
     assert expected <= added <= 1.05 * expected + 1e-4
-    mass = SamplerSlack(100, 0.0, 1e-12)
-    found = ideal_loss(0.2, delta, law, extra=extra, slack=mass).epsilon
-    assert found >= ideal_loss(0.2, delta - 2e-10 * runs, law, extra=extra).epsilon
+    found = price(delta, slack=mass)
+    assert found >= price(delta - 2e-10 * runs, slack=IDEAL)
     # t' is a normal's tail, moved by mu: a few times t here
-    assert found <= ideal_loss(0.2, delta - 2e-9 * runs, law, extra=extra).epsilon + 1e-4
+    assert found <= price(delta - 2e-9 * runs, slack=IDEAL) + 1e-4
 
 
 def fit_plan(budget, **changes):
@@ -370,15 +259,14 @@ def fit_plan(budget, **changes):
     return ReleasePlan.from_shares(budget, [sums], {"sums": 1.0}, **changes)
 
 
-@pytest.mark.parametrize("law", [RandomTrials(s, 5.0) for s in (0.0, 1.0, math.inf)], ids=str)
 @pytest.mark.parametrize("refit", [0.0, 0.3])
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_plan_spends_the_budget_and_no_more(law, refit, delta):
+def test_plan_spends_the_budget_and_no_more(refit, delta):
+    law = RandomTrials(5.0)
     budget = PrivacyBudget(2.0, delta, neighbors="replace")
     plan = SearchPlan.make(budget, law, bound=2.0, score_share=0.2, refit_share=refit)
     assert 2.0 * (1.0 - 1e-6) < plan.epsilon <= 2.0
-    assert plan.one_trial < plan.epsilon
-    assert plan.plain > plan.one_trial
+    assert plan.one_trial < plan.epsilon < plan.plain
     assert plan.score.sensitivity == 4.0
     assert plan.fit_budget.neighbors == "replace"
     assert (plan.refit_budget is None) == (refit == 0.0)
@@ -387,10 +275,8 @@ def test_plan_spends_the_budget_and_no_more(law, refit, delta):
     else:
         share = plan.score.mu**2 / (plan.score.mu**2 + plan.fit_budget.mu**2)
     assert share == pytest.approx(0.2, rel=1e-6)
-    if law.shape == 1.0:
-        assert plan.epsilon < plan.plain
     for words in ("Trials:", "Price:", "plain composition", f"{plan.score.sensitivity:.4g}"):
-        assert words in str(plan)
+        assert words in " ".join(str(plan).split())
 
 
 def laplace_plan(budget, epsilon):
@@ -399,7 +285,7 @@ def laplace_plan(budget, epsilon):
 
 
 def test_candidates_that_spend_too_much_are_refused():
-    law = RandomTrials(1.0, 5.0)
+    law = RandomTrials(5.0)
     plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), law, bound=2.0, refit_share=0.2)
     pure = SearchPlan.make(PrivacyBudget(1.0), law, bound=2.0)
     own = plan.fit_budget
@@ -422,19 +308,20 @@ def test_candidates_that_spend_too_much_are_refused():
             search.check_fit(fit, refit=refit)
 
 
-def statement(refit=0.3, epsilon=1.0, shape=1.0, **options):
+def statement(refit=0.3, epsilon=1.0, **options):
     plan = SearchPlan.make(
-        PrivacyBudget(epsilon, 1e-5), RandomTrials(shape, 5.0), bound=2.0, refit_share=refit
+        PrivacyBudget(epsilon, 1e-5), RandomTrials(5.0), bound=2.0, refit_share=refit
     )
     after = fit_plan(plan.refit_budget) if refit else None
     return SearchStatement.of_search(plan, fit_plan(plan.fit_budget), after, **options)
 
 
-@pytest.mark.parametrize("shape", [0.0, 1.0, math.inf])
-def test_statement_travels_through_json(shape):
-    said = statement(shape=shape, seeded=True)
+def test_statement_travels_through_json():
+    said = statement(seeded=True)
     assert SearchStatement.from_json(said.to_json()) == said
-    assert said.trials == RandomTrials(shape, 5.0)
+    assert (said.shape, said.trials) == (1.0, RandomTrials(5.0))
+    with pytest.raises(PrivacyParameterError, match=r"shape=0\.0"):
+        SearchStatement.from_dict({**said.to_dict(), "shape": 0.0})
     for words in (
         "secret random number",
         "noise came from a seed",
@@ -477,13 +364,9 @@ def test_dp_accounting_agrees_with_the_statement():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RandomTrials(-1.0, 5.0), "trials=-1.0"),
-        (lambda: RandomTrials("geometric", 5.0), "trials='geometric'"),
-        (lambda: RandomTrials(1.0, 0.5), "mean=0.5"),
-        (lambda: RandomTrials(math.inf, 0.0), "mean=0.0"),
-        (lambda: RandomTrials(1.0, 1e9), "mean=1000000000.0"),
-        (lambda: RandomTrials(-0.999, 1e6), "too heavy"),
-        (lambda: RandomTrials.named("fixed", 10), "trials='fixed'"),
+        (lambda: RandomTrials("ten"), "n_trials='ten'"),
+        (lambda: RandomTrials(0.5), "n_trials=0.5"),
+        (lambda: RandomTrials(1e9), "n_trials=1000000000.0"),
         (lambda: score_sensitivity(0.0), "bound=0.0"),
         (lambda: score_sensitivity(1.0, unit="item"), "unit='item'"),
         (lambda: statement(refit=1.0), "refit=1.0"),

@@ -27,13 +27,12 @@ from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.accounting import (
-    GaussianEvent,
     compose_gaussian,
     gaussian_delta,
+    gaussian_epsilon,
     gaussian_mu,
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares, public_rows
-from skdpmf.privacy.losses import privacy_loss
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 from tests.books.ledgers import calibrated_plan, pure_plan
 
@@ -267,8 +266,7 @@ def test_split_recomposes_to_the_whole_and_never_above(epsilon, delta, parts):
         assert square >= share * room**2 * (1 - 1e-6)
     composed = compose_gaussian(1.0 / part.mu for part in split)
     assert composed <= whole.mu * (1 + 1e-15)
-    loss = privacy_loss([GaussianEvent(1.0 / part.mu) for part in split], delta=delta)
-    assert loss.epsilon <= epsilon
+    assert gaussian_epsilon(composed, delta) <= epsilon
     assert all(part.delta == delta and part.neighbors == "replace" for part in split)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy.accounting import GaussianEvent, PureEvent
-from skdpmf.privacy.events import flatten_events, from_dp_event, to_dp_event
+from skdpmf.privacy.events import from_dp_event, to_dp_event
 
 
 @pytest.mark.parametrize(
@@ -23,19 +23,11 @@ from skdpmf.privacy.events import flatten_events, from_dp_event, to_dp_event
         (lambda: GaussianEvent(1.0, None), "count=None"),
         (lambda: PureEvent(-1.0), "epsilon=-1.0"),
         (lambda: PureEvent(1.0, True), "count=True"),
-        (lambda: flatten_events("ab"), "events='ab'"),
-        (lambda: flatten_events([1.0]), "events=1.0"),
     ],
 )
 def test_errors_name_the_parameter(make, message):
     with pytest.raises(PrivacyParameterError, match=message):
         make()
-
-
-def test_flatten_keeps_the_order():
-    a, b, c = GaussianEvent(1.0), PureEvent(1.0), GaussianEvent(2.0)
-    assert flatten_events(a) == (a,)
-    assert flatten_events([a, [(b,), ()], c]) == (a, b, c)
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch):
@@ -66,7 +58,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
 )
 def test_round_trip(events):
     pytest.importorskip("dp_accounting")
-    back = from_dp_event(to_dp_event(events))
+    back = from_dp_event(to_dp_event(*events))
     assert [type(e) for e in back] == [type(e) for e in events]
     for event, returned in zip(events, back, strict=True):
         assert returned.count == event.count

@@ -256,11 +256,7 @@ PLANS += map(local_plan, (*LOCAL_BUDGETS, PrivacyBudget.nonprivate(neighbors="re
 @pytest.mark.parametrize("options", [{}, {"seeded": True}, {"personal": True}])
 @pytest.mark.parametrize("plan", PLANS)
 def test_json_round_trip(plan, options):
-    plain = check_json(PrivacyStatement.from_plan(plan, **options))
-    assert plain["local"] is plan.local
-    # statements of before say nothing: they are central
-    del plain["local"]
-    assert not PrivacyStatement.from_dict(plain).local
+    assert check_json(PrivacyStatement.from_plan(plan, **options))["local"] is plan.local
 
 
 def test_json_of_numpy_numbers():
@@ -269,20 +265,11 @@ def test_json_of_numpy_numbers():
     check_json(PrivacyStatement.from_plan(plan))
 
 
-def test_json_names_the_kind_and_reads_statements_from_before():
-    statement = PrivacyStatement.from_plan(
-        dataclasses.replace(mixed_plan(), condition="luck"), personal=True
-    )
-    kinds = [release["kind"] for release in statement.to_dict()["releases"]]
-    assert kinds == ["gaussian"] * 3 + ["pure"]
-    before = PrivacyStatement.from_plan(make_plan())
-    plain = before.to_dict()
-    del plain["condition"], plain["personal"]
-    for release in plain["releases"]:
-        del release["kind"]
-    assert PrivacyStatement.from_json(json.dumps(plain)) == before
-    plain["releases"][0]["kind"] = "laplace"
-    with pytest.raises(PrivacyParameterError, match="laplace"):
+def test_json_names_the_kind():
+    plain = PrivacyStatement.from_plan(mixed_plan()).to_dict()
+    assert [release["kind"] for release in plain["releases"]] == ["gaussian"] * 3 + ["pure"]
+    del plain["releases"][0]["kind"]
+    with pytest.raises(PrivacyParameterError, match="kind=None"):
         PrivacyStatement.from_dict(plain)
 
 

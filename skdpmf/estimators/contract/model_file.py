@@ -53,7 +53,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 import skdpmf.estimators
-from skdpmf.books.card import CARD_SCHEMA, PrivacyCard
+from skdpmf.books.card import CARD_FORMAT, PrivacyCard
 from skdpmf.books.search import SearchStatement
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.files import replaced_file
@@ -93,7 +93,6 @@ _ESCAPE = re.compile(r'\\[^"]')  # of JSON, but for quotes and backslashes: noth
 # belong to one machine.
 _NOT_SAVED = {"random_state", "n_jobs", "snapshots", "item_features"}
 _BUDGET = ("epsilon", "delta", "unit", "neighbors")
-_CARD_FORMAT = CARD_SCHEMA["properties"]["format"]["const"]
 _LARGEST = 2**53  # of an integer that JavaScript reads exactly
 
 # Attributes of all classes and of each that are saved.
@@ -662,8 +661,8 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
 
 def _checked_card(plain: Any) -> PrivacyCard:
     """Return the card; its curve is for readers of the file."""
-    holds = isinstance(plain, dict) and plain.get("format") == _CARD_FORMAT
-    _require(holds, f"the card must have the format {_CARD_FORMAT!r}")
+    holds = isinstance(plain, dict) and plain.get("format") == CARD_FORMAT
+    _require(holds, f"the card must have the format {CARD_FORMAT!r}")
     kind = SearchStatement if "n_refit" in plain["statement"] else PrivacyStatement
     statement = kind.from_dict(plain["statement"])
     if kind is PrivacyStatement:  # a search lists those of all its fits
