@@ -109,7 +109,7 @@ def test_stored_nan_is_unknown():
         ([NAN, NAN], [1.0, 2.0], "holds no known rating"),
         ([[NAN, NAN]], [[1.0, 2.0]], "holds no known rating"),
         (sparse.csr_array((2, 2)), np.ones((2, 2)), "holds no known rating"),
-        ([1.0, 2.0], [1.0, NAN], "y_pred is NaN or infinite where y_true is known"),
+        ([1.0, 2.0], [1.0, NAN], "1 of the 2 known entries.*row 0, column 1"),
         ([[1.0, 2.0]], [[1.0, NAN]], "1 of the 2 known entries.*row 0, column 1"),
         (csr([[1.0, 2.0]]), csr([[1.0, NAN]]), "1 of the 2 known entries.*row 0, column 1"),
         (csr([[1.0, 2.0]]), sparse.csr_array((1, 2)), "2 of the 2 known entries"),
@@ -257,9 +257,9 @@ def test_no_recommendation_is_never_a_hit(metric, none):
         ([0.0, 1.0], [[0], [1]], 1, "relevant of shape .* dtype float64"),
         ([-1, -1], [[0], [1]], 1, "no target for any of the 2 users"),
         (sparse.csr_array((2, 3)), [[0], [1]], 1, "no target for any of the 2 users"),
-        (csr([[1.0, NAN]]), [[2]], 1, "ranked names item 2 and relevant has 2 items"),
-        (csr([[1.0, 1.0]]), [[0, 0]], 2, "names one of a user's targets twice"),
-        ([0], [[0, 0]], 2, "names one of a user's targets twice"),
+        (csr([[1.0, NAN]]), [[2]], 1, "ranked names item 2 and the catalogue has 2 items"),
+        (csr([[1.0, 1.0]]), [[0, 0]], 2, "names an item twice in one row"),
+        ([0], [[1, 0, 1]], 3, "names an item twice in one row"),
     ],
 )
 def test_ranking_metrics_refuse(metric, relevant, ranked, k, message):
