@@ -197,8 +197,7 @@ class PrivacyUtilityDisplay:
         MissingExtraError
             If matplotlib is not installed.
         """
-        self.ax_ = ax = axes_or_new(ax)
-        self.figure_ = ax.figure
+        ax = axes_or_new(self, ax)
         order = np.argsort(self.epsilons, kind="stable")
         x, table = self.epsilons[order], self.scores.reshape(len(order), -1)[order]
         mean, private = table.mean(axis=1), np.isfinite(x)
@@ -359,8 +358,7 @@ class PopularityDisplay:
         ticks = [
             (f"{low} to {high}" if high > low else f"{low}") + f"\n({n})" for low, high, n in counts
         ]
-        self.ax_ = ax = axes_or_new(ax)
-        self.figure_ = ax.figure
+        ax = axes_or_new(self, ax)
         # get_xticklabels leaves out those that shared axes hide
         shown = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]
         if ax.containers and shown != ticks:
@@ -557,8 +555,7 @@ class BudgetDisplay:
         MissingExtraError
             If matplotlib is not installed.
         """
-        self.ax_ = ax = axes_or_new(ax, height=1.8 + 0.32 * len(self.names))
-        self.figure_ = ax.figure
+        ax = axes_or_new(self, ax, height=1.8 + 0.32 * len(self.names))
         rest = {} if self.left is None else {"left": self.left}
         names, shares = [*self.names, *rest], [*self.shares, *rest.values()]
         self.bars_ = ax.barh(range(len(names)), shares, **{"color": BLUE, **bars})
@@ -696,10 +693,11 @@ def pyplot() -> Any:
     return plt
 
 
-def axes_or_new(ax: Any, height: float = 4.0) -> Any:
-    """Return the axes, or those of a new figure of this height (inches)."""
+def axes_or_new(display: Any, ax: Any, height: float = 4.0) -> Any:
+    """Note and return the axes, or those of a new figure of this height (inches)."""
     if ax is None:
         _, ax = pyplot().subplots(figsize=(6.4, height), layout="constrained")
+    display.ax_, display.figure_ = ax, ax.figure
     return ax
 
 

@@ -186,12 +186,17 @@ def test_clone_pickle_params_and_tags(table):
     [
         (np.ones((3, 3)), [1, 2, 3], ValueError, "n_features=3 and must have exactly two columns"),
         (pd.DataFrame({"user": [1]}), [1], ValueError, "exactly two columns"),
-        ([[1, 2], [None, 3]], [1, 2], ValueError, "user column of X has 1 missing ids.*row 1"),
-        ([[1, "a"], [2, None]], [1, 2], ValueError, "item column of X has 1 missing ids"),
-        ([[1.0, np.inf]], [1], ValueError, "item column of X has 1 missing ids"),
+        (
+            [[1, 2], [None, 3]],
+            [1, 2],
+            ValueError,
+            "user column of X .*lacks an id in 1 rows.*row 1",
+        ),
+        ([[1, "a"], [2, None]], [1, 2], ValueError, "item column of X .*lacks an id in 1 rows"),
+        ([[1.0, np.inf]], [1], ValueError, "item column of X .*lacks an id in 1 rows"),
         ([[1, 2]], [np.nan], ValueError, "y contains NaN.*Drop the rows"),
         ([[1, 2]], [np.inf], ValueError, "y contains infinity.*Drop the rows"),
-        ([[1, 2]], ["good"], ValueError, "y of dtype .* must hold numbers"),
+        ([[1, 2]], ["good"], ValueError, "y of dtype .* must hold finite numbers"),
         ([[1, 2]], None, ValueError, "requires y to be passed, but the target y is None"),
         ([[1, 2]], [1, 2], ValueError, "inconsistent numbers of samples"),
         ([], [], ValueError, "exactly two columns"),
@@ -219,7 +224,7 @@ def test_predict_refuses(table):
     model.fit(X, y)
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(X[["item", "user"]])
-    with pytest.raises(ValueError, match="missing ids"):
+    with pytest.raises(ValueError, match="lacks an id"):
         model.predict(pd.DataFrame({"user": [np.nan], "item": ["x"]}))
 
 
