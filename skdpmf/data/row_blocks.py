@@ -33,6 +33,9 @@ class RowBlock:
     n_items: int
     n_ratings: int
 
+    def check(self) -> None:
+        """Look whether the block is the one that was meant; reads no rating."""
+
 
 @dataclass(frozen=True, eq=False)
 class MatrixRows(RowBlock):

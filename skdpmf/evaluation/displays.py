@@ -491,7 +491,7 @@ class BudgetDisplay:
         names = [r.name + (f", {r.count} times" if r.count > 1 else "") for r in releases]
         shares = release_shares(releases, plan.epsilon, plan.mu, pure_total(releases))
         title = f"epsilon = {outward(plan.epsilon)}\n{guarantee_words(plan)}"
-        words = {"share_name": f"share of {whole} that is spent", "title": title}
+        words: Any = {"share_name": f"share of {whole} that is spent", "title": title}
         return cls(names, shares, **words).plot(**bars)
 
     @classmethod
@@ -532,8 +532,8 @@ class BudgetDisplay:
         if not all(entry["private"] for entry in entries):
             about = "no limit holds: fits without privacy are among them"
         title = f"epsilon = {outward(report.epsilon)} spent by {len(entries)} entries\n{about}"
-        words = {"share_name": f"share of the limit's {RULES[report.rule]}", "title": title}
-        return cls(names, shares, left=report.left / whole, **words).plot(**bars)
+        words: Any = {"share_name": f"share of the limit's {RULES[report.rule]}", "title": title}
+        return cls(names, shares, **words, left=report.left / whole).plot(**bars)
 
     def plot(self, ax: Any = None, **bars: Any) -> BudgetDisplay:
         """Draw the picture.

@@ -516,7 +516,7 @@ def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
     y_true, y_pred = (
         X if _is_matrix(X) else np.asarray(X, dtype=np.float64)[None] for X in (y_true, y_pred)
     )
-    if np.isinf(_values_of(y_true)).any():
+    if np.isinf(_stored(y_true)).any():
         raise ValueError(
             "y_true holds an infinite rating: ratings must be finite, NaN where unknown. "
             "Correct or drop the entry."
@@ -538,7 +538,7 @@ def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
     return truth.data, predicted, truth.indices
 
 
-def _values_of(Y: Any) -> np.ndarray:
+def _stored(Y: Any) -> np.ndarray:
     Y = Y.X if isinstance(Y, RatingMatrix) else Y
     return np.asarray(Y.tocoo().data if sparse.issparse(Y) else Y, dtype=np.float64)
 

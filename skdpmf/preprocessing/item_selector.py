@@ -44,7 +44,7 @@ __all__ = ["DPItemSelector"]
 _COUNTS = "item counts"
 
 
-class DPItemSelector(
+class DPItemSelector(  # type: ignore[call-arg]
     SpentDisplay, RatingStep, SelectorMixin, BaseEstimator, auto_wrap_output_keys=None
 ):
     r"""Keep the columns of the most popular items, by counts that are released with noise.
