@@ -259,7 +259,7 @@ def item_features(
     if labels is None:
         labels = [name for name in ("genres",) if name in table]
     if years is None:
-        years = next((name for name in table if _is_year(name)), None)
+        years = next((name for name in table.columns.tolist() if _is_year(name)), None)
     asked = [("labels", name) for name in labels] + [("numbers", name) for name in numbers]
     asked += [(role, name) for role, name in (("years", years), ("words", words)) if name]
     for role, name in asked:

@@ -5,7 +5,6 @@ matrix, the blocks of `row_blocks` cut the rows without overlap, and a block ref
 anything if the data behind it are not those from which the ranges were taken.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,7 @@ __all__ = ["MatrixRows", "PartRows", "RowBlock", "row_blocks"]
 
 
 @dataclass(frozen=True)
-class RowBlock(ABC):
+class RowBlock:
     """Consecutive users (rows) of a rating matrix: where they are, not the ratings.
 
     `first_row` of the whole matrix is row 0 of the block, which has the shape (n_rows, n_items) and
@@ -34,16 +33,8 @@ class RowBlock(ABC):
     n_items: int
     n_ratings: int
 
-    @abstractmethod
     def check(self) -> None:
-        """Look whether the block is there and is the one that was meant; reads no rating."""
-
-    @abstractmethod
-    def load(self) -> sparse.csr_array:
-        """Return the ratings as canonical CSR in float64, not clipped.
-
-        Do not write into it: it may be the block itself.
-        """
+        """Look whether the block is the one that was meant; reads no rating."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +43,8 @@ class MatrixRows(RowBlock):
 
     matrix: sparse.csr_array = field(repr=False)
 
-    def check(self) -> None:
-        """Nothing can be amiss."""
-
     def load(self) -> sparse.csr_array:
-        """Return the rows, in the array that the block holds."""
+        """Return the rows as canonical CSR, not clipped, in the array that the block holds."""
         return self.matrix
 
 

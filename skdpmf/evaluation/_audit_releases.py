@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from scipy import sparse, stats
 from scipy.special import logsumexp, ndtr
 
 from skdpmf.data.bounding import without_rows
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
@@ -29,7 +30,6 @@ from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 __all__ = [
     "ALARM",
     "AuditCheck",
-    "Move",
     "attack_draws",
     "attack_reports",
     "attack_sums",
@@ -44,6 +44,7 @@ _SAME = 1e-6  # of a sensitivity: float rounding
 _REPORTS = 100  # for each run of the attack, on either input
 _BITS = 64  # of a report of bits or values: all are drawn alike
 _FAR = 1e6  # beyond every clip
+_PARTS = "indptr", "indices", "data"
 _POINTS = 64  # of the users' factors, each with its opposite
 
 
@@ -59,14 +60,6 @@ class AuditCheck:
 # -- replay: what one neighbour moves --------------------------------------------------------------
 
 
-class Move(NamedTuple):
-    """What a neighbour does to all that leaves a fit."""
-
-    epsilon: float  # that it attains, by what is declared
-    ratios: dict[str, float]  # by name, the move over what is declared
-    strange: set[str]  # what moves beside its own part
-
-
 def move_of(
     before: Recording,
     after: Recording,
@@ -74,8 +67,11 @@ def move_of(
     slots: tuple[int, ...],
     n_rows: int,
     spent: Any,
-) -> Move:
+) -> tuple[float, dict[str, float], set[str]]:
     """Return what a neighbour moves, all that left before being held fixed.
+
+    That is: the epsilon that it attains, by what is declared; by name, the move over what is
+    declared; and what moves beside its own part.
 
     before, after: of the fits of neighbouring data; alone: the sums of their differing rows alone;
     slots: these rows, of so many; spent: the statement. Raises ValueError if the fits made other
@@ -118,13 +114,7 @@ def move_of(
         note(draw.name, needed / stated.get(draw.name, math.inf))
         epsilon += needed
         strange |= _strange(draw, again, slots[0])
-    return Move(epsilon + _epsilon_of(math.sqrt(squares), spent.delta), ratios, strange)
-
-
-def _epsilon_of(mu: float, delta: float) -> float:
-    if delta == 0.0:
-        return math.inf if mu > 0.0 else 0.0
-    return gaussian_epsilon(mu, delta)
+    return epsilon + gaussian_epsilon(math.sqrt(squares), spent.delta), ratios, strange
 
 
 def _reach_of(record: ReportRecord, other: ReportRecord) -> tuple[float, float | None]:
@@ -186,12 +176,10 @@ def _strange(a: DrawRecord, b: DrawRecord, slot: int) -> set[str]:
     """Return what differs in two densities beside one user's own terms."""
     scalars = "inverse_temperature", "clip", "stds"
     found = {f"a density's {name}" for name in scalars if getattr(a, name) != getattr(b, name)}
-    rest = []
-    for record in (a, b):
-        own = np.arange(record.weights.size) == slot
-        R = without_rows(record.targets, own)
-        rest.append((record.weights[~own], R.indptr, R.indices, R.data))
-    if not all(map(np.array_equal, *rest)):
+    own = np.arange(a.weights.size) == slot
+    one, other = (without_rows(record.targets, own) for record in (a, b))
+    same = np.array_equal(a.weights[~own], b.weights[~own])
+    if not (same and all(np.array_equal(getattr(one, n), getattr(other, n)) for n in _PARTS)):
         found.add("others' part of a density")
     return found
 
@@ -373,8 +361,7 @@ def attack_draws(
     fit: returns a model and a recording; row (n_items,): the user's ratings. The event is that
     drawn items are large, or small: a quarter of the draws chooses it, the others count it.
     """
-    m = row.size
-    one = sparse.csr_array((row, np.arange(m), np.array([0, m])), shape=(1, m))
+    one = as_rating_matrix(row[None])
 
     def size(R: Any) -> float:
         biases, factors = fit(R)[1].draws[0].output

@@ -40,6 +40,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from skdpmf.data.bounding import without_rows
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators.contract.parameters import is_int, require
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.evaluation._audit_releases import (
     AuditCheck,
@@ -102,18 +103,18 @@ class AuditReport:
 
     def __str__(self) -> str:
         verdict = "nothing found" if self.passed else "THE CLAIM DOES NOT HOLD"
-        lines = [f"Privacy audit: {verdict}", "", self.estimator, ""]
-        for name, value, how in (
-            ("claimed", self.epsilon, f"delta {self.delta:.4g}"),
-            ("neighbours reach", self.epsilon_attained, "by what is declared"),
-            ("at least", self.epsilon_lower, f"by repetition, {100 * self.confidence:g} % sure"),
-        ):
-            known = f"epsilon {value:<8.4g}" if not math.isnan(value) else "no bound found  "
-            lines.append(f"{name:<16} {known} {how}")
-        lines.append("")
+        lower = f"epsilon {self.epsilon_lower:<8.4g}"
+        if math.isnan(self.epsilon_lower):
+            lower = "no bound found  "
+        lines = [
+            f"Privacy audit: {verdict}\n\n{self.estimator}\n",
+            f"claimed          epsilon {self.epsilon:<8.4g} delta {self.delta:.4g}",
+            f"neighbours reach epsilon {self.epsilon_attained:<8.4g} by what is declared",
+            f"at least         {lower} by repetition, {100 * self.confidence:g} % sure\n",
+        ]
         for check in self.checks:
             lines.append(f"[{'ok' if check.passed else 'FAILED'}] {check.name}: {check.finding}")
-        return "\n".join([*lines, "", f"Not tested: {self.not_tested}."])
+        return "\n".join([*lines, f"\nNot tested: {self.not_tested}."])
 
 
 def audit(
@@ -186,16 +187,13 @@ def audit(
 
 def _check(estimator: Any, n_neighbors: Any, n_runs: Any, sure: Any) -> None:
     budget = getattr(estimator, "budget", None)
-    if not isinstance(budget, PrivacyBudget) or not budget.is_private:
-        raise ValueError(
-            f"estimator={estimator!r} must have a budget with a finite epsilon: there is no claim "
-            "to attack. Pass a private estimator."
-        )
+    private = isinstance(budget, PrivacyBudget) and budget.is_private
+    remedy = "there is no claim to attack, so pass a private estimator"
+    require(private, "estimator", estimator, "of a finite budget", remedy)
     for name, value, least in (("n_neighbors", n_neighbors, 8), ("n_runs", n_runs, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}={value!r} must be an integer >= {least}: use the default.")
-    if not 0.5 <= sure < 1.0:
-        raise ValueError(f"confidence={sure!r} must be in [0.5, 1): use 0.99.")
+        holds = is_int(value) and value >= least
+        require(holds, name, value, f"an integer >= {least}", "use the default")
+    require(0.5 <= sure < 1.0, "confidence", sure, "in [0.5, 1)", "use 0.99")
 
 
 class _Pair(NamedTuple):
@@ -330,16 +328,17 @@ class _Run:
             others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
             one, two = (pair.replay(without_rows(R, others), pair.slots)[1] for R in pair.both)
             alone = one, two
-        move = move_of(before, after, alone, pair.slots, self.R.shape[0], self.spent)
+        reached, ratios, strange = move_of(
+            before, after, alone, pair.slots, self.R.shape[0], self.spent
+        )
         states = vars(model), vars(other)
         names = {name for state in states for name in state if not name.startswith("nonprivate")}
         self.differing |= {
             n for n in names if len({joblib.hash(state.get(n)) for state in states}) > 1
         }
-        self.strange |= move.strange
-        for name, ratio in move.ratios.items():
+        self.strange |= strange
+        for name, ratio in ratios.items():
             self.ratios[name] = max(self.ratios.get(name, 0.0), ratio)
-        reached = move.epsilon
         if pair.typical and reached > self.attained:
             self.attained, self.worst = reached, pair.both
         if pair.level is not None and reached > 0.0:
@@ -519,12 +518,7 @@ def _slots(R: sparse.csr_array) -> list[int]:
 
 def _with_row(R: sparse.csr_array, slot: int, row: np.ndarray) -> Any:
     """Return the ratings with one row exchanged."""
-    known = np.flatnonzero(~np.isnan(row))
-    own = sparse.csr_array(
-        (row[known], known.astype(R.indices.dtype), np.array([0, known.size])),
-        shape=(1, R.shape[1]),
-    )
-    return sparse.vstack((R[:slot], own, R[slot + 1 :]), format="csr")
+    return sparse.vstack((R[:slot], as_rating_matrix(row[None]), R[slot + 1 :]), format="csr")
 
 
 def _by_slot(releases: Any) -> dict[str, list[Any]]:

@@ -197,8 +197,7 @@ class PrivacyUtilityDisplay:
         MissingExtraError
             If matplotlib is not installed.
         """
-        self.ax_ = ax = axes_or_new(ax)
-        self.figure_ = ax.figure
+        ax = axes_or_new(self, ax)
         order = np.argsort(self.epsilons, kind="stable")
         x, table = self.epsilons[order], self.scores.reshape(len(order), -1)[order]
         mean, private = table.mean(axis=1), np.isfinite(x)
@@ -359,8 +358,7 @@ class PopularityDisplay:
         ticks = [
             (f"{low} to {high}" if high > low else f"{low}") + f"\n({n})" for low, high, n in counts
         ]
-        self.ax_ = ax = axes_or_new(ax)
-        self.figure_ = ax.figure
+        ax = axes_or_new(self, ax)
         # get_xticklabels leaves out those that shared axes hide
         shown = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]
         if ax.containers and shown != ticks:
@@ -493,7 +491,7 @@ class BudgetDisplay:
         names = [r.name + (f", {r.count} times" if r.count > 1 else "") for r in releases]
         shares = release_shares(releases, plan.epsilon, plan.mu, pure_total(releases))
         title = f"epsilon = {outward(plan.epsilon)}\n{guarantee_words(plan)}"
-        words = {"share_name": f"share of {whole} that is spent", "title": title}
+        words: Any = {"share_name": f"share of {whole} that is spent", "title": title}
         return cls(names, shares, **words).plot(**bars)
 
     @classmethod
@@ -534,8 +532,8 @@ class BudgetDisplay:
         if not all(entry["private"] for entry in entries):
             about = "no limit holds: fits without privacy are among them"
         title = f"epsilon = {outward(report.epsilon)} spent by {len(entries)} entries\n{about}"
-        words = {"share_name": f"share of the limit's {RULES[report.rule]}", "title": title}
-        return cls(names, shares, left=report.left / whole, **words).plot(**bars)
+        words: Any = {"share_name": f"share of the limit's {RULES[report.rule]}", "title": title}
+        return cls(names, shares, **words, left=report.left / whole).plot(**bars)
 
     def plot(self, ax: Any = None, **bars: Any) -> BudgetDisplay:
         """Draw the picture.
@@ -557,8 +555,7 @@ class BudgetDisplay:
         MissingExtraError
             If matplotlib is not installed.
         """
-        self.ax_ = ax = axes_or_new(ax, height=1.8 + 0.32 * len(self.names))
-        self.figure_ = ax.figure
+        ax = axes_or_new(self, ax, height=1.8 + 0.32 * len(self.names))
         rest = {} if self.left is None else {"left": self.left}
         names, shares = [*self.names, *rest], [*self.shares, *rest.values()]
         self.bars_ = ax.barh(range(len(names)), shares, **{"color": BLUE, **bars})
@@ -696,10 +693,11 @@ def pyplot() -> Any:
     return plt
 
 
-def axes_or_new(ax: Any, height: float = 4.0) -> Any:
-    """Return the axes, or those of a new figure of this height (inches)."""
+def axes_or_new(display: Any, ax: Any, height: float = 4.0) -> Any:
+    """Note and return the axes, or those of a new figure of this height (inches)."""
     if ax is None:
         _, ax = pyplot().subplots(figsize=(6.4, height), layout="constrained")
+    display.ax_, display.figure_ = ax, ax.figure
     return ax
 
 

@@ -57,7 +57,8 @@ def recommender_of(fitted: Any) -> Any:
     model, known = fitted, None
     while not isinstance(model, BaseRecommender):
         if isinstance(model, Pipeline):
-            known = known or _first_catalogue(model)
+            steps = (getattr(step, "_catalogue_", None) for _, step in model.steps)
+            known = known or next(filter(None, steps), None)  # of the first that knows items
             model = model.steps[-1][1]
         elif hasattr(model, "best_estimator_"):
             model = model.best_estimator_
@@ -74,9 +75,3 @@ def recommender_of(fitted: Any) -> Any:
         dropped = set(known.items) - set(own.items)
         answering._catalogue_ = Catalogue(own.items, own.titles, dropped, own.genres)
     return answering
-
-
-def _first_catalogue(pipeline: Pipeline) -> Catalogue | None:
-    """Return what the first step that knows items knows."""
-    steps = (getattr(step, "_catalogue_", None) for _, step in pipeline.steps)
-    return next((catalogue for catalogue in steps if catalogue is not None), None)

@@ -277,7 +277,7 @@ def catalogue_coverage_at_k(n_items: int, ranked: Any, k: int) -> float:
     0.5
     """
     check_scalar(n_items, "n_items", Integral, min_val=1)
-    top = _lists(ranked, n_items, k)
+    top = _top(ranked, k, n_items)
     return float(np.unique(top[top >= 0]).size / n_items)
 
 
@@ -345,7 +345,7 @@ def novelty_at_k(item_counts: Any, ranked: Any, k: int, n_users: int | None = No
             f"n_users={n_users}: each user counts once for an item. Pass numbers of users (a share "
             "times n_users), or the training matrix."
         )
-    top = _lists(ranked, counts.size, k)
+    top = _top(ranked, k, counts.size)
     named = top >= 0
     length = named.sum(axis=1)
     if not length.any():
@@ -497,20 +497,7 @@ def _item_counts(item_counts: Any) -> np.ndarray:
 
 def _known_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
     """True and predicted values at the known entries of y_true, both 1-D."""
-    if _is_matrix(y_true):
-        true, predicted, _ = _matrix_pairs(y_true, y_pred)
-    else:
-        true = np.asarray(y_true, dtype=np.float64)
-        predicted = np.asarray(y_pred, dtype=np.float64)
-        _check_same_shape(true, predicted)
-        _check_no_infinity(true)
-        known = ~np.isnan(true)
-        true, predicted = true[known], predicted[known]
-        if not np.all(np.isfinite(predicted)):
-            raise ValueError(
-                "y_pred is NaN or infinite where y_true is known: every known rating needs a "
-                "finite prediction. Mask the entry in y_true by NaN, or predict it."
-            )
+    true, predicted, _ = _matrix_pairs(y_true, y_pred)
     if true.size == 0:
         raise ValueError(
             f"y_true of shape {np.shape(y_true)} holds no known rating: the metric needs at least "
@@ -520,14 +507,23 @@ def _known_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """True values, predictions and items (columns) at the known entries of a matrix y_true."""
-    y_true, y_pred = (X.X if isinstance(X, RatingMatrix) else X for X in (y_true, y_pred))
-    _check_same_shape(y_true, y_pred)
-    is_sparse: bool = sparse.issparse(y_true)
-    _check_no_infinity(y_true.tocoo().data if is_sparse else y_true)
+    """True values, predictions and items (columns) at the known entries of y_true; 1-D: one row."""
+    if np.shape(y_true) != np.shape(y_pred):
+        raise ValueError(
+            f"y_pred has shape {np.shape(y_pred)} and y_true has shape {np.shape(y_true)}: they "
+            "must be equal. Predict for the same users and items."
+        )
+    y_true, y_pred = (
+        X if _is_matrix(X) else np.asarray(X, dtype=np.float64)[None] for X in (y_true, y_pred)
+    )
+    if np.isinf(_stored(y_true)).any():
+        raise ValueError(
+            "y_true holds an infinite rating: ratings must be finite, NaN where unknown. "
+            "Correct or drop the entry."
+        )
     truth = as_rating_matrix(y_true)
     rows = rows_of(truth)
-    if sparse.issparse(y_pred):
+    if sparse.issparse(y_pred) or isinstance(y_pred, RatingMatrix):
         predicted = _stored_at(as_rating_matrix(y_pred), truth)
     else:
         predicted = np.asarray(y_pred, dtype=np.float64)[rows, truth.indices]
@@ -540,6 +536,11 @@ def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
             " rating needs one. Use predict_entries(X, y_true), or a dense matrix."
         )
     return truth.data, predicted, truth.indices
+
+
+def _stored(Y: Any) -> np.ndarray:
+    Y = Y.X if isinstance(Y, RatingMatrix) else Y
+    return np.asarray(Y.tocoo().data if sparse.issparse(Y) else Y, dtype=np.float64)
 
 
 def _stored_at(values: Any, where: Any) -> NDArray[np.float64]:
@@ -556,35 +557,14 @@ def _lookup(R: Any, rows: Any, columns: Any) -> tuple[NDArray[np.intp], NDArray[
     return place, (np.append(stored, -1)[place] == wanted) & (columns >= 0)
 
 
-def _check_same_shape(y_true: Any, y_pred: Any) -> None:
-    if np.shape(y_true) != np.shape(y_pred):
-        raise ValueError(
-            f"y_pred has shape {np.shape(y_pred)} and y_true has shape {np.shape(y_true)}: they "
-            "must be equal. Predict for the same users and items."
-        )
-
-
-def _check_no_infinity(y_true: Any) -> None:
-    if np.isinf(np.asarray(y_true, dtype=np.float64)).any():
-        raise ValueError(
-            "y_true holds an infinite rating: ratings must be finite, NaN where unknown. "
-            "Correct or drop the entry."
-        )
-
-
 def _hits(relevant: Any, ranked: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Hits (users with targets x k, bool) and number of targets of each of these users."""
-    check_scalar(k, "k", Integral, min_val=1)
-    top = _check_ranked(ranked, np.shape(relevant)[0], k)
+    n_users = np.shape(relevant)[0]
     if _is_matrix(relevant):
         targets = as_rating_matrix(relevant)
-        n_items, n_targets = targets.shape[1], np.diff(targets.indptr)
-        if top.max(initial=-1) >= n_items:
-            raise ValueError(
-                f"ranked names item {top.max()} and relevant has {n_items} items: a ranked item "
-                "must be a column index of relevant. Use the same catalogue for both."
-            )
-        hits = _lookup(targets, np.arange(len(top))[:, np.newaxis], top)[1]
+        n_targets = np.diff(targets.indptr)
+        top = _top(ranked, k, targets.shape[1], n_users)
+        hits = _lookup(targets, np.arange(n_users)[:, np.newaxis], top)[1]
     else:
         target = np.asarray(relevant)
         if target.ndim != 1 or target.dtype.kind not in "iu":
@@ -593,8 +573,8 @@ def _hits(relevant: Any, ranked: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
                 " matrix, or the column index (int) of each user's held-out item, -1 for none."
             )
         n_targets = (target >= 0).astype(np.intp)
+        top = _top(ranked, k, None, n_users)
         hits = (top == target[:, None]) & (target >= 0)[:, None]
-    _check_no_repeated_hit(hits, top)
     counted = n_targets > 0
     if not counted.any():
         raise ValueError(
@@ -604,26 +584,9 @@ def _hits(relevant: Any, ranked: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
     return hits[counted], n_targets[counted]
 
 
-def _lists(ranked: Any, n_items: int, k: int) -> np.ndarray:
-    """The first k items of each row, -1 for none, where no held-out items are needed."""
+def _top(ranked: Any, k: int, n_items: int | None, n_users: int | None = None) -> np.ndarray:
+    """The first k items of each row, -1 for none; None: no number of items or users is known."""
     check_scalar(k, "k", Integral, min_val=1)
-    top = _check_ranked(ranked, None, k)
-    if top.max(initial=-1) >= n_items:
-        raise ValueError(
-            f"ranked names item {top.max()} and the catalogue has {n_items} items: a ranked item "
-            "must be a column index below that. Use the same catalogue for both."
-        )
-    ascending = np.sort(top, axis=1)
-    if np.any((ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0)):
-        raise ValueError(
-            "ranked names an item twice in one row: the items of a row must differ. Pass the "
-            "ranking that recommend gives."
-        )
-    return top
-
-
-def _check_ranked(ranked: Any, n_users: int | None, k: int) -> np.ndarray:
-    """The first k columns, -1 for none; `n_users` is None where no other argument has users."""
     ranked = np.asarray(ranked)
     if ranked.ndim != 2 or ranked.dtype.kind not in "iu":
         raise ValueError(
@@ -637,17 +600,16 @@ def _check_ranked(ranked: Any, n_users: int | None, k: int) -> np.ndarray:
             f"recommend for n={k}; where the catalogue has fewer items than that, "
             "pass their number as k."
         )
-    return np.maximum(ranked[:, :k].astype(np.intp), -1)
-
-
-def _check_no_repeated_hit(hits: np.ndarray, top: np.ndarray) -> None:
-    """A target found twice would count twice; a repeated miss changes no metric."""
-    users, ranks = np.nonzero(hits)
-    if users.size == 0:
-        return
-    keys = users * (top.max() + 1) + top[users, ranks]
-    if np.unique(keys).size < keys.size:
+    top = np.maximum(ranked[:, :k].astype(np.intp), -1)
+    if n_items is not None and top.max(initial=-1) >= n_items:
         raise ValueError(
-            "ranked names one of a user's targets twice: the items of a row must differ. "
-            "Pass the ranking that recommend gives."
+            f"ranked names item {top.max()} and the catalogue has {n_items} items: a ranked item "
+            "must be a column index below that. Use the same catalogue for both."
         )
+    ascending = np.sort(top, axis=1)
+    if np.any((ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0)):
+        raise ValueError(
+            "ranked names an item twice in one row: the items of a row must differ. Pass the "
+            "ranking that recommend gives."
+        )
+    return top

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
-from sklearn.utils import assert_all_finite, check_array, check_consistent_length, get_tags
+from sklearn.utils import check_array, check_consistent_length, get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpmf.data.labels import as_frame
-from skdpmf.data.matrix import ratings_to_matrix
+from skdpmf.data.matrix import present_ids, ratings_to_matrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.privacy.statement import PrivacyStatement
 
@@ -244,16 +244,12 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
             )
         y = column_or_1d(y, warn=True)
         try:
-            y = y.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"y of dtype {y.dtype} must hold numbers, the ratings. Convert it before fit."
-            ) from error
-        try:
-            assert_all_finite(y, input_name="y")
+            return np.asarray(check_array(y, dtype=np.float64, ensure_2d=False, input_name="y"))
         except ValueError as error:
-            raise ValueError(f"{error} Drop the rows without a finite rating.") from None
-        return y
+            raise ValueError(
+                f"y of dtype {y.dtype} must hold finite numbers, the ratings: {error} Drop the "
+                "rows without a finite rating."
+            ) from None
 
     def _id_columns(self, X: Any, *, reset: bool) -> tuple["pd.Index", "pd.Index"]:
         """User and item ids as two pandas indexes, each with its own dtype."""
@@ -292,22 +288,13 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
 def _as_ids(column: Any, name: str) -> "pd.Index":
     import pandas as pd
 
-    values = np.asarray(column)
-    missing = pd.isna(values)
-    if values.dtype.kind == "f":
-        missing |= np.isinf(values)
-    if missing.any():
-        raise ValueError(
-            f"The {name} column of X has {int(missing.sum())} missing ids (NaN, None or infinity), "
-            f"the first in row {int(np.argmax(missing))}: each rating needs both ids. "
-            "Drop these rows."
-        )
-    if values.dtype == object:
-        try:
-            set(values)
-        except TypeError as error:
-            raise TypeError(
-                f"The {name} column of X holds an id that cannot be hashed ({error}): the argument "
-                "must be a hashable value such as a string or a number. Convert the column."
-            ) from error
-    return pd.Index(values)
+    ids = pd.Series(np.asarray(column)).replace([np.inf, -np.inf], np.nan)
+    ids = present_ids(ids, f"the {name} column of X (NaN and infinity are none)")
+    try:
+        set(ids)
+    except TypeError as error:
+        raise TypeError(
+            f"The {name} column of X holds an id that cannot be hashed ({error}): the argument "
+            "must be a hashable value such as a string or a number. Convert the column."
+        ) from error
+    return pd.Index(ids)

@@ -73,19 +73,17 @@ def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
     >>> 0.0 <= recommender_scorer("recall", k=5)(model, known, hidden) <= 1.0
     True
     """
-    if metric == "rmse":
-        return _RMSEScorer()
-    if metric not in _OF_LISTS:
+    if metric not in ("rmse", *_OF_LISTS):
         raise ValueError(f"metric={metric!r} must be one of {['rmse', *_OF_LISTS]}.")
-    return _RankingScorer(_OF_LISTS[metric], k)
+    return _Scorer(metric, None if metric == "rmse" else k)
 
 
 @dataclass(frozen=True)
-class _RankingScorer:
-    """A ranking metric of the top k of ``estimator.recommend``; a class so that it pickles."""
+class _Scorer:
+    """A metric of the top k of ``recommend``, or of ``predict_entries``; a class: it pickles."""
 
-    metric: Callable[[Any, Any, int], float]
-    k: int
+    metric: str
+    k: int | None
 
     def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
         if y is None:
@@ -93,16 +91,10 @@ class _RankingScorer:
                 "y=None must be held-out items or ratings of the rows of X: leave_one_out and "
                 "split_ratings make such. Pass y to the search, or score with estimator.score."
             )
-        items, _ = estimator.recommend(X, n=self.k)
-        k = min(self.k, items.shape[1])  # no more than there are items
-        return self.metric(_held_out(estimator, X, y), items, k)
-
-
-@dataclass(frozen=True)
-class _RMSEScorer:
-    """Minus the RMSE of ``estimator.predict_entries``."""
-
-    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
+        if self.k is not None:
+            items, _ = estimator.recommend(X, n=self.k)
+            k = min(self.k, items.shape[1])  # no more than there are items
+            return _OF_LISTS[self.metric](_held_out(estimator, X, y), items, k)
         if not sparse.issparse(y) and np.ndim(y) != 2:
             raise ValueError(
                 f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. For "

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
-from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.pipeline import Pipeline
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder
@@ -24,6 +23,7 @@ _FITS = (
     "{n_candidates} candidates x {n_splits} folds{refit}: {n_fits} fits, each charged with its "
     "whole budget."
 )
+_SIDE_BY_SIDE = " Of steps that run side by side pass the list of the fitted parts, which compose."
 _CHOICE = (
     "The choice of a candidate: scores are exact functions of private ratings, so that "
     "best_params_, best_score_ and cv_results_ are not private, and epsilon does not include the "
@@ -87,11 +87,10 @@ def privacy_spent(fitted: Any, *, n_items: int | None = None) -> PrivacyStatemen
         return compose_statements({f"fit {i}": privacy_spent(one) for i, one in enumerate(fitted)})
     if hasattr(fitted, "cv_results_") and hasattr(fitted, "n_splits_"):
         return _of_search(fitted, n_items)
-    _refuse_side_by_side(fitted)
     raise PrivacyParameterError(
         f"fitted={_named(fitted)} must be fitted and have a privacy_spent_: a step that is fitted "
         "on private ratings without a statement has no privacy. Fit it, or leave it out; "
-        "skdpmf.preprocessing has private steps."
+        f"skdpmf.preprocessing has private steps.{_SIDE_BY_SIDE}"
     )
 
 
@@ -160,25 +159,15 @@ def _of_candidate(estimator: Any, n_items: int, n_fits: int) -> PrivacyStatement
         return _of_steps(
             {name: _of_candidate(step, n_items, n_fits) for name, step in steps}, estimator
         )
-    _refuse_side_by_side(estimator)
     plan = estimator.plan(n_items) if hasattr(estimator, "plan") else None
     if isinstance(plan, PrivacyStatement) and not plan.is_private:
         return plan
     if not isinstance(plan, ReleasePlan):
         raise PrivacyParameterError(
             f"estimator={_named(estimator)} must have a plan of its releases: whatever is fitted "
-            "on private ratings without one has no privacy."
+            f"on private ratings without one has no privacy.{_SIDE_BY_SIDE}"
         )
     return state_fits(plan, n_fits, seeded=getattr(estimator, "random_state", None) is not None)
-
-
-def _refuse_side_by_side(value: Any) -> None:
-    if isinstance(value, FeatureUnion | ColumnTransformer):
-        raise PrivacyParameterError(
-            f"{_named(value)} must not be among the steps: steps that run side by side are not "
-            "supported in a pipeline or search. Chain the steps, or pass the list of its fitted "
-            "parts, which compose."
-        )
 
 
 def _named(value: Any) -> str:

@@ -17,7 +17,7 @@ from skdpmf.privacy.sampler.noise import derived_key, fresh_key, slot_priorities
 __all__ = ["ContributionBounder"]
 
 
-class ContributionBounder(
+class ContributionBounder(  # type: ignore[call-arg]
     RatingStep, OneToOneFeatureMixin, TransformerMixin, BaseEstimator, auto_wrap_output_keys=None
 ):
     """Cap the ratings of each user and clip them to a range. Costs no budget.

@@ -44,7 +44,7 @@ __all__ = ["DPItemSelector"]
 _COUNTS = "item counts"
 
 
-class DPItemSelector(
+class DPItemSelector(  # type: ignore[call-arg]
     OptionParameters,
     SpentDisplay,
     RatingStep,
@@ -222,7 +222,8 @@ class DPItemSelector(
         order = np.argsort(-self.counts_, kind="stable")
         keep = order[:most]
         if self.min_signal is not None:
-            least = float(self.min_signal) * self._deviation(fit.plan)
+            deviation = math.sqrt(2.0) if self._norm == "l1" else 1.0  # in scales of the noise
+            least = float(self.min_signal) * deviation * float(fit.plan.releases[0].noise_scale)
             seen = self.counts_[keep] > least
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
         self.support_ = np.zeros(R.shape[1], bool)
@@ -363,10 +364,6 @@ class DPItemSelector(
     def _norm(self) -> str:
         """Norm of the sensitivity: l2 for Gaussian noise, and where there is none."""
         return "l1" if self.budget.is_private and self.budget.delta == 0.0 else "l2"
-
-    def _deviation(self, plan: ReleasePlan) -> float:
-        """Standard deviation of the noise."""
-        return float(plan.releases[0].noise_scale) * (math.sqrt(2.0) if self._norm == "l1" else 1.0)
 
     def _most(self, n_columns: int) -> int:
         """Most items to keep of so many."""

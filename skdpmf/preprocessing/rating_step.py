@@ -32,6 +32,17 @@ class RatingStep:
         ------
         ValueError
             If `transform` is none of these.
+
+        Examples
+        --------
+        >>> from skdpmf.data import make_ratings
+        >>> from skdpmf.preprocessing import ContributionBounder
+        >>> bounder, X = ContributionBounder().set_output(transform="pandas"), [[4.0, 9.0]]
+        >>> bounder.fit_transform(X)
+            x0   x1
+        0  4.0  5.0
+        >>> bounder.fit_transform(make_ratings(5, 3, random_state=0)).format
+        'csr'
         """
         if transform is not None:
             rule = "'default', 'pandas' or 'polars'"

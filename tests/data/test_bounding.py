@@ -40,19 +40,6 @@ def test_equals_sorting_twin(n_users, n_items, limit, dtype, index_dtype, seed):
     assert bounded.has_canonical_format
 
 
-def test_row_depends_on_itself_alone():
-    rng = np.random.default_rng(0)
-    X = random_ratings(rng, 30, 40)
-    priorities = rng.random(X.nnz)
-    whole = rows_of(bound_contributions(X, 5, priorities))
-    for user in range(30):
-        part = slice(X.indptr[user], X.indptr[user + 1])
-        row = sparse.csr_array(
-            (X.data[part], X.indices[part], [0, part.stop - part.start]), shape=(1, 40)
-        )
-        assert rows_of(bound_contributions(row, 5, priorities[part])) == [whole[user]]
-
-
 def test_large_unsigned_priorities_are_compared_exactly():
     X = as_rating_matrix([[1.0, 2.0, 3.0]])
     top = 2**64 - 1  # float64 cannot tell these apart
@@ -76,11 +63,6 @@ def test_nothing_to_do_shares_memory():
 def test_limit_is_checked(limit):
     with pytest.raises(ValueError, match=r"max_ratings_per_user=.*integer >= 1"):
         bound_contributions(as_rating_matrix([[1.0]]), limit, np.zeros(1))
-
-
-def test_numpy_limit_is_taken():
-    X = as_rating_matrix([[1.0, 2.0]])
-    assert bound_contributions(X, np.int64(1), np.zeros(2)).nnz == 1
 
 
 @pytest.mark.parametrize(

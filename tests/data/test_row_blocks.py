@@ -99,11 +99,6 @@ def test_parts_are_grouped_to_equal_work(tmp_path):
         assert max(work) - (X.nnz + 400) / n_blocks <= 124
 
 
-def test_empty_users_are_shared_out_too():
-    blocks = row_blocks(sparse.csr_array((100, 3)), 4)
-    assert [block.n_rows for block in blocks] == [25] * 4
-
-
 def test_matrix_blocks_share_the_ratings_and_pickle_their_own():
     X = many()
     blocks = row_blocks(X, 5)

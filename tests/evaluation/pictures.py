@@ -10,32 +10,9 @@ def render(figure):
     return np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
 
 
-def place(image, ax, x, y):
-    """Row and column of a point of the data."""
-    column, height = ax.transData.transform((x, y))
-    return round(image.shape[0] - 1 - height), round(column)
-
-
-def window(image, ax, x, y, size=1):
-    """Pixels around a point of the data, (n, 3)."""
-    row, column = place(image, ax, x, y)
-    part = image[row - size : row + size + 1, column - size : column + size + 1]
-    return part.reshape(-1, 3)
-
-
 def close_to(pixels, colour, tolerance=40):
     """Whether each pixel has a colour, but for what smoothing of edges does."""
     return np.abs(pixels - 255 * np.array(to_rgb(colour))).max(axis=-1) <= tolerance
-
-
-def has(image, ax, x, y, colour):
-    """Whether the colour is at a point of the data, to a pixel."""
-    return close_to(window(image, ax, x, y), colour).any()
-
-
-def is_blank(image, ax, x, y):
-    """Whether a point of the data is white, with its neighbours."""
-    return close_to(window(image, ax, x, y), "white").all()
 
 
 def boxes(figure):

@@ -125,20 +125,6 @@ def test_declared_catalogue_and_users():
         model.set_params(items=[9, 9, 7]).fit(X, [1.0, 5.0])
 
 
-def test_duplicate_pairs_are_merged_by_their_mean():
-    X = [["a", 1], ["a", 1], ["b", 1], ["b", 2]]
-    merged = RatingRegressor(MeansRecommender()).fit(X[1:], [3.0, 1.0, 5.0])
-    model = RatingRegressor(MeansRecommender()).fit(X, [2.0, 4.0, 1.0, 5.0])
-    assert (model.ratings_ != merged.ratings_).nnz == 0
-    assert_allclose(model.predict(X), merged.predict(X), rtol=1e-14)
-
-
-def test_without_rating_range_nothing_is_clipped():
-    X = [["a", 1], ["a", 2], ["b", 1]]
-    model = RatingRegressor(MeansRecommender(rating_range=None)).fit(X, [50.0, 30.0, 100.0])
-    assert_allclose(model.predict([["a", 3], ["c", 3]]), [40.0, 60.0])
-
-
 # --- scikit-learn's tools
 
 
@@ -200,11 +186,17 @@ def test_clone_pickle_params_and_tags(table):
     [
         (np.ones((3, 3)), [1, 2, 3], ValueError, "n_features=3 and must have exactly two columns"),
         (pd.DataFrame({"user": [1]}), [1], ValueError, "exactly two columns"),
-        ([[1, 2], [None, 3]], [1, 2], ValueError, "user column of X has 1 missing ids.*row 1"),
-        ([[1, "a"], [2, None]], [1, 2], ValueError, "item column of X has 1 missing ids"),
-        ([[1.0, np.inf]], [1], ValueError, "item column of X has 1 missing ids"),
-        ([[1, 2]], [np.nan], ValueError, "y contains NaN"),
-        ([[1, 2]], ["good"], ValueError, "y of dtype .* must hold numbers"),
+        (
+            [[1, 2], [None, 3]],
+            [1, 2],
+            ValueError,
+            "user column of X .*lacks an id in 1 rows.*row 1",
+        ),
+        ([[1, "a"], [2, None]], [1, 2], ValueError, "item column of X .*lacks an id in 1 rows"),
+        ([[1.0, np.inf]], [1], ValueError, "item column of X .*lacks an id in 1 rows"),
+        ([[1, 2]], [np.nan], ValueError, "y contains NaN.*Drop the rows"),
+        ([[1, 2]], [np.inf], ValueError, "y contains infinity.*Drop the rows"),
+        ([[1, 2]], ["good"], ValueError, "y of dtype .* must hold finite numbers"),
         ([[1, 2]], None, ValueError, "requires y to be passed, but the target y is None"),
         ([[1, 2]], [1, 2], ValueError, "inconsistent numbers of samples"),
         ([], [], ValueError, "exactly two columns"),
@@ -232,7 +224,7 @@ def test_predict_refuses(table):
     model.fit(X, y)
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(X[["item", "user"]])
-    with pytest.raises(ValueError, match="missing ids"):
+    with pytest.raises(ValueError, match="lacks an id"):
         model.predict(pd.DataFrame({"user": [np.nan], "item": ["x"]}))
 
 
@@ -301,16 +293,6 @@ CHECKS = [
 @pytest.mark.filterwarnings("default")
 def test_generic_check(estimator, check):
     check(estimator)
-
-
-def test_number_of_checks():
-    assert len(CHECKS) >= 44
-
-
-@pytest.mark.parametrize("rating", [np.inf, np.nan])
-def test_ratings_that_are_not_finite_are_refused_with_a_remedy(rating):
-    with pytest.raises(ValueError, match=r"Input y contains .*Drop the rows"):
-        RatingRegressor(MeansRecommender()).fit([(1, 1), (2, 1)], [3.0, rating])
 
 
 def test_what_belongs_to_users_is_refused():

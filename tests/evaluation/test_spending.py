@@ -82,12 +82,6 @@ def test_a_pure_pipeline_spends_exactly_the_whole(unit):
         assert sum(Fraction(r.epsilon) * r.count for r in spent.releases) <= Fraction(epsilon)
 
 
-def test_twice_the_budget_shows():
-    """A planted bug: both steps are given the whole."""
-    model = make_pipeline(DPItemSelector(WHOLE), DPItemMeans(WHOLE)).fit(X)
-    assert 1.4 < privacy_spent(model).epsilon < 1.5
-
-
 def test_estimators_and_single_steps():
     model = DPItemMeans(WHOLE).fit(X)
     assert privacy_spent(model) is model.privacy_spent_
@@ -102,19 +96,11 @@ def test_steps_side_by_side_are_refused_and_their_list_is_not():
     columns = ColumnTransformer([("a", DPItemMeans(WHOLE), slice(0, 3))])
     search = GridSearchCV(union, {"a__user_damping": [5.0]}, cv=2, scoring=lambda *_: 0.0)
     for value in (union.fit(X), columns.fit(X), Pipeline([("u", union)]), search.fit(X)):
-        with pytest.raises(PrivacyParameterError, match=r"must not be among the steps.*list of"):
+        with pytest.raises(PrivacyParameterError, match=r"side by side pass the list of"):
             privacy_spent(value)
     parts = [part for _, part in union.transformer_list]
     one = parts[0].privacy_spent_.mu
     assert privacy_spent(parts).mu == pytest.approx(math.sqrt(2.0) * one)
-
-
-def test_pipelines_nest():
-    head, rest = WHOLE.split([0.2, 0.8])
-    inner = make_pipeline(ContributionBounder(), DPItemSelector(head))
-    model = Pipeline([("front", inner), ("means", DPItemMeans(rest))]).fit(X)
-    flat = make_pipeline(ContributionBounder(), DPItemSelector(head), DPItemMeans(rest)).fit(X)
-    assert privacy_spent(model).epsilon == privacy_spent(flat).epsilon <= 1.0
 
 
 def test_kinds_add_up():

@@ -1,14 +1,10 @@
 """ContributionBounder: a function of single rows, whatever else the matrix holds."""
 
-import pickle
-
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf.preprocessing import ContributionBounder, bounder
@@ -131,23 +127,6 @@ def test_containers():
     narrow = ContributionBounder(TAU, random_state=0).fit_transform(X.astype(np.float32))
     assert narrow.dtype == np.float32
     np.testing.assert_array_equal(np.isnan(narrow), np.isnan(expected))
-
-
-def test_frames_keep_names():
-    X = pd.DataFrame(wide(), columns=[f"film {j}" for j in range(12)])
-    fitted = ContributionBounder(TAU, random_state=0).set_output(transform="pandas").fit(X)
-    bounded = fitted.transform(X)
-    assert list(bounded.columns) == list(X.columns) == list(fitted.get_feature_names_out())
-    assert list(bounded.index) == list(X.index)
-    with pytest.raises(ValueError, match="feature names"):
-        fitted.transform(X[X.columns[::-1]])
-
-
-def test_copies_cap_alike():
-    X = wide()
-    fitted = make_pipeline(ContributionBounder(TAU)).fit(X)
-    other = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(other.transform(X), fitted.transform(X))
 
 
 @pytest.mark.parametrize(
