@@ -42,12 +42,19 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import alike, count_weights, popularity_weights, rarest, subset
+from skdpmf.mechanisms.common import (
+    alike,
+    count_weights,
+    planned_gram,
+    popularity_weights,
+    rarest,
+    subset,
+)
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
-from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity, rhs_sensitivity
+from skdpmf.privacy.sensitivity import count_sensitivity, rhs_sensitivity
 from skdpmf.privacy.sums import item_grams, item_scalars, shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
 
@@ -91,27 +98,12 @@ def make_plan(
 ) -> ReleasePlan:
     """Plan the releases, which spend the whole budget, from public values alone."""
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    d = n_features
+    words, shape = "for each task, sum over its users of ", (n_tasks, n_features)
+    counts = words + "1 / sqrt(number of the user's tasks)"
     releases = [
-        Release(
-            COUNTS,
-            "for each task, sum over its users of 1 / sqrt(number of the user's tasks)",
-            (n_tasks,),
-            count_sensitivity(1.0, **near),
-        ),
-        Release(
-            GRAM,
-            "for each task, sum over its users of w x x'",
-            (n_tasks, d * (d + 1) // 2),
-            gram_sensitivity(1.0, 1.0, **near),
-            layout="packed",
-        ),
-        Release(
-            RHS,
-            "for each task, sum over its users of w y x",
-            (n_tasks, d),
-            rhs_sensitivity(1.0, 1.0, 1.0, **near),
-        ),
+        Release(COUNTS, counts, (n_tasks,), count_sensitivity(1.0, **near)),
+        planned_gram(budget, GRAM, words + "w x x'", *shape),
+        Release(RHS, words + "w y x", shape, rhs_sensitivity(1.0, 1.0, 1.0, **near)),
     ]
     releases = releases if settings.counts_tasks else releases[1:]
     total = sum(SHARES[release.name] for release in releases)

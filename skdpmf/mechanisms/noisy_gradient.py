@@ -58,7 +58,7 @@ Cup and Workshop 2007), for the limit without noise.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,8 @@ from numpy.typing import NDArray
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled import posteriors
-from skdpmf.mechanisms.common import subset
+from skdpmf.mechanisms.als.ratings import RatingModel
+from skdpmf.mechanisms.common import planned_gram, planned_vectors, subset
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
 from skdpmf.privacy import sums
@@ -74,11 +75,10 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
-from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import Rows
 
-__all__ = ["Model", "Settings", "fit", "make_plan", "personal_influence"]
+__all__ = ["Settings", "fit", "make_plan", "personal_influence"]
 
 # a at epsilon 4 and delta 1e-5, and its limits: small budgets go to the items' means
 CONSTANT, CONSTANT_LIMITS = 0.4, (0.4, 0.6)
@@ -127,14 +127,6 @@ class Settings:
         return 2 * self.n_components + 2
 
 
-class Model(NamedTuple):
-    """Released model in quarter ranges: y_ij ~ b_j + o_i + u_i . v_j."""
-
-    item_means: NDArray[np.float64]  # b
-    factors: NDArray[np.float64]  # V (n_items x n_components)
-    ridge: float  # of u_i in the fold-in
-
-
 def constant_weight(budget: PrivacyBudget) -> float:
     """Return a: the less noise, the smaller."""
     return float(np.clip(CONSTANT * _strength(budget) ** -0.2, *CONSTANT_LIMITS))
@@ -168,28 +160,15 @@ def _strength(budget: PrivacyBudget) -> float:
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    d, steps = settings.width, settings.max_iter
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
+    more: dict[str, Any] = {"count": settings.max_iter, "alternatives": (MEANS,)}
+    moments = "sum over users of c t t', every step"
+    gradients = "sum over users of w e phi for each item, clipped per user, every step"
+    shape, clip = (n_items, settings.n_components + 1), gradient_clip(budget)
     releases = [
         *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
-        Release(
-            MOMENTS,
-            "sum over users of c t t', every step",
-            (d * (d + 1) // 2,),
-            gram_sensitivity(1.0, moment_bound(budget), **near),
-            count=steps,
-            layout="packed",
-            alternatives=(MEANS,),
-        ),
-        Release(
-            GRADIENTS,
-            "sum over users of w e phi for each item, clipped per user, every step",
-            (n_items, settings.n_components + 1),
-            sum_sensitivity(1.0, gradient_clip(budget), **near),
-            count=steps,
-            alternatives=(MEANS,),
-        ),
+        planned_gram(budget, MOMENTS, moments, settings.width, bound=moment_bound(budget), **more),
+        planned_vectors(budget, GRADIENTS, gradients, *shape, bound=clip, **more),
     ]
     return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES)
 
@@ -200,7 +179,7 @@ def fit(
     *,
     rounds: Iterable[int],
     influence: NDArray[np.float64] | None = None,
-) -> Model:
+) -> RatingModel:
     """Make the plan's releases in their order and return the model they give.
 
     The curator is of ratings in quarter ranges from the middle of the scale. User i changes every
@@ -215,11 +194,11 @@ def fit(
     if rank:
         items = run.descend(rank, rounds)
         factors[:, :rank] = items.V
-        return Model(items.b, factors, settings.alpha * items.noise)
+        return RatingModel(items.b, factors, settings.alpha * items.noise)
     for t in rounds:
         averages.release(MOMENTS, t)
         averages.release(GRADIENTS, t)
-    return Model(averages.mean, factors, settings.alpha * NOISE)
+    return RatingModel(averages.mean, factors, settings.alpha * NOISE)
 
 
 def personal_influence(
@@ -234,13 +213,8 @@ def personal_influence(
         rounding_share(release, max(n_rows, 1) * release.sensitivity)
         for release in (*plan.gaussian, *again)
     )
-    return personal_scales(
-        levels,
-        plan.budget.epsilon,
-        plan.budget.delta,
-        rounding=rounding,
-        **plan.slack,
-    )
+    epsilon, delta = plan.budget.epsilon, plan.budget.delta
+    return personal_scales(levels, epsilon, delta, rounding=rounding, **plan.slack)
 
 
 class _Fit:

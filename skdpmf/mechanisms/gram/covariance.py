@@ -54,7 +54,7 @@ from skdpmf.privacy.pair_sensitivity import (
     pair_grid,
     pair_sensitivity,
 )
-from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
 
 __all__ = [
@@ -141,41 +141,37 @@ def make_plan(
     unit = _unit(budget)
     most, n_rows = max_head(n_items), public_rows(n_rows or _ROWS)
     grid = max(_COARSEST_GRID, pair_grid(n_rows, settings.clamp))
-    planned = average_releases(unit, budget.neighbors, settings.norm, n_items)
-    planned += [
-        (
-            COVARIANCE,
-            "sums over users of w x x' and w e e', x the clamped centred ratings and e the "
-            "pattern; triangles",
-            (2, most * (most + 1) // 2),
-            pair_sensitivity(
-                (unit, budget.neighbors),
-                clamp=settings.clamp,
-                damping=settings.user_damping,
-                weight_scale=WEIGHT_SCALE,
-                noise=settings.noise,
-                n_items=most,
-                centred_range=2.0 * (_RANGE[1] - _RANGE[0]),
-                grid=grid,
-            ),
-        )
+    sensitivity = pair_sensitivity(
+        (unit, budget.neighbors),
+        clamp=settings.clamp,
+        damping=settings.user_damping,
+        weight_scale=WEIGHT_SCALE,
+        noise=settings.noise,
+        n_items=most,
+        centred_range=2.0 * (_RANGE[1] - _RANGE[0]),
+        grid=grid,
+    )
+    statistic = (
+        "sums over users of w x x' and w e e', x the clamped centred ratings and e the pattern; "
+        "triangles"
+    )
+    shape, strength = (2, most * (most + 1) // 2), noise_strength(budget, settings.noise)
+    rounds = n_average_rounds(settings.noise, strength)
+    releases: list[Any] = [
+        uncalibrated(settings.noise, *terms, rounds if terms[0] == RESIDUALS else 1)
+        for terms in average_releases(unit, budget.neighbors, settings.norm, n_items)
     ]
-    shares = _shares(budget, settings, unit == "user", n_items, n_rows)
-    planned = [release for release in planned if shares.get(release[0], 0.0) > 0.0]
-    rounds = n_average_rounds(settings.noise, noise_strength(budget, settings.noise))
+    covariance: Any = uncalibrated(settings.noise, COVARIANCE, statistic, shape, sensitivity)
+    packed = {"layout": "packed"} if settings.noise == "gaussian" else {}
     again = RESIDUALS if unit == "user" else STATISTICS
-    releases = [
-        replace(
-            _release(settings, *release, count=rounds if release[0] == RESIDUALS else 1),
-            alternatives=(again,) if release[0] == COVARIANCE else (),
-        )
-        for release in planned
-    ]
+    releases.append(replace(covariance, alternatives=(again,), **packed))
+    shares = _shares(budget, settings, unit == "user", n_items, n_rows)
+    shares = {name: share for name, share in shares.items() if share > 0.0}
     return ReleasePlan.from_shares(
         budget,
-        releases,
-        {release.name: shares[release.name] for release in releases},
-        notes=_notes(budget, settings, n_items, covers=shares[COVARIANCE] > 0.0),
+        [release for release in releases if release.name in shares],
+        shares,
+        notes=_notes(budget, settings, n_items, covers=COVARIANCE in shares),
     )
 
 
@@ -265,7 +261,9 @@ class _Fit:
             damping=(s.item_damping, MEANS_DAMPING),
             grid=exact_grid(self.curator.n_rows, 1.0, degree=1),
         )
-        G = self.global_mean()
+        G = None
+        if GLOBAL in releases:  # on its own
+            G = released_global_mean(self.curator, self.unit, s.norm)
         averages.release(FIRST[self.unit])
         head = self.head(averages.popularity)
         for t in range(releases[RESIDUALS].count if RESIDUALS in releases else 0):
@@ -276,12 +274,6 @@ class _Fit:
             G = averages.overall_mean
         means = averages.mean if G is None else recentred(averages.mean, averages.counts, G)
         return np.clip(means, *_RANGE), averages.popularity, head
-
-    def global_mean(self) -> float | None:
-        """G of step 1, if it is released on its own."""
-        if GLOBAL not in self.planned:
-            return None
-        return released_global_mean(self.curator, self.unit, self.settings.norm)
 
     def largest(self, popularity: RaterCounts) -> NDArray[np.int64]:
         """As many of the most popular items as fit into memory."""
@@ -406,17 +398,3 @@ def _shares(
     if by_user:
         by_kind = residual_shares(settings.noise, averages)
     return {GLOBAL: overall, **by_kind, COVARIANCE: covariance}
-
-
-def _release(
-    settings: Settings,
-    name: str,
-    statistic: str,
-    shape: tuple[int, ...],
-    sensitivity: float,
-    count: int,
-) -> Release | PureRelease:
-    """One planned release; `ReleasePlan.from_shares` calibrates it."""
-    if name == COVARIANCE and settings.noise == "gaussian":
-        return Release(name, statistic, shape, sensitivity, layout="packed")
-    return uncalibrated(settings.noise, name, statistic, shape, sensitivity, count)

@@ -96,6 +96,7 @@ from skdpmf.mechanisms.common import (
     count_weights,
     mean_by_precision,
     most_popular,
+    planned_gram,
     share_of_features,
 )
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
@@ -104,7 +105,7 @@ from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
-from skdpmf.privacy.sensitivity import count_sensitivity, gram_sensitivity
+from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 __all__ = [
@@ -246,19 +247,9 @@ def counts_share(budget: PrivacyBudget, n_items: int, n_rows: int | None) -> flo
 
 def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative: str) -> Release:
     """Return the planned release of G, without noise yet."""
-    near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
     m = min(MOST_HEAD, n_items)
-    statistic = (
-        f"sum over users of y y', y the centred and normed row of the {m} most popular items"
-    )
-    return Release(
-        name,
-        statistic,
-        (m * (m + 1) // 2,),
-        gram_sensitivity(1.0, 1.0, **near),
-        layout="packed",
-        alternatives=(alternative,),
-    )
+    words = f"sum over users of y y', y the centred and normed row of the {m} most popular items"
+    return planned_gram(budget, name, words, m, alternatives=(alternative,))
 
 
 def fit(
@@ -281,31 +272,27 @@ def fit(
         popularity = estimate_popularity(own, 0.0).mean
         rows = users.without_privacy()
         return lists_of(exact_gram(rows, rows.data, rounds), popularity, curator.n_rows), None
-    earlier = None if known is None else known.sums
-    if known is None:
-        nothing = np.zeros(own.size)
-        known = GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS)
-    exposure = known.exposure + n_rows
-    counts, deviation = _added(known, own, curator.deviation(COUNTS))
-    popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
-    clicks = users.map(_clicks)
-    clean = noisy_gram(curator, users, clicks, GRAM, popularity, rounds, known=earlier)
-    n_users = float(exposure.max())
-    if clean.sums is not None:
-        n_users = clean.sums.n_users
-    else:
+    earlier, nothing = None if known is None else known.sums, np.zeros(own.size)
+    before = known or GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS)
+    exposure, by_noise = before.exposure + n_rows, curator.deviation(COUNTS)
+
+    def of_all_cohorts(own: Any, deviation: float) -> tuple[Any, float, Any]:
+        """Counts, the deviation of their noise, and the popularity."""
+        counts = before.counts + own
+        deviation = float(np.hypot(np.sqrt(before.variance[0]), deviation))
+        return counts, deviation, estimate_popularity(counts, deviation).mean * (n_rows / exposure)
+
+    counts, deviation, popularity = of_all_cohorts(own, by_noise)
+    clean = noisy_gram(curator, users, users.map(_clicks), GRAM, popularity, rounds, known=earlier)
+    held, n_users = clean.sums, float(exposure.max())
+    if held is None:
         again = curator.release(GRAM, total, statistic=COUNTS)
-        both = (own, curator.deviation(COUNTS)), (again, curator.deviation(GRAM, COUNTS))
-        counts, deviation = _added(known, *mean_by_precision(*both))
-        popularity = estimate_popularity(counts, deviation).mean * (n_rows / exposure)
+        both = (own, by_noise), (again, curator.deviation(GRAM, COUNTS))
+        counts, deviation, popularity = of_all_cohorts(*mean_by_precision(*both))
+    else:
+        n_users = held.n_users
     lists = lists_of(clean, popularity * (n_users / n_rows), n_users)
-    held = NO_SUMS if clean.sums is None else clean.sums
-    return lists, GramKnowledge(counts, exposure, np.array([deviation**2]), *held)
-
-
-def _added(known: GramKnowledge, own: Any, deviation: float) -> tuple[Any, float]:
-    """Counts of all cohorts, and the deviation of their noise; own: those of this one."""
-    return known.counts + own, float(np.hypot(np.sqrt(known.variance[0]), deviation))
+    return lists, GramKnowledge(counts, exposure, np.array([deviation**2]), *(held or NO_SUMS))
 
 
 def noisy_gram(
