@@ -435,7 +435,7 @@ def test_pandas_is_imported_inside_functions():
             assert not re.match(r"(import|from) (pandas|pyarrow|numba)", line), source
 
 
-LONG = {"user": ["u1", "u2"], "item": ["m1", "m1"], "rating": [4.0, 2.0], "timestamp": [7, 9]}
+LONG = {"user": ["u1", "u2"], "item": ["m1", "m1"], "rating": [4.0, 2.0], "time": [7, 9]}
 OTHER = {"userId": [1, 2], "movieId": [7, 7], "seen": [1, 1]}
 
 

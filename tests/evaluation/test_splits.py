@@ -184,7 +184,7 @@ def test_split_table_refuses_test_size(test_size):
 def _ratings_in_time(kind):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
-        {"user": rng.integers(0, 9, 200), "timestamp": rng.integers(0, 60, 200), "rating": 1.0}
+        {"user": rng.integers(0, 9, 200), "time": rng.integers(0, 60, 200), "rating": 1.0}
     )
     return (
         frame
@@ -198,7 +198,7 @@ def test_split_by_time(kind):
     frame = _ratings_in_time(kind)
     known, test = split_table(frame, 0.2, by="time")
     assert len(known) + len(test) == 200
-    assert max(known["timestamp"]) < min(test["timestamp"])
+    assert max(known["time"]) < min(test["time"])
     assert 40 <= len(test) < 50  # rows of one time stay together
 
 
@@ -207,7 +207,7 @@ def test_split_by_time_of_each_user(kind):
     frame = _ratings_in_time(kind)
     known, test = (pd.DataFrame(part.to_dict()) for part in split_table(frame, 0.2, by="user-time"))
     for user in range(9):
-        earlier, later = (part["timestamp"][part["user"] == user] for part in (known, test))
+        earlier, later = (part["time"][part["user"] == user] for part in (known, test))
         assert len(later) == int(0.2 * (len(earlier) + len(later)))
         assert earlier.max() <= later.min()
 
@@ -221,7 +221,7 @@ def test_splits_by_time_of_dates_and_of_other_names():
     assert split_table(frame, 0.1, by="time", time="when")[0].index.to_list() == [3]
     for arguments, words in (
         ({"by": "week"}, "by='week' must be None, 'time' or 'user-time'"),
-        ({"by": "time"}, "frame has no column 'timestamp'"),
+        ({"by": "time"}, "frame has no column 'time'"),
         ({"by": "user-time", "time": "when"}, "frame has no column 'user'"),
     ):
         with pytest.raises(ValueError, match=words):
