@@ -59,6 +59,7 @@ def folder(tmp_path_factory):
     assert main([*fit, "--items", "titles.csv", "--users", "80", "-o", "model"]) == 0
     assert main([*fit, "-o", "from_ratings"]) == 0
     clicks = ["fit", "clicks.csv", "--epsilon", "20", "--implicit", *SMALL]
+    clicks += ["--estimator", "AdaptiveWeightALS"]
     assert main([*clicks, "-o", "clicks"]) == 0
     assert main(["ledger", "full", "create", "--epsilon", "1"]) == 0
     assert main(["fit", "train.csv", "--epsilon", "1", "--ledger", "full", *SMALL, "-o", "x"]) == 0

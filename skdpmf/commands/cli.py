@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import re
 import sys
 import warnings
 from typing import Any
@@ -33,6 +34,7 @@ _ESTIMATORS = (
     *("AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender"),
     *("DPItemMeans", "DPMFSampler", "LocalDPGDDR"),
 )
+_FOR_CLICKS = "DPCovarianceRecommender"
 _UNITS = ("user", "rating")
 _NEIGHBORS = ("add-remove", "replace")
 
@@ -45,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     wrong usage and wrong values, 0 for --help and --version.
     """
     options = _parser().parse_args(arguments)
+    if getattr(options, "estimator", "") is None:
+        options.estimator = _FOR_CLICKS if options.implicit else _ESTIMATORS[0]
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: remark(f"warning: {message}")
         try:
@@ -75,7 +79,20 @@ def _work_of(verb: str) -> Any:
 def _text_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    for pattern, words in _IN_OPTIONS.items():
+        text = re.sub(pattern, words, text)
+    return text
+
+
+# What errors say of parameters of Python, in the words of the command line.
+_IN_OPTIONS = {
+    r"columns=\{'(\w+)': \.\.\.\}": r"--columns \1=NAME",
+    r"pass all names in order": "pass all names in order (--columns user item rating)",
+    r"\bcolumns=(?=[\[{])": "--columns ",
+    r"\b(columns|sep|users|items)=": r"--\1",
+    r", or pass the table that pandas[^;]* returns": "",
+}
 
 
 # Words and options
@@ -124,10 +141,14 @@ def _users(text: str) -> int | str:
 
 
 class _Columns(argparse.Action):
-    """Collects NAME=HEADER pairs into a dict."""
+    """Collects NAME=HEADER pairs into a dict, or the names of all columns into a list."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, dict(values))
+        try:
+            found = dict(map(_pair, values)) if any("=" in value for value in values) else values
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from error
+        setattr(namespace, self.dest, found)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -331,11 +352,10 @@ def _reading(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--columns",
         nargs="+",
-        type=_pair,
         action=_Columns,
         metavar="NAME=HEADER",
         help="which columns hold user, item, rating where their headers do not say so, such as "
-        "user=person item=film",
+        "user=person item=film; or, without a header, the names of all columns in order",
     )
     group.add_argument("--sep", help="text between the fields (found from the first line)")
     words = "threads (-1: all cores)"
@@ -348,8 +368,8 @@ def _describing(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--estimator",
         choices=_ESTIMATORS,
-        default="AdaptiveWeightALS",
-        help="the method (AdaptiveWeightALS). CacheSGDFactorizer protects nobody",
+        help=f"the method ({_ESTIMATORS[0]}; with --implicit {_FOR_CLICKS}). CacheSGDFactorizer "
+        "protects nobody",
     )
     group.add_argument(
         "--rating-range",
