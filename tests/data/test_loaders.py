@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import skdpmf.data
 from skdpmf.data import loaders, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.exceptions import MissingExtraError
@@ -414,6 +415,15 @@ def test_tables_are_read_as_files_are():
         pd.testing.assert_frame_equal(read_ratings(same), FULL, check_dtype=False)
     with pytest.raises(ValueError, match="path=17 must be a path, an open file, or a table"):
         read_ratings(17)
+
+
+def test_public_readers_and_the_catalogue_of_another_name():
+    assert {"read_items", "read_ratings", "RatingMatrix"} <= set(dir(skdpmf.data))
+    table = FULL.rename(columns={"item": "movie_id"})
+    for name in ("item", "movie_id"):
+        titles = pd.DataFrame({name: [3, 10, 99], "title": ["a", "b", "c"]})
+        matrix = skdpmf.data.ratings_to_matrix(table, item="movie_id", items=titles)
+        assert (matrix.items.tolist(), matrix.titles) == ([3, 10, 99], ["a", "b", "c"])
 
 
 # Sources that can be read once
