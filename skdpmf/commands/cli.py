@@ -173,38 +173,18 @@ def _parser() -> argparse.ArgumentParser:
 
     fit = command("fit", "learn from ratings, and write the publishable model to a file")
     fit.add_argument("ratings", metavar="RATINGS", help=_RATINGS)
-    fit.add_argument("-o", "--output", required=True, metavar="MODEL", help="the file to write")
-    fit.add_argument("--overwrite", action="store_true", help="replace MODEL if it exists")
-    fit.add_argument(
-        "--items",
-        metavar="TITLES",
-        help="the catalogue: a file of item ids and titles, in the same formats. It is public, and "
+    words = (
+        "the catalogue: a file of item ids and titles, in the same formats. It is public, and "
         "all items of RATINGS must be in it. Without it the items of RATINGS are the catalogue, "
         "and the privacy statement says that this condition is not met. Genres and years in it "
-        "are used as public item features",
+        "are used as public item features"
     )
+    _writing(fit, "MODEL", words)
     fit.add_argument(
         "--no-item-features", action="store_true", help="leave genres and years of TITLES out"
     )
-    fit.add_argument(
-        "--users",
-        type=_users,
-        metavar="N|FILE",
-        help="how many users there may be, or a file of their ids: public like the items. Without "
-        "it the users of RATINGS are counted, rounded up, and the privacy statement says that this "
-        "condition is not met",
-    )
-    fit.add_argument(
-        "--ledger",
-        metavar="FILE",
-        help="charge the fit to this ledger first; refused (exit code 3) if too little is left",
-    )
-    fit.add_argument(
-        "--seed",
-        type=_seed,
-        metavar="N",
-        help="repeatable noise, for tests and papers: anybody who guesses N can subtract it",
-    )
+    words = "repeatable noise, for tests and papers: anybody who guesses N can subtract it"
+    fit.add_argument("--seed", type=_seed, metavar="N", help=words)
     _reading(fit)
     _describing(fit)
 
@@ -213,32 +193,15 @@ def _parser() -> argparse.ArgumentParser:
     refresh.add_argument("model", metavar="MODEL", help="a file that fit or refresh wrote")
     words = f"of people who were in no fit before, unless a ledger counts them; {_RATINGS}"
     refresh.add_argument("ratings", metavar="RATINGS", help=words)
-    refresh.add_argument("-o", "--output", required=True, metavar="NEW", help="the file to write")
-    refresh.add_argument("--overwrite", action="store_true", help="replace NEW if it exists")
-    refresh.add_argument(
-        "--items",
-        metavar="TITLES",
-        help="ids and titles of new items: public, and all that RATINGS adds to the catalogue",
-    )
-    refresh.add_argument(
-        "--users",
-        type=_users,
-        metavar="N|FILE",
-        help="how many users there may be in RATINGS, or a file of their ids, as for fit",
-    )
+    words = "ids and titles of new items: public, and all that RATINGS adds to the catalogue"
+    _writing(refresh, "NEW", words)
     words = "of this refresh (that of MODEL's fit)"
     refresh.add_argument("--epsilon", type=float, metavar="E", help=words)
     refresh.add_argument("--delta", type=float, metavar="D", help=words)
-    refresh.add_argument(
-        "--ledger",
-        metavar="FILE",
-        help="charge it to this ledger first; one with --at-most leaves out who is spent",
-    )
     words = "what RATINGS has of people who come again: what is new (default), or all they rated"
     refresh.add_argument("--rows", choices=("new", "whole"), default="new", help=words)
     _reading(refresh)
 
-    words = "recommend items to users, from their own ratings"
     recommend = command("recommend", words, ("csv", "json"))
     recommend.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
     recommend.add_argument("ratings", metavar="RATINGS", help=_RATINGS)
@@ -323,6 +286,24 @@ _RATINGS = (
     "ratings, one a row: CSV, TSV, .dat or Parquet (also zipped, or a MovieLens folder; - is the "
     "standard input) with columns for user, item and rating"
 )
+
+
+def _writing(parser: argparse.ArgumentParser, name: str, titles: str) -> None:
+    """Add the options of verbs that fit and write a model."""
+    parser.add_argument("-o", "--output", required=True, metavar=name, help="the file to write")
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {name} if it exists")
+    parser.add_argument("--items", metavar="TITLES", help=titles)
+    words = (
+        "how many users there may be, or a file of their ids: public like the items. Without "
+        "it the users of RATINGS are counted, rounded up, and the privacy statement says that this "
+        "condition is not met"
+    )
+    parser.add_argument("--users", type=_users, metavar="N|FILE", help=words)
+    words = (
+        "charge the fit to this ledger first; refused (exit code 3) if too little is left. One "
+        "with --at-most leaves out who is spent"
+    )
+    parser.add_argument("--ledger", metavar="FILE", help=words)
 
 
 def _privacy(group: Any) -> None:

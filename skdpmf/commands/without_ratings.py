@@ -150,9 +150,8 @@ def output_of(options: argparse.Namespace) -> Path:
     if output.exists() and not options.overwrite:
         raise ValueError(f"{output} exists already: choose another name, or pass --overwrite.")
     for name in ("ratings", "items", "users", "ledger"):
-        source = getattr(options, name, None)
-        is_there = isinstance(source, str) and output.exists() and os.path.exists(source)
-        if is_there and output.samefile(source):
+        source = str(getattr(options, name, None))
+        if output.exists() and os.path.exists(source) and output.samefile(source):
             raise ValueError(f"{output} is also the file of the {name}: choose another name.")
     require_writable(output)
     return output

@@ -338,6 +338,7 @@ def _packing(head: bytes) -> str:
 
 def _unpacked(stream: Any, label: str, kind: _Kind, stack: ExitStack) -> tuple[IO[bytes], str]:
     """Return what is inside, however often it is packed, and its name."""
+    inner: Any
     packing = _packing(_head(stream))
     if not packing:
         return stream, label
@@ -639,6 +640,8 @@ def _parse(
     # pandas would make numbers of where all could be.
     first = [_TEXT if used.get(p) in _IDS else "0" for p in range(width)]
     content = sep.join(first).encode() + b"\n" + content
+    unknown: Any = {p: _NO_NUMBER if name == "rating" else [""] for p, name in used.items()}
+    types: Any = {p: _TYPES[name] for p, name in used.items() if name in _TYPES}
     try:
         frame = pd.read_csv(
             io.BytesIO(content),
@@ -650,8 +653,8 @@ def _parse(
             # all columns, as with usecols the parser drops the surplus fields of a line silently
             names=list(range(width)),
             keep_default_na=False,
-            na_values={p: _NO_NUMBER if name == "rating" else [""] for p, name in used.items()},
-            dtype={p: _TYPES[name] for p, name in used.items() if name in _TYPES},
+            na_values=unknown,
+            dtype=types,
             low_memory=False,
         )
     except pd.errors.ParserError as error:

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["comparable_times"]
 
 # Orders of a date that people write; where the year leads, the month follows it.
-_DATES = ("Y m d", "d m Y", "m d Y", "d m y", "m d y", "y m d")
-_DATES += ("d b Y", "b d Y", "d B Y", "B d Y", "d b y", "Y b d", "Y B d")
+_DATES = (
+    *("Y m d", "d m Y", "m d Y", "d m y", "m d y", "y m d"),
+    *("d b Y", "b d Y", "d B Y", "B d Y", "d b y", "Y b d", "Y B d"),
+)
 _CLOCKS = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%H.%M", "%H%M%S")
 _ZONES = ("", "%z", " %z", " UTC", " GMT")
 _DATE = re.compile(
@@ -62,9 +64,9 @@ def _parsed(times: "pd.Series", where: str) -> "pd.Series":
         aware = values.map(lambda value: getattr(value, "tzinfo", None) is not None)
         _refuse_mixture(aware, values, where)
         is_time = values.map(lambda value: hasattr(value, "year"))
-        parsed = (
-            pd.to_datetime(values, utc=aware.any()) if is_time.all() else values.infer_objects()
-        )
+        parsed = values.infer_objects()
+        if is_time.all():
+            parsed = pd.to_datetime(values, utc=bool(aware.any()))
         if parsed.dtype == object:
             raise ValueError(
                 f"{where} holds {values[0]!r} and other objects that have no order as times: pass "
@@ -92,7 +94,7 @@ def _of_texts(texts: "pd.Series", where: str) -> "pd.Series":
     iso = pd.to_datetime(texts, format="ISO8601", **options)
     if iso.notna().all() and not is_date.all():
         return iso
-    explained = {}
+    explained: dict[str, Any] = {}
     for form in _forms(texts[0]):
         parsed = pd.to_datetime(texts, format=form, **options)
         if parsed.notna().all() and not any(parsed.equals(same) for same in explained.values()):
