@@ -12,7 +12,7 @@ step.
 # Three tables
 # ------------
 # They are made up here. Take files of your own in their place: ratings with the columns user,
-# item, rating and, if you have it, timestamp.
+# item, rating and, if you have it, time.
 
 from skdpmf.data import make_ratings
 

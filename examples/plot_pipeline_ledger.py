@@ -39,7 +39,7 @@ from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 
 N_USERS, N_ITEMS = 2000, 300
 shop = make_ratings(N_USERS, N_ITEMS, random_state=0, as_frame=True)
-shop.ratings["week"] = pd.qcut(shop.ratings["timestamp"], 4, labels=[1, 2, 3, 4]).astype(int)
+shop.ratings["week"] = pd.qcut(shop.ratings["time"], 4, labels=[1, 2, 3, 4]).astype(int)
 
 weeks = []
 for week in range(1, 5):

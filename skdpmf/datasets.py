@@ -84,7 +84,7 @@ def fetch_movielens(
     Returns
     -------
     data : sklearn.utils.Bunch
-        ``ratings``, a DataFrame with the columns user, item, rating and timestamp (seconds since
+        ``ratings``, a DataFrame with the columns user, item, rating and time (seconds since
         1970); ``catalogue``, one with item, title and genres; ``matrix``, the `RatingMatrix` of
         both, which `fit` takes; ``rating_range``; ``DESCR``, licence and README; ``path``, the
         archive.

@@ -59,6 +59,7 @@ def folder(tmp_path_factory):
     assert main([*fit, "--items", "titles.csv", "--users", "80", "-o", "model"]) == 0
     assert main([*fit, "-o", "from_ratings"]) == 0
     clicks = ["fit", "clicks.csv", "--epsilon", "20", "--implicit", *SMALL]
+    clicks += ["--estimator", "AdaptiveWeightALS"]
     assert main([*clicks, "-o", "clicks"]) == 0
     assert main(["ledger", "full", "create", "--epsilon", "1"]) == 0
     assert main(["fit", "train.csv", "--epsilon", "1", "--ledger", "full", *SMALL, "-o", "x"]) == 0
@@ -207,6 +208,62 @@ def test_declared_users_are_rows(run):
         words = ("--estimator", "DPItemMeans", "--users", users, "-o", "again", "--overwrite")
         assert run(*fit, *words)[0] == 0
         assert (load_model("again").item_means_ == model.item_means_).all()
+
+
+def test_ids_that_look_like_numbers_are_the_same_in_all_files(run):
+    """They are integers in one file, and text beside others in a second, or too large."""
+    for first in (1, 1_700_000_000_000_000_000):
+        ids = [*range(first, first + 4)]
+        table = pd.DataFrame({"user": np.repeat(ids, 3), "item": ids[:3] * 4, "rating": 4})
+        table.to_csv("plain.csv", index=False)
+        text = pd.Series([*map(str, ids), "007"])
+        pd.DataFrame({"item": text, "title": text}).to_csv("text.csv", index=False)
+        text.to_csv("text.txt", index=False, header=["id"])
+        fit = ("fit", "plain.csv", "--epsilon", 4, "--estimator", "DPItemMeans", "--overwrite")
+        code, _, err = run(*fit, "--items", "text.csv", "--users", "text.txt", "-o", "text")
+        assert (code, err.splitlines()[0]) == (
+            0,
+            "skdpmf: text.txt declares 5 users, below its header 'id'",
+        )
+        assert load_model("text").catalogue_["item"].tolist() == text.tolist()
+        code, out, _ = run("recommend", "text", "plain.csv", "--user", first)
+        assert (code, len(out.splitlines())) == (0, 3)
+        assert run("evaluate", "text", "plain.csv", "--held-out", "plain.csv")[0] == 0
+        assert run(*fit, "-o", "plain")[0] == 0
+        table.assign(item="007").to_csv("other.csv", index=False)
+        pd.concat([table, pd.read_csv("other.csv", dtype=str)]).to_csv("mixed.csv", index=False)
+        code, _, err = run("recommend", "plain", "mixed.csv")
+        assert (code, "12 rows of mixed.csv are left out" in err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("customer", "3 users, below its header 'customer'"),
+        ("zoe", "4 users, of whom its first line, 'zoe', is one: leave out any header"),
+        ("user", "4 users, of whom its first line, 'user', is one: leave out any header"),
+    ],
+)
+def test_the_first_line_of_a_file_of_users(run, first, said):
+    names = ["ann", "bob", "user" if first == "user" else "cyd"]
+    pd.DataFrame({"user": names, "item": ["x", "y", "x"], "rating": 3}).to_csv(
+        "named.csv", index=False
+    )
+    Path("names.txt").write_text("\n".join([first, "ann", "bob", "cyd"]), encoding="utf-8")
+    fit = ("fit", "named.csv", "--users", "names.txt", "--epsilon", 4, "-o", "named")
+    code, _, err = run(*fit, "--estimator", "DPItemMeans", "--overwrite")
+    assert code == 0
+    assert f"skdpmf: names.txt declares {said}\n" in err
+
+
+def test_columns_in_order_and_the_method_for_clicks(run):
+    frame = pd.read_csv("clicks.csv")[["item", "user"]].assign(other="x")
+    frame.to_csv("bare.csv", index=False, header=False)
+    words = ("--implicit", "--columns", "item", "user", "-", "-o", "bare", "--overwrite")
+    code, _, err = run("fit", "bare.csv", "--epsilon", 4, *words)
+    assert (code, "fitting DPCovarianceRecommender to" in err) == (0, True)
+    assert load_model("bare").feedback == "implicit"
+    assert "Gram" in run("plan", "--items", 9, "--epsilon", 1, "--implicit")[1]
 
 
 def test_one_user_more_does_not_show_in_the_card(run):
@@ -590,6 +647,13 @@ MISTAKES = [
     # errors, with the code 1
     (("fit", "none.csv", "--epsilon", "1", "-o", "new"), 1, "none.csv does not exist; expected"),
     ((*FIT, "-o", "no/new"), 1, "no/new: there is no folder no; make it first."),
+    ((*FIT, "-o", "folder", "--overwrite"), 1, "is no regular file, and only regular files are"),
+    ((*FIT, "-o", "n" * 250), 1, "no file can be written here"),
+    ((*FIT, "-o", "train.csv", "--overwrite"), 1, "train.csv is also the file of the ratings"),
+    ((*FIT, "-o", "new", "--columns", "user=a", "item"), 2, "'item' must be NAME=VALUE"),
+    ((*FIT, "-o", "new", "--columns", "user=who"), 1, "Name it by --columns user=NAME; for a file"),
+    ((*FIT, "-o", "new", "--columns", "user"), 1, "--columns ['user'] has 1 names"),
+    ((*FIT, "-o", "new", "--sep", ";"), 1, "Pass --columns (and --sep, if the fields are"),
     ((*FIT, "-o", "model"), 1, "model exists already: choose another name, or pass --overwrite."),
     ((*FIT, "-o", "new", "--items", "none.csv"), 1, "none.csv does not exist"),
     (
@@ -670,6 +734,7 @@ def mistakes(folder):
     pd.DataFrame({"user": [1], "item": [7], "rating": [3]}).to_csv("numbers.csv", index=False)
     pd.DataFrame({"user": [1], "item": ["i1"], "rating": [3]}).to_csv("one.csv", index=False)
     pd.Series(range(100, 110), name="user").to_csv("few.txt", index=False)
+    Path("folder").mkdir(exist_ok=True)
     zeros = pd.DataFrame({"user": np.arange(12) // 4, "item": np.arange(12) % 4, "rating": 0})
     zeros.loc[[0, 5, 6, 11], "rating"] = 4
     zeros.to_csv("zeros.csv", index=False)

@@ -77,7 +77,7 @@ def test_is_fetched_once_and_kept(serve, tmp_path, caplog):
     for _ in range(2):
         data = fetch_movielens("1m", data_home=tmp_path)
         assert data.ratings["rating"].tolist() == [5.0, 3.0, 1.0]
-        assert list(data.ratings) == ["user", "item", "rating", "timestamp"]
+        assert list(data.ratings) == ["user", "item", "rating", "time"]
         assert data.catalogue["title"].tolist() == ["Heat (1995)", "Up", "M"]
         np.testing.assert_array_equal(data.matrix.X.toarray(), [[5, 0, 0], [3, 0, 1]])
         assert data.matrix.titles == ["Heat (1995)", "Up", "M"]

@@ -58,9 +58,11 @@ NOWHERE = """
 import sys, warnings
 import numpy as np
 import skdpmf as sk
+from skdpmf.commands.cli import main
 from skdpmf.data import make_ratings
 from skdpmf.kernels import jit_and_threads, rows
 
+assert main(["plan", "--epsilon", "1", "--items", "10"]) == 0
 X = make_ratings(60, 30, density=0.3, random_state=0)
 model = sk.DPItemMeans(sk.PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
 assert model.recommend(X, n=3)[0].shape == (60, 3) and "numba" not in sys.modules

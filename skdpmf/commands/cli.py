@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import re
 import sys
 import warnings
 from typing import Any
@@ -33,6 +34,7 @@ _ESTIMATORS = (
     *("AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender"),
     *("DPItemMeans", "DPMFSampler", "LocalDPGDDR"),
 )
+_FOR_CLICKS = "DPCovarianceRecommender"
 _UNITS = ("user", "rating")
 _NEIGHBORS = ("add-remove", "replace")
 
@@ -45,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     wrong usage and wrong values, 0 for --help and --version.
     """
     options = _parser().parse_args(arguments)
+    if getattr(options, "estimator", "") is None:
+        options.estimator = _FOR_CLICKS if options.implicit else _ESTIMATORS[0]
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: remark(f"warning: {message}")
         try:
@@ -75,7 +79,20 @@ def _work_of(verb: str) -> Any:
 def _text_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    for pattern, words in _IN_OPTIONS.items():
+        text = re.sub(pattern, words, text)
+    return text
+
+
+# What errors say of parameters of Python, in the words of the command line.
+_IN_OPTIONS = {
+    r"columns=\{'(\w+)': \.\.\.\}": r"--columns \1=NAME",
+    r"pass all names in order": "pass all names in order (--columns user item rating)",
+    r"\bcolumns=(?=[\[{])": "--columns ",
+    r"\b(columns|sep|users|items)=": r"--\1",
+    r", or pass the table that pandas[^;]* returns": "",
+}
 
 
 # Words and options
@@ -124,10 +141,14 @@ def _users(text: str) -> int | str:
 
 
 class _Columns(argparse.Action):
-    """Collects NAME=HEADER pairs into a dict."""
+    """Collects NAME=HEADER pairs into a dict, or the names of all columns into a list."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, dict(values))
+        try:
+            found = dict(map(_pair, values)) if any("=" in value for value in values) else values
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from error
+        setattr(namespace, self.dest, found)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -152,38 +173,18 @@ def _parser() -> argparse.ArgumentParser:
 
     fit = command("fit", "learn from ratings, and write the publishable model to a file")
     fit.add_argument("ratings", metavar="RATINGS", help=_RATINGS)
-    fit.add_argument("-o", "--output", required=True, metavar="MODEL", help="the file to write")
-    fit.add_argument("--overwrite", action="store_true", help="replace MODEL if it exists")
-    fit.add_argument(
-        "--items",
-        metavar="TITLES",
-        help="the catalogue: a file of item ids and titles, in the same formats. It is public, and "
+    words = (
+        "the catalogue: a file of item ids and titles, in the same formats. It is public, and "
         "all items of RATINGS must be in it. Without it the items of RATINGS are the catalogue, "
         "and the privacy statement says that this condition is not met. Genres and years in it "
-        "are used as public item features",
+        "are used as public item features"
     )
+    _writing(fit, "MODEL", words)
     fit.add_argument(
         "--no-item-features", action="store_true", help="leave genres and years of TITLES out"
     )
-    fit.add_argument(
-        "--users",
-        type=_users,
-        metavar="N|FILE",
-        help="how many users there may be, or a file of their ids: public like the items. Without "
-        "it the users of RATINGS are counted, rounded up, and the privacy statement says that this "
-        "condition is not met",
-    )
-    fit.add_argument(
-        "--ledger",
-        metavar="FILE",
-        help="charge the fit to this ledger first; refused (exit code 3) if too little is left",
-    )
-    fit.add_argument(
-        "--seed",
-        type=_seed,
-        metavar="N",
-        help="repeatable noise, for tests and papers: anybody who guesses N can subtract it",
-    )
+    words = "repeatable noise, for tests and papers: anybody who guesses N can subtract it"
+    fit.add_argument("--seed", type=_seed, metavar="N", help=words)
     _reading(fit)
     _describing(fit)
 
@@ -192,34 +193,17 @@ def _parser() -> argparse.ArgumentParser:
     refresh.add_argument("model", metavar="MODEL", help="a file that fit or refresh wrote")
     words = f"of new people, or of people who come again; {_RATINGS}"
     refresh.add_argument("ratings", metavar="RATINGS", help=words)
-    refresh.add_argument("-o", "--output", required=True, metavar="NEW", help="the file to write")
-    refresh.add_argument("--overwrite", action="store_true", help="replace NEW if it exists")
-    refresh.add_argument(
-        "--items",
-        metavar="TITLES",
-        help="ids and titles of new items: public, and all that RATINGS adds to the catalogue",
-    )
-    refresh.add_argument(
-        "--users",
-        type=_users,
-        metavar="N|FILE",
-        help="how many users there may be in RATINGS, or a file of their ids, as for fit",
-    )
+    words = "ids and titles of new items: public, and all that RATINGS adds to the catalogue"
+    _writing(refresh, "NEW", words)
     words = "of this refresh (that of MODEL's fit)"
     refresh.add_argument("--epsilon", type=float, metavar="E", help=words)
     refresh.add_argument("--delta", type=float, metavar="D", help=words)
-    refresh.add_argument(
-        "--ledger",
-        metavar="FILE",
-        help="charge it to this ledger first; one with --at-most leaves out who is spent",
-    )
     words = "what RATINGS has of people who come again: what is new (default), or all they rated"
     refresh.add_argument("--rows", choices=("new", "whole"), default="new", help=words)
     words = "who is in RATINGS: anybody (default: epsilon adds up), or nobody of an earlier fit"
     refresh.add_argument("--people", choices=("any", "new"), default="any", help=words)
     _reading(refresh)
 
-    words = "recommend items to users, from their own ratings"
     recommend = command("recommend", words, ("csv", "json"))
     recommend.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
     recommend.add_argument("ratings", metavar="RATINGS", help=_RATINGS)
@@ -306,6 +290,24 @@ _RATINGS = (
 )
 
 
+def _writing(parser: argparse.ArgumentParser, name: str, titles: str) -> None:
+    """Add the options of verbs that fit and write a model."""
+    parser.add_argument("-o", "--output", required=True, metavar=name, help="the file to write")
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {name} if it exists")
+    parser.add_argument("--items", metavar="TITLES", help=titles)
+    words = (
+        "how many users there may be, or a file of their ids: public like the items. Without "
+        "it the users of RATINGS are counted, rounded up, and the privacy statement says that this "
+        "condition is not met"
+    )
+    parser.add_argument("--users", type=_users, metavar="N|FILE", help=words)
+    words = (
+        "charge the fit to this ledger first; refused (exit code 3) if too little is left. One "
+        "with --at-most leaves out who is spent"
+    )
+    parser.add_argument("--ledger", metavar="FILE", help=words)
+
+
 def _privacy(group: Any) -> None:
     group.add_argument(
         "--epsilon",
@@ -333,11 +335,10 @@ def _reading(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--columns",
         nargs="+",
-        type=_pair,
         action=_Columns,
         metavar="NAME=HEADER",
         help="which columns hold user, item, rating where their headers do not say so, such as "
-        "user=person item=film",
+        "user=person item=film; or, without a header, the names of all columns in order",
     )
     group.add_argument("--sep", help="text between the fields (found from the first line)")
     words = "threads (-1: all cores)"
@@ -350,8 +351,8 @@ def _describing(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--estimator",
         choices=_ESTIMATORS,
-        default="AdaptiveWeightALS",
-        help="the method (AdaptiveWeightALS). CacheSGDFactorizer protects nobody",
+        help=f"the method ({_ESTIMATORS[0]}; with --implicit {_FOR_CLICKS}). CacheSGDFactorizer "
+        "protects nobody",
     )
     group.add_argument(
         "--rating-range",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
 
 import skdpmf.estimators
@@ -55,12 +56,13 @@ def fit(options: argparse.Namespace) -> None:
             options.usage("--seed: a ledger takes no fit whose noise can be repeated; leave it out")
         book = ledger_at(options.ledger)
     model = described(options, book, getattr(skdpmf.estimators, options.estimator))
-    frame = read_ratings(options.ratings, columns=options.columns, sep=options.sep)
+    frame = _table(options.ratings, options)
     undeclared = [name for name in ("users", "items") if getattr(options, name) is None]
     if options.items is None:
         catalogue = _items_of(frame, options.ratings)
     else:
-        catalogue = read_items(options.items).astype({"title": str})
+        catalogue = _titles(options.items)
+        frame["item"] = _as_known(frame["item"], catalogue["item"])
         _require_declared(frame["item"], catalogue["item"], options, options.items)
     check_catalogue(catalogue, len(catalogue))
     features = None if options.no_item_features else found_features(catalogue)
@@ -99,13 +101,16 @@ def refresh(options: argparse.Namespace) -> None:
             old.delta if delta is None else delta,
             **terms,
         ).validate()
-    frame = read_ratings(options.ratings, columns=options.columns, sep=options.sep)
+    frame = _table(options.ratings, options)
+    frame["item"] = _as_known(frame["item"], catalogue["item"])
     is_new = ~frame["item"].isin(catalogue["item"])
     undeclared = ["users"] if options.users is None else []
     new, titles = sorted(set(frame["item"][is_new]), key=str), None
     if options.items is not None:
-        declared = read_items(options.items).astype({"title": str})
+        declared = _titles(options.items)
+        declared["item"] = _as_known(declared["item"], catalogue["item"])
         declared = declared[~declared["item"].isin(catalogue["item"])]
+        frame["item"] = _as_known(frame["item"], [*catalogue["item"], *declared["item"]])
         _require_declared(frame["item"][is_new], declared["item"], options, options.items)
         new, titles = declared["item"].tolist(), declared["title"].tolist()
     elif new:
@@ -177,6 +182,7 @@ def evaluate(options: argparse.Namespace) -> None:
         )
     else:
         other = _known_ratings(options.held_out, catalogue, model, options)
+        other["user"] = _as_known(other["user"], users)
         in_both = other["user"].isin(users)
         _remark_left_out(int((~in_both).sum()), options.held_out, f"of users in {options.ratings}")
         known = X
@@ -268,6 +274,46 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
+def _table(path: str, options: argparse.Namespace) -> Any:
+    """Return a table of ratings; ids that a model's file takes as text only are text."""
+    frame = read_ratings(path, columns=options.columns, sep=options.sep)
+    return frame.assign(item=_kept(frame["item"]))
+
+
+def _titles(path: str) -> Any:
+    catalogue = read_items(path).astype({"title": str})
+    return catalogue.assign(item=_kept(catalogue["item"]))
+
+
+def _kept(ids: Any) -> Any:
+    is_large = ids.dtype.kind in "iu" and len(ids) and ids.abs().max() > 1 << 53
+    return ids.astype(str) if is_large else ids
+
+
+def _as_known(ids: Any, known: Any) -> Any:
+    """Return ids as the known ones are: integers of one file may be text beside others in a second.
+
+    An integer is written as it was in its file, so that equal texts are equal ids.
+    """
+    by_text = {str(label): label for label in known}
+    found = ids.drop_duplicates()
+    same = {label: by_text.get(str(label), label) for label in found}
+    return ids if all(label == other for label, other in same.items()) else ids.map(same)
+
+
+def _declared_users(path: str, rated: Any) -> Any:
+    """Return the users of a file of ids, and say what its first line was taken for."""
+    users = read_users(path)
+    header = users.name
+    if header in set(rated) - set(users):  # a person who has the name of a column
+        users, header = pd.concat([pd.Series([header], dtype=object), users]), None
+    first = f"below its header {header!r}"
+    if header is None:
+        first = f"of whom its first line, {str(users.iloc[0])!r}, is one: leave out any header"
+    remark(f"{path} declares {len(users)} users, {first}")
+    return users
+
+
 def _require_declared(ids: Any, declared: Any, options: argparse.Namespace, path: str) -> None:
     unknown = ids[~ids.isin(declared)]
     if len(unknown):
@@ -281,8 +327,10 @@ def _matrix_of(
     frame: Any, items: Any, model: Any, options: argparse.Namespace
 ) -> tuple[sparse.csr_array, Any]:
     """Return the ratings with a row for each declared user, over these items; and the users."""
-    users = read_users(options.users) if isinstance(options.users, str) else None
-    if users is not None:
+    users = None
+    if isinstance(options.users, str):
+        users = _declared_users(options.users, frame["user"])
+        frame["user"] = _as_known(frame["user"], users)
         _require_declared(frame["user"], users, options, options.users)
     X, users, _ = ratings_to_matrix(
         frame, rating=_rating_column(frame, options), users=users, items=items
@@ -346,7 +394,7 @@ def _is_implicit(model: Any) -> bool:
 
 def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Namespace) -> Any:
     """Ratings of items that the model knows, as a table."""
-    frame = read_ratings(path, columns=options.columns, sep=options.sep)
+    frame = _table(path, options)
     if "rating" not in frame:
         if not _is_implicit(model):
             raise ValueError(
@@ -354,6 +402,7 @@ def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Name
                 "column by --columns rating=NAME."
             )
         frame = frame.assign(rating=1.0)
+    frame["item"] = _as_known(frame["item"], catalogue["item"])
     known = frame["item"].isin(catalogue["item"])
     if not known.any():
         raise ValueError(

@@ -8,12 +8,14 @@ import hashlib
 import inspect
 import json
 import math
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skdpmf.data.files import require_writable
 from skdpmf.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
@@ -147,6 +149,11 @@ def output_of(options: argparse.Namespace) -> Path:
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first.")
     if output.exists() and not options.overwrite:
         raise ValueError(f"{output} exists already: choose another name, or pass --overwrite.")
+    for name in ("ratings", "items", "users", "ledger"):
+        source = str(getattr(options, name, None))
+        if output.exists() and os.path.exists(source) and output.samefile(source):
+            raise ValueError(f"{output} is also the file of the {name}: choose another name.")
+    require_writable(output)
     return output
 
 

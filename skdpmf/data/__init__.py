@@ -6,7 +6,8 @@ from skdpmf._lazy import lazy_names
 
 if TYPE_CHECKING:
     from .feature_columns import item_features
-    from .loaders import read_ratings
+    from .labels import RatingMatrix
+    from .loaders import read_items, read_ratings
     from .matrix import ratings_to_matrix
     from .parquet_ratings import ParquetRatings
     from .synthetic import make_ratings
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ParquetRatings",
+    "RatingMatrix",
     "item_features",
     "make_ratings",
     "ratings_to_matrix",
+    "read_items",
     "read_ratings",
     "validate_ratings",
 ]
@@ -24,7 +27,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "feature_columns": ("item_features",),
-        "loaders": ("read_ratings",),
+        "labels": ("RatingMatrix",),
+        "loaders": ("read_items", "read_ratings"),
         "matrix": ("ratings_to_matrix",),
         "parquet_ratings": ("ParquetRatings",),
         "synthetic": ("make_ratings",),

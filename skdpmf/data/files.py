@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["full_disk_named", "owners_file", "replaced_file", "sync_folder", "use_named"]
+__all__ = ["full_disk_named", "owners_file", "replaced_file", "require_writable"]
+__all__ += ["sync_folder", "use_named"]
 
 POSIX = os.name == "posix"
 
@@ -29,18 +30,7 @@ def replaced_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     that is there; a new one gets `mode` less the umask. What is there and no regular file is
     refused by a FileExistsError.
     """
-    try:
-        found = path.lstat().st_mode
-    except FileNotFoundError:
-        found = 0
-    if found and not stat.S_ISREG(found):
-        what = "a symbolic link" if stat.S_ISLNK(found) else "no regular file"
-        raise FileExistsError(
-            f"path={str(path)!r} is {what}, and only regular files are replaced: pass the path of "
-            "one, or of none yet."
-        )
-    # a name of its own: two writers at one path must not mix their bytes
-    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    found, part = _mode_at(path), _part(path)
     try:
         with full_disk_named(path):
             part.unlink(missing_ok=True)  # of a process that was killed
@@ -54,6 +44,42 @@ def replaced_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
                 part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a path at which `replaced_file` could put no file, before there is something to put.
+
+    It makes a file beside it and takes that away.
+    """
+    _mode_at(path)
+    part = _part(path)
+    try:
+        part.unlink(missing_ok=True)
+        owners_file(part).close()
+        part.unlink()
+    except OSError as error:
+        remedy = f"no file can be written here ({error.strerror}): choose another path"
+        raise OSError(error.errno, remedy, str(path)) from error
+
+
+def _mode_at(path: Path) -> int:
+    """Return the mode of the regular file that is there, or 0 for none."""
+    try:
+        found = path.lstat().st_mode
+    except FileNotFoundError:
+        return 0
+    if not stat.S_ISREG(found):
+        what = "a symbolic link" if stat.S_ISLNK(found) else "no regular file"
+        raise FileExistsError(
+            f"path={str(path)!r} is {what}, and only regular files are replaced: pass the path of "
+            "one, or of none yet."
+        )
+    return found
+
+
+def _part(path: Path) -> Path:
+    # a name of its own: two writers at one path must not mix their bytes
+    return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
 
 
 @contextmanager

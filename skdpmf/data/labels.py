@@ -269,30 +269,35 @@ def as_pandas(frame: Any, columns: Sequence[str]) -> "pd.DataFrame":
     """Return a table of pandas as it is; of another library, such as polars, these columns."""
     import pandas as pd
 
+    frame = as_frame(frame)
     if isinstance(frame, pd.DataFrame):
         return frame
     return pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
 
 
 def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | None]:
-    """Return declared ids, and the titles that a table of items has."""
+    """Return declared ids, and the titles that a table of items has.
+
+    The ids are the column `item`, else "item".
+    """
     items = as_frame(items)
     if not hasattr(items, "columns"):
         return items, None
     names = list(items.columns)
-    if item not in names:
+    column = next((name for name in (item, "item") if name in names), None)
+    if column is None:
         raise ValueError(
             f"items is a table with the columns {names} and must have one named {item!r}, the ids: "
             "rename it, or pass the ids alone."
         )
     if "title" not in names:
-        return np.asarray(items[item]), None
+        return np.asarray(items[column]), None
     titles = as_pandas(items, ["title"])["title"]
     texts = [
         "" if is_missing else str(title)
         for title, is_missing in zip(titles, titles.isna(), strict=True)
     ]
-    return np.asarray(items[item]), texts
+    return np.asarray(items[column]), texts
 
 
 def labels_of(X: Any) -> tuple[Any, Any, tuple[str, ...], list[str] | None]:

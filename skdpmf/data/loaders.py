@@ -1,43 +1,82 @@
 """Rating and item files to data frames."""
 
+import bz2
+import codecs
 import csv
 import gzip
 import io
+import lzma
+import os
+import re
+import tarfile
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ..exceptions import MissingExtraError
+from .labels import as_frame, as_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["rating_columns", "read_items", "read_ratings"]
+__all__ = ["known_columns", "rating_columns", "read_items", "read_ratings"]
 
-# Column names, lower case without punctuation, that are known for each role.
-_RATING_ROLES = {
-    "user": {"user", "userid", "userindex", "uid", "customerid", "memberid"},
-    "item": {
-        *("item", "itemid", "itemindex", "iid", "movie", "movieid", "productid", "product"),
-        *("bookid", "book", "isbn", "songid", "song", "trackid", "track", "artistid", "asin"),
+
+class _Kind(NamedTuple):
+    """A kind of table: what a row is, the known names of its columns by role, and of its files.
+
+    Names of columns are in lower case, without punctuation.
+    """
+
+    row: str
+    roles: dict[str, set[str]]
+    required: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+_RATINGS = _Kind(
+    "rating",
+    {
+        "user": {
+            *("user", "userid", "userindex", "uid", "username", "customer", "customerid"),
+            *("member", "memberid", "client", "clientid", "visitor", "visitorid", "reviewerid"),
+            *("account", "accountid", "person", "personid", "subscriber", "subscriberid"),
+        },
+        "item": {
+            *("item", "itemid", "itemindex", "iid", "movie", "movieid", "productid", "product"),
+            *("bookid", "book", "isbn", "songid", "song", "trackid", "track", "artistid", "asin"),
+            *("sku", "article", "articleid", "artist", "game", "gameid"),
+        },
+        "rating": {"rating", "ratings", "score", "stars", "bookrating", "preference", "value"},
+        "time": {"time", "timestamp", "date", "datetime", "unixtime"},
     },
-    "rating": {"rating", "ratings", "score", "stars", "bookrating", "preference", "value"},
-    "timestamp": {"timestamp", "time", "date", "datetime", "unixtime"},
-}
-_ITEM_ROLES = {
-    "item": _RATING_ROLES["item"] | {"id"},
-    "title": {"title", "name", "movietitle", "itemname", "booktitle", "movietitles"},
-    "genres": {"genres", "genre", "categories", "category"},
-}
-_USER_ROLES = {"user": _RATING_ROLES["user"] | {"id"}}
-_REQUIRED = {"rating": ("user", "item"), "item": ("item", "title"), "user": ("user",)}
-_RATING_FILES = ("ratings.dat", "ratings.csv", "u.data", "ratings.tsv", "ratings.parquet")
-_ITEM_FILES = (
-    *("movies.dat", "movies.csv", "u.item"),
-    *("items.csv", "items.tsv", "items.dat", "items.parquet"),
+    ("user", "item"),
+    ("ratings.dat", "ratings.csv", "u.data", "ratings.tsv", "ratings.parquet"),
 )
-_USER_FILES = ("users.dat", "users.csv", "u.user", "users.tsv", "users.parquet")
+_ITEMS = _Kind(
+    "item",
+    {
+        "item": _RATINGS.roles["item"] | {"id"},
+        "title": {"title", "name", "movietitle", "itemname", "booktitle", "movietitles"},
+        "genres": {"genres", "genre", "categories", "category"},
+    },
+    ("item", "title"),
+    (
+        *("movies.dat", "movies.csv", "u.item"),
+        *("items.csv", "items.tsv", "items.dat", "items.parquet"),
+    ),
+)
+_USERS = _Kind(
+    "user",
+    {"user": _RATINGS.roles["user"] | {"id"}},
+    ("user",),
+    ("users.dat", "users.csv", "u.user", "users.tsv", "users.parquet"),
+)
 _SUFFIXES = {".csv", ".tsv", ".txt", ".dat", ".data", ".item", ".parquet"}
 _SEPARATORS = ("::", "\t", "|", ";", ",", " ")
 
@@ -50,44 +89,82 @@ _U_ITEM_GENRES = (
 _NO_NUMBER = ["", "NA", "NaN", "nan", "null", "NULL", "None", "N/A"]
 _U_ITEM_WIDTH = 5 + len(_U_ITEM_GENRES)
 
+# What files begin with, whatever their names are.
+_PACKED = {
+    b"\x1f\x8b": "gzip file",
+    b"BZh": "bzip2 file",
+    b"\xfd7zXZ\0": "xz file",
+    b"\x28\xb5\x2f\xfd": "zstd file",
+    b"PK\x03\x04": "zip archive",
+    b"PK\x05\x06": "zip archive",
+}
+_TAR, _TAR_AT = b"ustar", 257
+_PACKED_NAME = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
+_DAMAGE = (
+    *(EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError),
+    *(tarfile.TarError, zipfile.BadZipFile),
+)
+_OTHERS = {
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it",
+    b"Rar!": "a RAR archive: unpack it",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook: save its sheet as CSV UTF-8",
+    b"SQLite format 3": "an SQLite database: export its table as CSV",
+    b"\x89HDF": "an HDF5 file: read it by pandas, and pass the table",
+    b"ARROW1": "an Arrow file: read it by pandas.read_feather, and pass the table",
+}
+_MARKS = {  # the longer ones first
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_IDS = ("user", "item")
+_TYPES = {**dict.fromkeys(_IDS, "category"), "title": "str", "genres": "str"}
+_FIELD, _TEXT = "\x1f", "\x1e"  # a separator, and an id, that no file has
+_N_LINES = 20  # that show the separator
+
 
 def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd.DataFrame":
-    r"""Read a file, folder or zip archive of ratings.
+    r"""Read ratings from a file, folder, archive, open file or table.
 
     Parameters
     ----------
-    path : str or path-like
-        A text file (comma, tab, semicolon, bar, blank or ``::`` between the fields, with or
-        without a header, may be gzipped), a Parquet file (needs the extra ``parquet``), or a
-        folder or zip archive that holds ``ratings.dat``, ``ratings.csv``, ``u.data``,
-        ``ratings.tsv`` or ``ratings.parquet``, such as those of MovieLens. Archives are read
-        without unpacking them to disk. ``"-"`` is the standard input. Text and Parquet files are
-        read once from their beginning to their end, so that pipes serve as well.
+    path : str, path-like, file or DataFrame
+        A text file (comma, tab, semicolon, bar, blanks or ``::`` between the fields, with or
+        without a header, in UTF-8, UTF-16 or Windows-1252), a Parquet file (needs the extra
+        ``parquet``), or a folder, zip or tar archive that holds ``ratings.dat``, ``ratings.csv``,
+        ``u.data``, ``ratings.tsv`` or ``ratings.parquet``, such as those of MovieLens. Files may
+        be packed by gzip, bzip2, xz or zstd (needs the extra ``parquet``), whatever their names
+        are; nothing is unpacked to disk. ``"-"`` is the standard input. Open files and pipes are
+        read once from their beginning to their end. A table of pandas, polars or Arrow with a
+        header of its own is taken as well.
     columns : dict or sequence of str, default=None
-        A dict maps ``"user"``, ``"item"``, ``"rating"``, ``"timestamp"`` to the names that the
+        A dict maps ``"user"``, ``"item"``, ``"rating"``, ``"time"`` to the names that the
         file's header uses, where they are not among the usual ones (userId, movieId, score,
         ...). A sequence names all columns in order for a file **without** a header; names other
         than the four are left out. None: the header shows, or without one the order is user,
-        item, rating, timestamp.
+        item, rating, time.
     sep : str, default=None
-        Text between the fields. None: found from the first line.
+        Text between the fields. None: found from the first lines.
 
     Returns
     -------
     frame : pandas.DataFrame
         Columns user, item and, where the file has them, rating (float64; empty = NaN = unknown)
-        and timestamp (as in the file), rows in file order. Ids that are all digits become
-        integers.
+        and time (as in the file), rows in file order. Ids of a text file become integers if each
+        of the column is written as Python writes that integer; else all of them are text, so that
+        ``007`` and ``7`` stay two ids.
 
     Raises
     ------
     FileNotFoundError
         If there is nothing at `path`.
     ValueError
-        If no ratings file is found inside, columns cannot be recognised, ids are missing, or
-        ratings are not numbers. The error names the file, what it has and what is expected.
+        If `path` is nothing of this kind or damaged, no ratings file is found inside, columns
+        cannot be recognised, ids are missing, or ratings are not numbers. The error names the file,
+        what it has and what is expected.
     MissingExtraError
-        If the file is Parquet and pyarrow is not installed.
+        If the file is Parquet or packed by zstd, and pyarrow is not installed.
 
     See Also
     --------
@@ -100,33 +177,56 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
     ...     path = pathlib.Path(folder) / "ratings.dat"
     ...     size = path.write_text("1::1193::5::978300760\n2::661::3::978302109\n")
     ...     read_ratings(folder)
-       user  item  rating  timestamp
+       user  item  rating       time
     0     1  1193     5.0  978300760
     1     2   661     3.0  978302109
     """
     import pandas as pd
 
-    source = _locate(path, _RATING_FILES, "ratings")
-    frame = _read_table(source, _RATING_ROLES, "rating", columns, sep)
+    frame, label, _ = _read(path, _RATINGS, columns, sep)
     if "rating" in frame:
         numbers = pd.to_numeric(frame["rating"], errors="coerce")
-        bad = frame["rating"][numbers.isna() & frame["rating"].notna()]
+        bad = np.flatnonzero(numbers.isna() & frame["rating"].notna())
         if len(bad):
+            value = str(frame["rating"].iloc[bad[0]])
+            remedy = "If another column holds the ratings, name it by columns=."
+            if value.replace(",", "", 1).lstrip("+-").isdecimal():
+                remedy = (
+                    "It has a decimal comma, or a comma between thousands: write decimal points, "
+                    "or pass the table that pandas.read_csv(..., decimal=',') returns."
+                )
             raise ValueError(
-                f"{source.label}: the rating in data row {bad.index[0] + 1} is {bad.iloc[0]!r}; "
-                "expected a number. If another column holds the ratings, name it by columns=."
+                f"{label}: the rating in data row {bad[0] + 1} is {value!r}; expected a number. "
+                f"{remedy}"
             )
         frame["rating"] = numbers.astype("float64")
     return frame
 
 
 def read_items(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd.DataFrame":
-    r"""Read a file, folder or zip archive with the titles of items.
+    r"""Read the titles of items from a file, folder, archive, open file or table.
 
-    Files are those of `read_ratings`, in UTF-8 or Latin-1; in folders and archives ``movies.dat``,
-    ``movies.csv``, ``u.item`` or ``items.csv``, ``.tsv``, ``.dat``, ``.parquet``. The columns item,
-    title and, where the file has them, genres (text such as ``"Comedy|Drama"``) are also the order
-    that is assumed without a header.
+    Parameters
+    ----------
+    path : str, path-like, file or DataFrame
+        As for `read_ratings`; in folders and archives ``movies.dat``, ``movies.csv``, ``u.item`` or
+        ``items.csv``, ``.tsv``, ``.dat``, ``.parquet``.
+    columns : dict or sequence of str, default=None
+        As for `read_ratings`, with ``"item"``, ``"title"`` and ``"genres"``, which are also the
+        order without a header.
+    sep : str, default=None
+        Text between the fields. None: found from the first lines.
+
+    Returns
+    -------
+    frame : pandas.DataFrame
+        Columns item (as in `read_ratings`), title and, where the file has them, genres (text such
+        as ``"Comedy|Drama"``).
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, MissingExtraError
+        As `read_ratings`.
 
     Examples
     --------
@@ -138,104 +238,158 @@ def read_items(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd
        item      title        genres
     0     7  Up (2009)  Comedy|Drama
     """
-    source = _locate(path, _ITEM_FILES, "items")
-    return _read_table(source, _ITEM_ROLES, "item", columns, sep)
+    return _read(path, _ITEMS, columns, sep)[0]
 
 
 def read_users(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd.Series":
     """Return the ids of a file of users, one a row: the first column, or that of a header's name.
 
-    Their order in the file stays. Errors are those of `read_items`.
+    Their order in the file stays. The series has the header's name, or none. Errors are those of
+    `read_items`.
     """
-    users = _read_table(_locate(path, _USER_FILES, "users"), _USER_ROLES, "user", columns, sep)
-    return users["user"]
+    frame, _, header = _read(path, _USERS, columns, sep)
+    return frame["user"].rename(header)
 
 
-class _Source(NamedTuple):
-    label: str  # how errors name the file
-    open: Callable[[], IO[bytes]]
-
-    @property
-    def suffix(self) -> str:
-        return Path(self.label.removesuffix(".gz")).suffix.lower()
+# Sources of bytes
 
 
-def _locate(path: Any, names: tuple[str, ...], what: str) -> _Source:
-    """Find the file with the wanted table at `path`, in the folder or in the archive."""
-    if path == "-":
-        return _Source("standard input", lambda: open(0, "rb", closefd=False))
-    path = Path(path).expanduser()
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{path} does not exist; expected a file, folder or zip archive with {what}."
-        )
-    if path.is_dir():
-        members = [p.name for p in path.iterdir() if p.is_file()]
-        return _file_source(path / _pick(members, names, path, what))
-    if path.suffix.lower() != ".zip":
-        return _file_source(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [m for m in archive.namelist() if not m.startswith("__MACOSX")]
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is not a readable zip archive ({error}).") from error
-    member = _pick(members, names, path, what)
-
-    def open_member() -> IO[bytes]:
-        with zipfile.ZipFile(path) as archive:  # the open member keeps the archive's file open
-            return archive.open(member)
-
-    return _Source(f"{path}/{member}", open_member)
-
-
-def _file_source(path: Path) -> _Source:
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    return _Source(str(path), lambda: opener(path, "rb"))
-
-
-def _pick(members: list[str], names: tuple[str, ...], path: Path, what: str) -> str:
-    """Choose the member with the first known name, or the only data file."""
-    for name in names:
-        found = [m for m in members if Path(m).name == name]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise ValueError(f"{path} holds several files {name}: {found}. Give the path of one.")
-    data_files = [m for m in members if Path(m).suffix.lower() in _SUFFIXES]
-    if len(data_files) == 1:
-        return data_files[0]
-    shown = sorted(members)[:20]
-    raise ValueError(
-        f"{path} holds no file with {what}: found {shown}, expected one of {list(names)}. "
-        "Give the path of the file itself."
-    )
-
-
-def _read_table(
-    source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
-) -> "pd.DataFrame":
-    """Read the columns that play a role, named by their roles and in the roles' order."""
-    read = _read_parquet if source.suffix == ".parquet" else _read_text
-    frame = read(source, roles, kind, columns, sep)
-    for role in _REQUIRED[kind]:
-        absent = frame[role].isna().to_numpy().nonzero()[0]
+def _read(
+    path: Any, kind: _Kind, columns: Any, sep: str | None
+) -> "tuple[pd.DataFrame, str, str | None]":
+    """Return the columns that play a role, the name for errors, and what the users' header says."""
+    header = None
+    table = as_frame(path)
+    if hasattr(table, "columns"):
+        label = f"the {type(path).__name__}"
+        names = _columns_of(table.columns, kind, columns, label)
+        frame = as_pandas(table, list(names))[list(names)].rename(columns=names)
+    else:
+        with _source(path, kind) as (stream, label):
+            if _head(stream).startswith(b"PAR1") or label.lower().endswith(".parquet"):
+                file = parquet_file(stream, label)
+                names = _columns_of(file.schema_arrow.names, kind, columns, label)
+                table = file.read(columns=list(names))
+                frame = table.to_pandas(ignore_metadata=True).rename(columns=names)
+            else:
+                frame, header = _read_text(stream.read(), label, kind, columns, sep)
+    for role in kind.required:
+        absent = np.flatnonzero(frame[role].isna())
         if absent.size:
             raise ValueError(
-                f"{source.label}: {absent.size} of {len(frame)} data rows have no {role} (first: "
+                f"{label}: {absent.size} of {len(frame)} data rows have no {role} (first: "
                 f"data row {absent[0] + 1}); expected one in every row. A wrong sep= or a "
                 "truncated file has this effect too."
             )
-    return frame[[role for role in roles if role in frame]]
+    return frame[[role for role in kind.roles if role in frame]], label, header
 
 
-def pyarrow_for(label: str) -> tuple[Any, Any]:
+@contextmanager
+def _source(path: Any, kind: _Kind) -> Iterator[tuple[IO[bytes], str]]:
+    """Give the bytes of the wanted table, seekable and unpacked, and the name for errors."""
+    with ExitStack() as stack:
+        stream: IO[bytes]
+        if hasattr(path, "read"):
+            content = path.read()
+            stream = io.BytesIO(content.encode() if isinstance(content, str) else content)
+            label = str(getattr(path, "name", "the open file"))
+        elif not isinstance(path, str | os.PathLike):
+            raise ValueError(
+                f"path={path!r:.80} must be a path, an open file, or a table with named columns: "
+                "pass one of them."
+            )
+        elif path == "-":
+            stream, label = stack.enter_context(open(0, "rb", closefd=False)), "standard input"
+        else:
+            path = Path(path).expanduser()
+            if path.is_dir():
+                path /= _pick([p.name for p in path.iterdir() if p.is_file()], str(path), kind)
+            if not path.exists():
+                raise FileNotFoundError(
+                    f"{path} does not exist; expected a file, folder or archive with {kind.row}s."
+                )
+            stream, label = stack.enter_context(path.open("rb")), str(path)
+        if not stream.seekable():  # a pipe gives its bytes to its first reader
+            stream = io.BytesIO(stream.read())
+        what = _packing(_head(stream)) or "file"
+        try:
+            yield _unpacked(stream, label, kind, stack)
+        except _DAMAGE as error:
+            if getattr(error, "errno", None) is not None:  # of the disk, not of what is on it
+                raise
+            raise ValueError(
+                f"{label} is a {what} that cannot be read to its end ({error}): it is cut, damaged "
+                "or locked. Get it anew, or unpack it with the program that made it."
+            ) from error
+
+
+def _head(stream: IO[bytes]) -> bytes:
+    head = stream.read(_TAR_AT + len(_TAR))
+    stream.seek(0)
+    return head
+
+
+def _packing(head: bytes) -> str:
+    """Return how a file that begins so is packed, if it is."""
+    if head[_TAR_AT:] == _TAR:
+        return "tar archive"
+    return next((name for magic, name in _PACKED.items() if head.startswith(magic)), "")
+
+
+def _unpacked(stream: Any, label: str, kind: _Kind, stack: ExitStack) -> tuple[IO[bytes], str]:
+    """Return what is inside, however often it is packed, and its name."""
+    inner: Any
+    packing = _packing(_head(stream))
+    if not packing:
+        return stream, label
+    if packing == "zip archive":
+        archive = stack.enter_context(zipfile.ZipFile(stream))
+        member = _pick(archive.namelist(), label, kind)
+        inner, label = archive.open(member), f"{label}/{member}"
+    elif packing == "tar archive":
+        tar = stack.enter_context(tarfile.open(fileobj=stream))  # noqa: SIM115
+        member = _pick([m.name for m in tar.getmembers() if m.isfile()], label, kind)
+        inner, label = tar.extractfile(member), f"{label}/{member}"
+    elif packing == "zstd file":
+        pyarrow, _ = pyarrow_for(label, "zstd")
+        inner = io.BytesIO(pyarrow.CompressedInputStream(stream, "zstd").read())
+    else:
+        inner = {"gzip file": gzip, "bzip2 file": bz2, "xz file": lzma}[packing].open(stream)
+    return _unpacked(stack.enter_context(inner), label, kind, stack)
+
+
+def _pick(members: list[str], label: str, kind: _Kind) -> str:
+    """Choose the member with the first known name, or the only data file."""
+    members = [m for m in members if not m.startswith("__MACOSX")]
+    if "xl/workbook.xml" in members:
+        raise ValueError(f"{label} is an Excel workbook: save its sheet as CSV UTF-8.")
+    plain = {m: Path(m).with_suffix("") if _PACKED_NAME.search(m) else Path(m) for m in members}
+    for name in kind.files:
+        found = [m for m in members if plain[m].name == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ValueError(f"{label} holds several files {name}: {found}. Give the path of one.")
+    data_files = [m for m in members if plain[m].suffix.lower() in _SUFFIXES]
+    if len(data_files) == 1:
+        return data_files[0]
+    raise ValueError(
+        f"{label} holds no file with {kind.row}s: found {sorted(members)[:20]}, expected one of "
+        f"{list(kind.files)}. Give the path of the file itself."
+    )
+
+
+# Parquet
+
+
+def pyarrow_for(label: str, what: str = "Parquet") -> tuple[Any, Any]:
     """Return pyarrow and its module for Parquet; `label` names the file in the error."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtraError(
-            f"{label} is a Parquet file, which needs pyarrow: pip install skdpmf[parquet]"
+            f"{label} is a {what} file, which needs pyarrow: pip install skdpmf[parquet]"
         ) from error
     return pyarrow, parquet
 
@@ -251,94 +405,135 @@ def parquet_file(stream: Any, label: str) -> Any:
         raise ValueError(f"{label} is not a readable Parquet file ({error}).") from error
 
 
-def parquet_columns(
-    file: Any,
-    columns: Any,
-    label: str,
-    roles: dict[str, set[str]] = _RATING_ROLES,
-    kind: str = "rating",
-) -> dict[str, str]:
-    """Return the role of each column of an open Parquet file that has one."""
-    fields = file.schema_arrow.names
+def parquet_columns(file: Any, columns: Any, label: str) -> dict[str, str]:
+    """Return the role of each column of an open Parquet file of ratings that has one."""
+    return _columns_of(file.schema_arrow.names, _RATINGS, columns, label)
+
+
+def _columns_of(fields: Any, kind: _Kind, columns: Any, label: str) -> dict[str, str]:
+    """Return the role of each column of a table that has one."""
+    fields = list(fields)
     if columns is not None and not isinstance(columns, dict):
         raise ValueError(
-            f"columns={columns!r} must be a dict for the Parquet file {label}, whose columns have "
-            f"names: {fields}."
+            f"columns={columns!r} must be a dict for {label}, whose columns have names: {fields}."
         )
-    return {fields[p]: role for role, p in _by_name(fields, roles, kind, columns, label).items()}
+    found = _by_name([str(field) for field in fields], kind, columns, label)
+    return {fields[p]: role for role, p in found.items()}
 
 
-def _read_parquet(
-    source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
-) -> "pd.DataFrame":
-    with source.open() as stream:
-        # the footer comes last, so that a pipe must be read whole
-        whole = stream if stream.seekable() else io.BytesIO(stream.read())
-        file = parquet_file(whole, source.label)
-        names = parquet_columns(file, columns, source.label, roles, kind)
-        table = file.read(columns=list(names))
-    return table.to_pandas(ignore_metadata=True).rename(columns=names)
+# Text
 
 
 def _read_text(
-    source: _Source, roles: dict[str, set[str]], kind: str, columns: Any, sep: str | None
-) -> "pd.DataFrame":
-    with source.open() as stream:  # once: a pipe gives its bytes to its first reader
-        try:
-            content = stream.read()
-        except gzip.BadGzipFile as error:
-            raise ValueError(f"{source.label} is not a readable gzip file ({error}).") from error
-    if b"\0" in content:
-        raise ValueError(
-            f"{source.label} holds NUL bytes, as UTF-16 and binary files do; expected text in "
-            "UTF-8. Save it so (from a spreadsheet as CSV UTF-8); a Parquet file needs its suffix."
-        )
-    text = content[: 1 << 16].decode("utf-8-sig", errors="replace")
+    content: bytes, label: str, kind: _Kind, columns: Any, sep: str | None
+) -> "tuple[pd.DataFrame, str | None]":
+    """Return the columns that play a role, and the header of a file of users, if it has one."""
+    content, encoding = _decodable(content, label)
+    text = content[: 1 << 16].decode(encoding, errors="replace")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     n_blank = next((i for i, line in enumerate(lines) if line.strip()), None)
     if n_blank is None:
-        raise ValueError(f"{source.label} is empty; expected {kind}s, one a line.")
-    first = lines[n_blank]
-    sep = sep or _guess_sep(first, source.suffix)
-    # Only comma, semicolon and tab files quote; elsewhere a quote is part of a title.
-    quoting = csv.QUOTE_MINIMAL if sep in ",;\t" else csv.QUOTE_NONE
-    fields = _split(first, sep, quoting)
-    positions, has_header = _match(fields, roles, kind, columns, source.label)
+        raise ValueError(f"{label} is empty; expected {kind.row}s, one a line.")
+    lines = [line for line in lines[n_blank : n_blank + _N_LINES] if line.strip()]
+    sep = sep or _guess_sep(lines, label)
+    fields = _split(lines[0], sep)
+    positions, has_header = _match(fields, kind, columns, label)
     flags = {}
-    if kind == "item" and columns is None and not has_header and len(fields) == _U_ITEM_WIDTH:
+    if kind is _ITEMS and columns is None and not has_header and len(fields) == _U_ITEM_WIDTH:
         flags = {name: 5 + i for i, name in enumerate(_U_ITEM_GENRES)}
         positions.pop("genres", None)
     used = {p: name for name, p in {**positions, **flags}.items()}
-    frame = _parse(source.label, content, sep, quoting, n_blank + has_header, len(fields), used)
-    return _join_flags(frame, flags) if flags else frame
+    quoting = _quoting(lines[0], sep)
+    skip = n_blank + has_header
+    frame = _parse(label, content, encoding, sep, quoting, skip, len(fields), used)
+    header = fields[positions["user"]].strip() if has_header and kind is _USERS else None
+    ids = [role for role in _IDS if role in positions]
+    if columns is None and not has_header and all(_stands_out(frame[role]) for role in ids):
+        if kind is not _USERS:
+            raise ValueError(
+                f"{label}: the first line has the fields {fields}, which seem to be names of "
+                f"columns, as all further ids are integers. Name the {' and the '.join(ids)} by "
+                f"columns={{{ids[0]!r}: ...}}."
+            )
+        header, frame = fields[0].strip(), frame[1:].reset_index(drop=True)
+        frame["user"] = frame["user"].cat.remove_unused_categories()
+    for role in ids:
+        frame[role] = _plain_ids(frame[role])
+    return (_join_flags(frame, flags) if flags else frame), header
 
 
-def _guess_sep(line: str, suffix: str) -> str:
+def _decodable(content: bytes, label: str) -> tuple[bytes, str]:
+    """Return text in an encoding that the parser takes, and its name."""
+    wide = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    if wide is None and b"\0" in content:  # without a mark, every other byte of ASCII is zero
+        halves = {"utf-16-le": content[1::2], "utf-16-be": content[::2]}
+        wide = next((name for name, half in halves.items() if 4 * half.count(0) > len(content)), "")
+    try:
+        if wide is not None:
+            content = content.decode(wide or "utf-8").encode()
+        if b"\0" in content:
+            raise ValueError("NUL bytes")
+    except ValueError as error:
+        what = next((what for magic, what in _OTHERS.items() if content.startswith(magic)), None)
+        raise ValueError(
+            f"{label} is {what}."
+            if what
+            else f"{label} holds NUL bytes, as binary files and damaged UTF-16 do; expected text "
+            "in UTF-8. Save it so (from a spreadsheet as CSV UTF-8), and get a damaged file anew."
+        ) from error
+    content = content.removeprefix(codecs.BOM_UTF8)
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            if not content.isascii():
+                content.decode(encoding)
+            return content, encoding
+        except UnicodeDecodeError:
+            pass
+    return content, "latin-1"
+
+
+def _guess_sep(lines: list[str], label: str) -> str:
+    """Return the separator that cuts all lines into as many fields, or one of the first line."""
+    suffix = Path(_PACKED_NAME.sub("", label.lower())).suffix
     preferred = {".csv": (",",), ".tsv": ("\t",)}.get(suffix, ())
-    return next((s for s in (*preferred, *_SEPARATORS) if s in line), ",")
+    order = [s for s in (*preferred, *_SEPARATORS) if s in lines[0]]
+    widths = {s: {len(_split(line, s)) for line in lines} for s in order}
+    steady = [s for s in order if len(widths[s]) == 1 and widths[s] != {1}]
+    sep = next(iter([*steady, *order]), ",")
+    if sep == "," and not any(re.search(r"(?<!\d),|,(?!\d)", line) for line in lines):
+        # commas between digits alone are decimal commas where another separator cuts more fields
+        return max(steady, key=lambda s: max(widths[s]), default=sep)
+    return sep
 
 
-def _split(line: str, sep: str, quoting: Any) -> list[str]:
+def _quoting(line: str, sep: str) -> Any:
+    """Comma, semicolon and tab files quote; elsewhere a quote is part of a title, as a rule."""
+    first = line.split(sep)[0].strip()
+    is_quoted = len(first) > 1 and first[0] == first[-1] == '"'
+    return csv.QUOTE_MINIMAL if sep in ",;\t" or is_quoted else csv.QUOTE_NONE
+
+
+def _split(line: str, sep: str) -> list[str]:
+    if sep == " ":
+        line = " ".join(line.split())
     if len(sep) > 1:
-        return line.split(sep)
-    return next(csv.reader([line], delimiter=sep, quoting=quoting))
+        line, sep = line.replace(sep, _FIELD), _FIELD
+    return next(csv.reader([line], delimiter=sep, quoting=_quoting(line, sep)))
 
 
-def _match(
-    fields: list[str], roles: dict[str, set[str]], kind: str, columns: Any, label: str
-) -> tuple[dict[str, int], bool]:
+def _match(fields: list[str], kind: _Kind, columns: Any, label: str) -> tuple[dict[str, int], bool]:
     """Return the position of each role in a line, and whether the first line is a header."""
+    roles = kind.roles
     if columns is not None and not isinstance(columns, dict):
-        return _by_order(fields, list(columns), roles, kind, label), False
+        return _by_order(fields, list(columns), kind, label), False
     known = set().union(*roles.values())
     if columns is not None or any(_normalised(f) in known for f in fields):
-        return _by_name(fields, roles, kind, columns, label), True
+        return _by_name(fields, kind, columns, label), True
     # No header: the roles in their order.
-    if kind == "rating":
-        fits = 2 <= len(fields) <= len(roles) and all(_is_number(f) for f in fields[2:3])
-    else:
-        fits = 2 <= len(fields) <= len(roles) or len(fields) == _U_ITEM_WIDTH or kind == "user"
-    if not fits:
+    fits = kind is _USERS or 2 <= len(fields) <= len(roles)
+    if kind is _RATINGS:
+        fits = fits and all(_is_number(f.replace(",", ".", 1)) for f in fields[2:3])
+    if not fits and (kind is not _ITEMS or len(fields) != _U_ITEM_WIDTH):
         raise ValueError(
             f"{label}: the first line has the fields {fields}; expected a header with names for "
             f"{list(roles)} (such as {_examples(roles)}), or values in this order without a "
@@ -347,30 +542,33 @@ def _match(
     return {role: p for p, role in enumerate(roles) if p < len(fields)}, False
 
 
-def _by_order(
-    fields: list[str], columns: list[str], roles: dict[str, set[str]], kind: str, label: str
-) -> dict[str, int]:
-    needed = _REQUIRED[kind]
+def _by_order(fields: list[str], columns: list[str], kind: _Kind, label: str) -> dict[str, int]:
     if len(columns) != len(fields):
         raise ValueError(
             f"columns={columns} has {len(columns)} names, but the lines of {label} have "
             f"{len(fields)} fields ({fields}); give one name for each (any name for the unused)."
         )
-    if any(columns.count(role) != 1 for role in needed) or any(columns.count(r) > 1 for r in roles):
-        raise ValueError(f"columns={columns} must name {list(needed)}, and each of them once.")
-    return {role: columns.index(role) for role in roles if role in columns}
+    found = {
+        role: [p for p, name in enumerate(columns) if _normalised(name) in names]
+        for role, names in kind.roles.items()
+    }
+    if any(len(at) > 1 or (role in kind.required and not at) for role, at in found.items()):
+        raise ValueError(
+            f"columns={columns} must name {list(kind.required)}, and each of them once."
+        )
+    return {role: at[0] for role, at in found.items() if at}
 
 
-def _by_name(
-    fields: list[str], roles: dict[str, set[str]], kind: str, columns: Any, label: str
-) -> dict[str, int]:
+def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[str, int]:
     columns = columns or {}
-    unknown = [role for role in columns if role not in roles]
+    unknown = [role for role in columns if role not in kind.roles]
     if unknown:
-        raise ValueError(f"columns={columns} has the keys {unknown}; allowed are {list(roles)}.")
+        raise ValueError(
+            f"columns={columns} has the keys {unknown}; allowed are {list(kind.roles)}."
+        )
     names = [f.strip() for f in fields]
     positions = {}
-    for role, synonyms in roles.items():
+    for role, synonyms in kind.roles.items():
         if role in columns:
             found = [p for p, name in enumerate(names) if name == columns[role]]
         else:
@@ -381,7 +579,7 @@ def _by_name(
             found = [p for p in found if _normalised(names[p]) == role] or found
         if len(found) == 1:
             positions[role] = found[0]
-        elif found or role in columns or role in _REQUIRED[kind]:
+        elif found or role in columns or role in kind.required:
             trouble = "several columns" if found else "no column"
             raise ValueError(
                 f"{label} has {trouble} for the {role}: found {names}, expected "
@@ -391,15 +589,17 @@ def _by_name(
     return positions
 
 
+def known_columns(names: Any, role: str) -> list[Any]:
+    """Return the columns of a table that have a known name of a role; the role itself first."""
+    found = [name for name in names if _normalised(str(name)) in _RATINGS.roles[role]]
+    return sorted(found, key=lambda name: name != role)
+
+
 def rating_columns(names: Any) -> dict[str, Any]:
     """Return the columns of a table of ratings, by role; {} unless both ids are among them."""
-    found = {
-        role: name
-        for role, synonyms in _RATING_ROLES.items()
-        for name in reversed(list(names))
-        if _normalised(str(name)) in synonyms
-    }
-    return found if {"user", "item"} <= found.keys() else {}
+    found = {role: known_columns(names, role) for role in _RATINGS.roles}
+    by_role = {role: columns[0] for role, columns in found.items() if columns}
+    return by_role if {"user", "item"} <= by_role.keys() else {}
 
 
 def _normalised(name: str) -> str:
@@ -421,42 +621,88 @@ def _examples(roles: dict[str, set[str]]) -> str:
 def _parse(
     label: str,
     content: bytes,
+    encoding: str,
     sep: str,
     quoting: Any,
     skip: int,
     width: int,
     used: dict[int, str],
 ) -> "pd.DataFrame":
-    """Read the used columns with the fast parser, which takes separators of one byte only."""
+    """Read the used columns with the fast parser; ids become categories of their texts."""
     import pandas as pd
 
-    if len(sep.encode()) > 1:
-        content = content.replace(sep.encode(), b"\x1f")
-    # All columns, because with usecols the parser drops the surplus fields of a line silently.
-    options: Any = {
-        "sep": sep if len(sep.encode()) == 1 else "\x1f",
-        "quoting": quoting,
-        "header": None,
-        "skiprows": skip,
-        "names": list(range(width)),
-        "keep_default_na": False,
-        "na_values": {p: _NO_NUMBER if name == "rating" else [""] for p, name in used.items()},
-        "low_memory": False,
-    }
+    shown = sep
+    if sep == " ":  # any number of them
+        content = b"\n".join(b" ".join(line.split()) for line in content.splitlines())
+    elif len(sep.encode()) > 1:  # the parser takes separators of one byte
+        content, sep = content.replace(sep.encode(encoding), _FIELD.encode()), _FIELD
+    # A first line of the right length: longer ones are errors then, and categories are texts, which
+    # pandas would make numbers of where all could be.
+    first = [_TEXT if used.get(p) in _IDS else "0" for p in range(width)]
+    content = sep.join(first).encode() + b"\n" + content
+    unknown: Any = {p: _NO_NUMBER if name == "rating" else [""] for p, name in used.items()}
+    types: Any = {p: _TYPES[name] for p, name in used.items() if name in _TYPES}
     try:
-        try:
-            frame = pd.read_csv(io.BytesIO(content), encoding="utf-8", **options)
-        except UnicodeDecodeError:
-            frame = pd.read_csv(io.BytesIO(content), encoding="latin-1", **options)
-        if len(frame) and not isinstance(frame.index, pd.RangeIndex):
-            # The parser has made an index of the first line's surplus fields.
-            raise pd.errors.ParserError("more fields in the lines than in the header")
+        frame = pd.read_csv(
+            io.BytesIO(content),
+            encoding=encoding,
+            sep=sep,
+            quoting=quoting,
+            header=None,
+            skiprows=range(1, 1 + skip),
+            # all columns, as with usecols the parser drops the surplus fields of a line silently
+            names=list(range(width)),
+            keep_default_na=False,
+            na_values=unknown,
+            dtype=types,
+            low_memory=False,
+        )
     except pd.errors.ParserError as error:
+        trouble = str(error).strip()
+        if longer := re.search(r"in line (\d+), saw (\d+)", trouble):
+            trouble = (
+                f"more fields in the lines than in the header or first line (line "
+                f"{int(longer[1]) - 1} has {longer[2]})"
+            )
         raise ValueError(
-            f"{label} cannot be read: {str(error).strip()}. Expected {width} fields a "
-            f"line, separated by {sep!r}; pass sep= or repair the file."
+            f"{label} cannot be read: {trouble}. Expected {width} fields a "
+            f"line, separated by {shown!r}; pass sep= or repair the file."
         ) from error
-    return frame[sorted(used)].rename(columns=used)
+    frame = frame[sorted(used)].rename(columns=used)[1:].reset_index(drop=True)
+    ids = {role: frame[role].cat.remove_categories([_TEXT]) for role in _IDS if role in frame}
+    return frame.assign(**ids)
+
+
+def _integer(text: str) -> int | None:
+    """Return the integer of 64 bits that is written so."""
+    try:
+        number = int(text)
+    except ValueError:
+        return None
+    return number if str(number) == text and -(1 << 63) <= number < 1 << 63 else None
+
+
+def _plain_ids(texts: "pd.Series") -> "pd.Series":
+    """Return a column of ids as integers, if all are written as integers are; else as text."""
+    import pandas as pd
+
+    written = texts.cat.categories
+    numbers = [_integer(text) for text in written]
+    if None in numbers or texts.hasnans:
+        return texts.astype(written.dtype)
+    return pd.Series(np.array(numbers, np.int64)[texts.cat.codes], texts.index)
+
+
+def _stands_out(texts: "pd.Series") -> bool:
+    """Return whether the first id is no integer, stands there once, and all others are integers."""
+    first = texts.iloc[0] if len(texts) > 1 else "0"
+    others = [text for text in texts.cat.categories if text != first]
+    return (
+        _integer(str(first)) is None
+        and len(others) > 0
+        and all(_integer(text) is not None for text in others)
+        and int((texts == first).sum()) == 1
+    )
 
 
 def _join_flags(frame: "pd.DataFrame", flags: dict[str, int]) -> "pd.DataFrame":

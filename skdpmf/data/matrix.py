@@ -46,9 +46,9 @@ def ratings_to_matrix(
         Rows of the matrix, in this order; those without ratings stay, empty. None: the ids that
         occur in `frame`, sorted.
     items : array-like of ids, shape (n_items,), or DataFrame, default=None
-        Columns of the matrix, likewise. A table of items, such as `skdpmf.data.loaders.read_items`
-        gives, has their ids in the column `item` and, where there is one, titles in the column
-        ``title``: models then answer by titles.
+        Columns of the matrix, likewise. A table of items, such as `read_items` gives, has
+        their ids in the column `item`, else in ``"item"``, and, where there is one, titles in the
+        column ``title``: models then answer by titles.
     wide : bool, default=False
         Whether `frame` has a row for each user and a column for each item instead, with NaN (in
         polars null) for unknown ratings. Its users are the column `user` if it has one, else the

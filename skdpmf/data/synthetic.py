@@ -167,7 +167,7 @@ def make_ratings(
     -------
     data : sklearn.utils.Bunch
         Only if `as_frame`, and then alone; as from `skdpmf.datasets.fetch_movielens`: ``ratings``,
-        a DataFrame with user, item, rating and timestamp; ``catalogue``, one with item, title and
+        a DataFrame with user, item, rating and time; ``catalogue``, one with item, title and
         genres, which follow in part from the items' factors; ``matrix``, the `RatingMatrix` of
         both; ``rating_range``; and ``truth``.
     X : scipy.sparse.csr_array of shape (n_users, n_items)
@@ -373,7 +373,7 @@ def _with_names(X: Any, truth: Any, rng: Any) -> "Bunch":
     ratings = {"user": users.take(rows), "item": items.take(X.indices), "rating": X.data}
     labels = ["|".join(g for g, has in zip(genres, row, strict=True) if has) for row in own]
     return Bunch(
-        ratings=pd.DataFrame(ratings).assign(timestamp=times.astype(np.int64)),
+        ratings=pd.DataFrame(ratings).assign(time=times.astype(np.int64)),
         catalogue=pd.DataFrame({"item": items, "title": titles, "genres": labels}),
         matrix=RatingMatrix(X, users, items, titles),
         rating_range=truth.rating_range,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from .labels import as_pandas, ids_and_titles
+from .labels import as_frame, as_pandas, ids_and_titles
 from .loaders import parquet_columns, parquet_file
 from .matrix import present_ids, rating_values
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer
@@ -92,6 +92,7 @@ def _pieces(chunk: Any, number: int) -> Iterator[list["pd.Series"]]:
     """Cut a chunk into columns of bounded length: users, items and ratings."""
     import pandas as pd
 
+    chunk = as_frame(chunk)
     if isinstance(chunk, tuple) and len(chunk) == len(COLUMNS):
         arrays = [np.asarray(column) for column in chunk]
         shapes = [array.shape for array in arrays]
@@ -129,6 +130,7 @@ class _Codes:
     def __init__(self, what: str, declared: Any = None) -> None:
         self.what = what
         self.declared = declared is not None
+        self.are_integers: bool | None = None
         ids = plain_ids(declared, f"{what}s") if self.declared else []
         self.positions = {label: position for position, label in enumerate(ids)}
         if len(self.positions) < len(ids):
@@ -141,6 +143,14 @@ class _Codes:
 
         where = f"column {self.what!r} {where}"
         ids = present_ids(ids, where)
+        are_integers = ids.dtype.kind in "iu"
+        if len(ids) and self.are_integers not in (None, are_integers):
+            raise ValueError(
+                f"{where} holds {'integers' if are_integers else 'text'}, and those before did "
+                "not: 007 and 7 would be one person here and two there. Read ids of all chunks as "
+                f"text, as by pandas.read_csv(..., dtype={{{self.what!r}: str}})."
+            )
+        self.are_integers = are_integers if len(ids) else self.are_integers
         codes, found = pd.factorize(
             _native(ids.to_numpy()) if isinstance(ids.dtype, np.dtype) else ids
         )

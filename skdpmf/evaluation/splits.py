@@ -9,7 +9,9 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 
-from skdpmf.data.labels import RatingMatrix, as_frame
+from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
+from skdpmf.data.loaders import known_columns
+from skdpmf.data.times import comparable_times
 from skdpmf.data.validation import as_rating_matrix
 
 __all__ = ["leave_one_out", "split_ratings", "split_table", "split_users"]
@@ -182,7 +184,7 @@ def split_table(
     *,
     by: str | None = None,
     user: str = "user",
-    time: str = "timestamp",
+    time: str | None = None,
 ) -> tuple[Any, Any]:
     """Split the rows of a ratings table: at random, or by time.
 
@@ -195,7 +197,8 @@ def split_table(
     Parameters
     ----------
     frame : pandas.DataFrame or ndarray of shape (n_rows, n_columns)
-        Ratings, one a row. By time a DataFrame, of pandas or polars.
+        Ratings, one a row. By time a table, of pandas, polars (lazy ones are collected) or Arrow
+        (the sides are of pandas then).
     test_size : float, default=0.1
         Probability that a row is a test row, in (0, 1); by time the share of test rows.
     random_state : int, numpy.random.Generator or None, default=0
@@ -204,9 +207,13 @@ def split_table(
     by : {None, "time", "user-time"}, default=None
         None: at random. "time": the latest rows of all. "user-time": the latest rows of each user,
         their number rounded down.
-    user, time : str, default="user", "timestamp"
-        Columns of the users and of the times, which are numbers or dates. Rows of equal times stay
-        together with "time"; with "user-time" the first of them count as earlier.
+    user : str, default="user"
+        Column of the users.
+    time : str, default=None
+        Column of the times: numbers, dates, or texts that exactly one format explains, all with a
+        time zone or all without. None: ``"time"``, or another name of it that `read_ratings` knows,
+        such as ``"timestamp"``. Rows of equal times stay together with "time"; with "user-time"
+        the first of them count as earlier.
 
     Returns
     -------
@@ -216,7 +223,8 @@ def split_table(
     Raises
     ------
     ValueError
-        If `test_size` is not in (0, 1), `by` is none of these, or a column or a time is missing.
+        If `test_size` is not in (0, 1), `by` is none of these, a column or a time is missing, times
+        have no order, or one side would be empty.
 
     Examples
     --------
@@ -225,15 +233,17 @@ def split_table(
     >>> train, test = split_table(pd.DataFrame({"rating": range(20)}))
     >>> test.index.to_list()
     [2, 3, 11, 13]
-    >>> table = pd.DataFrame({"user": [1, 1, 2, 2], "timestamp": [4, 3, 9, 8]})
+    >>> table = pd.DataFrame({"user": [1, 1, 2, 2], "time": [4, 3, 9, 8]})
     >>> split_table(table, 0.5, by="user-time")[1].index.to_list()
     [0, 2]
     """
-    frame = as_frame(frame)
     if not 0.0 < test_size < 1.0:
         raise ValueError(
             f"test_size={test_size!r} must be a probability in (0, 1). The published split has 0.1."
         )
+    frame = as_frame(frame)
+    if not len(frame):
+        raise ValueError("frame has no rows and must have ratings to split: pass a table of them.")
     if by is None:
         test = np.random.default_rng(random_state).random(len(frame)) < test_size
     else:
@@ -243,31 +253,39 @@ def split_table(
     return frame[~test], frame[test]
 
 
-def _latest(frame: Any, share: float, by: str, user: str, time: str) -> np.ndarray:
+def _latest(frame: Any, share: float, by: str, user: str, time: str | None) -> np.ndarray:
     """Mark the latest rows, of all or of each user."""
+    import pandas as pd
+
     if by not in ("time", "user-time"):
         raise ValueError(f"by={by!r} must be None, 'time' or 'user-time': how rows are split.")
     names = list(getattr(frame, "columns", ()))
+    if time is None:
+        time = next(iter(known_columns(names, "time")), "time")
     for name in (time, user) if by == "user-time" else (time,):
         if name not in names:
             raise ValueError(
                 f"frame has no column {name!r}; its columns are {names}. Name yours by user= and "
                 "time=."
             )
-    times = np.asarray(frame[time])
-    missing = np.flatnonzero(times != times)  # NaN and NaT
-    if missing.size:
-        raise ValueError(
-            f"column {time!r} has no time in {missing.size} rows (first: row {missing[0]}): drop "
-            "these rows, or split at random."
-        )
+    columns = as_pandas(frame, [user, time] if by == "user-time" else [time])
+    times = comparable_times(columns[time], f"column {time!r}")
     if by == "time":
         n_known = len(times) - int(np.ceil(share * len(times)))
-        return np.asarray(times >= np.sort(times)[n_known])
-    groups = np.unique(np.asarray(frame[user]), return_inverse=True)[1]
-    counts = np.bincount(groups)
-    n_known = counts - np.floor(share * counts)
-    return np.asarray(_rank(times, groups) >= n_known[groups])
+        test = np.asarray(times >= np.sort(times)[n_known])
+        trouble = "all rows as old as the first test row are test rows, and none is older"
+    else:
+        groups = pd.factorize(columns[user])[0]
+        counts = np.bincount(groups)
+        n_known = counts - np.floor(share * counts)
+        test = np.asarray(_rank(times, groups) >= n_known[groups])
+        trouble = f"no user has the {int(np.ceil(1 / share))} rows of which one is a test row"
+    if test.all() or not test.any():
+        raise ValueError(
+            f"test_size={share:g} with by={by!r} leaves nothing to learn from or to test on: "
+            f"{trouble}. Pass another test_size, or split at random (by=None)."
+        )
+    return test
 
 
 def _choose(indptr: np.ndarray, n_chosen: np.ndarray, rng: np.random.RandomState) -> np.ndarray:

@@ -1,7 +1,11 @@
+import bz2
 import gzip
+import io
+import lzma
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 import zipfile
 from pathlib import Path
@@ -9,13 +13,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import skdpmf.data
 from skdpmf.data import loaders, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.exceptions import MissingExtraError
 from tests.systems import needs_posix, with_path
 
 FULL = pd.DataFrame(
-    {"user": [7, 7, 12], "item": [3, 10, 3], "rating": [4.0, 2.5, 5.0], "timestamp": [9, 8, 7]}
+    {"user": [7, 7, 12], "item": [3, 10, 3], "rating": [4.0, 2.5, 5.0], "time": [9, 8, 7]}
 )
 
 
@@ -89,14 +94,6 @@ def test_header_without_rows(tmp_path, sep):
     assert len(frame) == 0
 
 
-def test_gzip(tmp_path):
-    path = written(tmp_path / "ratings.csv.gz", gzip.compress(text(",").encode()))
-    pd.testing.assert_frame_equal(read_ratings(path), FULL)
-    broken = written(tmp_path / "broken.csv.gz", text(","))
-    with pytest.raises(ValueError, match=r"broken\.csv\.gz is not a readable gzip"):
-        read_ratings(broken)
-
-
 def test_fewer_columns(tmp_path):
     three = written(tmp_path / "three.csv", text(",", frame=FULL.iloc[:, :3]))
     pd.testing.assert_frame_equal(read_ratings(three), FULL.iloc[:, :3])
@@ -112,7 +109,7 @@ def test_other_columns_are_left_out_and_order_is_free(tmp_path):
 
 def test_columns_by_dict_and_by_order(tmp_path):
     path = written(tmp_path / "r.csv", text(",", ["who", "movieId", "a", "b"]))
-    read = read_ratings(path, columns={"user": "who", "rating": "a", "timestamp": "b"})
+    read = read_ratings(path, columns={"user": "who", "rating": "a", "time": "b"})
     pd.testing.assert_frame_equal(read, FULL)
     bare = written(tmp_path / "bare.csv", text(",", frame=FULL.iloc[:, [1, 3, 0, 2]]))
     read = read_ratings(bare, columns=["item", "_", "user", "rating"])
@@ -154,7 +151,7 @@ def test_parquet(tmp_path):
         archive.write(path, "ratings.parquet")
     for source in (path, tmp_path / "z.zip"):
         pd.testing.assert_frame_equal(read_ratings(source), FULL)
-    read = read_ratings(path, columns={"rating": "timestamp", "timestamp": "score"})
+    read = read_ratings(path, columns={"rating": "time", "time": "score"})
     assert read["rating"].tolist() == [9.0, 8.0, 7.0]
     with pytest.raises(ValueError, match=r"columns=.*must be a dict.*movieId"):
         read_ratings(path, columns=["user", "item"])
@@ -188,7 +185,21 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         ("r.csv", "1,2,3\n1,2,3,4\n", r"r\.csv cannot be read: .*Expected 3 fields a line"),
         ("r.csv", "user,item,rating\n1,2,3,4,5,6\n", r"Expected 3 fields a line"),
         ("r.csv", '1,2,3\n1,"2,3\n', r"r\.csv cannot be read: .*Expected 3 fields a line"),
-        ("z.zip", "no archive", r"z\.zip is not a readable zip"),
+        ("z.zip", b"PK\x03\x04 cut", r"z\.zip is a zip archive that cannot be read.*Get it anew"),
+        ("u.csv", "a,b\n".encode("utf-32-le"), r"u\.csv holds NUL bytes.*UTF-8"),
+        ("u.csv", "user,item\n".encode("utf-16")[:-1], r"u\.csv holds NUL bytes.*damaged"),
+        ("x.csv", b"\xd0\xcf\x11\xe0\0", r"x\.csv is an Excel workbook: save its sheet as CSV"),
+        ("r.csv", "user,item,rating\n1,10,4,\n2,20,3,\n3,10,5,\n", "more fields in the lines than"),
+        (
+            "r.csv",
+            "user,item,rating\n1,10,4,99\n2,20,3,98\n",
+            r"header or first line \(line 2 has 4",
+        ),
+        ("r.csv", "1;10;4,5\n1;20;3,0\n", "rating in data row 1 is '4,5'.*decimal comma"),
+        ("r.csv", "user;item;rating\n1;10;4,5\n", "decimal comma, or a comma between thousands"),
+        ("r.csv", 'user,item,rating\n1,10,"4,5"\n', "decimal comma"),
+        ("r.txt", "1 10 4,5\n1 20 3,0\n", "decimal comma"),
+        ("r.csv", "kunde,artikel\n1,2\n3,4\n", r"\['kunde', 'artikel'\], which seem to be names"),
     ],
 )
 def test_bad_files_are_refused_by_name(tmp_path, name, content, message):
@@ -291,12 +302,128 @@ def test_items_without_a_title_are_refused(tmp_path):
         read_items(path)
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", None])
-def test_what_is_no_text_is_refused(encoding, tmp_path):
-    path = tmp_path / "ratings.csv"
-    path.write_bytes("user,item\n1,2\n".encode(encoding) if encoding else b"PK\x03\x04\x00\x01")
-    with pytest.raises(ValueError, match=r"ratings\.csv holds NUL bytes.*UTF-8"):
-        read_ratings(path)
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (["7", "-3", "1700000000000000000"], [7, -3, 1700000000000000000]),
+        *(
+            (ids, ids)
+            for ids in (
+                ["007", "7", "0007"],
+                ["3.10", "3.1", "3"],
+                ["1e3", "1000"],
+                ["+49", "49"],
+                ["True", "true", "1"],
+                ["-0", "0"],
+                ["9223372036854775808", "1"],
+                ["1_0", "10"],
+                [" 7", "7"],
+                ["nan", "0"],
+                ["\u0663", "3"],
+                [*map(str, range(300)), "007"],  # the last of the file decides
+            )
+        ),
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "item"])
+def test_ids_are_integers_only_if_all_are_written_so(ids, expected, role):
+    other = "item" if role == "user" else "user"
+    content = f"{role},{other},rating\n" + "".join(f"{label},a,3\n" for label in ids)
+    assert read_ratings(io.StringIO(content))[role].tolist() == expected
+    catalogue = "item,title\n" + "".join(f"{label},{label}\n" for label in ids)
+    items = read_items(io.BytesIO(catalogue.encode()))
+    assert items["item"].tolist() == expected
+    assert items["title"].tolist() == ids
+
+
+def in_tar(content, name="ratings.csv", mode="w"):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:
+        member = tarfile.TarInfo(f"a/{name}")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def in_zip(content, name="ratings.csv"):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+def by_zstd(content):
+    return pytest.importorskip("pyarrow").compress(content, "zstd", asbytes=True)
+
+
+PACKED = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": by_zstd,
+    "zip": in_zip,
+    "tar": in_tar,
+    "tgz": lambda content: in_tar(content, mode="w:gz"),
+    "gz.zip": lambda content: in_zip(gzip.compress(content), "ratings.csv.gz"),
+    "plain.gz": bytes,
+}
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_files_are_unpacked_whatever_their_names_are(tmp_path, suffix):
+    content = ("user,item,rating,time\n" + text(",")).encode() + b"8,9,1.0,5\n" * 5000
+    packed = PACKED[suffix](content)
+    for name in (f"ratings.csv.{suffix}", "ratings.csv", "any"):
+        frame = read_ratings(written(tmp_path / name, packed))
+        pd.testing.assert_frame_equal(frame[:3], FULL)
+        assert len(frame) == 5003
+    with open(tmp_path / "any", "rb") as file:
+        assert len(read_ratings(file)) == 5003
+    if suffix != "plain.gz":
+        cut = written(tmp_path / "cut.csv", packed[: len(packed) * 2 // 3])
+        with pytest.raises(ValueError, match=r"cut\.csv is a .* cannot be read to its end"):
+            read_ratings(cut)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1252"])
+@pytest.mark.parametrize("first", ["", "user,item,rating\n"])
+def test_encodings(encoding, first):
+    content = f"{first}Zo\u00eb,10 \u20ac,3\n".encode(encoding)
+    assert read_ratings(io.BytesIO(content)).values.tolist() == [["Zo\u00eb", "10 \u20ac", 3.0]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "  7   3  4.0   9\n7 10 2.5 8\n12  3 5.0 7\n",
+        '"7";"3";"4.0";"9"\n"7";"10";"2.5";"8"\n"12";"3";"5.0";"7"\n',
+        '"7"|"3"|"4.0"|"9"\n"7"|"10"|"2.5"|"8"\n"12"|"3"|"5.0"|"7"\n',
+    ],
+)
+def test_blanks_and_quotes_around_numbers(tmp_path, content):
+    pd.testing.assert_frame_equal(read_ratings(written(tmp_path / "r.csv", content)), FULL)
+
+
+def test_tables_are_read_as_files_are():
+    frame = FULL.rename(columns={"item": "movieId", "time": "date"}).assign(other="x")
+    pd.testing.assert_frame_equal(read_ratings(frame), FULL)
+    read = read_ratings(frame, columns={"time": "rating", "rating": "date"})
+    assert read["rating"].tolist() == [9.0, 8.0, 7.0]
+    polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    table = polars.DataFrame(frame.to_dict("list"))
+    for same in (table, table.lazy(), pyarrow.table(frame.to_dict("list"))):
+        pd.testing.assert_frame_equal(read_ratings(same), FULL, check_dtype=False)
+    with pytest.raises(ValueError, match="path=17 must be a path, an open file, or a table"):
+        read_ratings(17)
+
+
+def test_public_readers_and_the_catalogue_of_another_name():
+    assert {"read_items", "read_ratings", "RatingMatrix"} <= set(dir(skdpmf.data))
+    table = FULL.rename(columns={"item": "movie_id"})
+    for name in ("item", "movie_id"):
+        titles = pd.DataFrame({name: [3, 10, 99], "title": ["a", "b", "c"]})
+        matrix = skdpmf.data.ratings_to_matrix(table, item="movie_id", items=titles)
+        assert (matrix.items.tolist(), matrix.titles) == ([3, 10, 99], ["a", "b", "c"])
 
 
 # Sources that can be read once
@@ -361,14 +488,21 @@ def test_a_parquet_pipe(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["7\n9\n", "user\n7\n9\n", "age,userId\n3,7\n4,9\n", "7::F::1\n9::M::2\n"]
+    ("text", "header"),
+    [
+        ("7\n9\n", None),
+        ("user\n7\n9\n", "user"),
+        ("age,userId\n3,7\n4,9\n", "userId"),
+        ("7::F::1\n9::M::2\n", None),
+        ("customer\n7\n9\n", "customer"),
+        ("Kunde\n7\n9\n", "Kunde"),  # no integer, as all others are
+    ],
 )
-def test_users_are_the_first_column_or_the_named(tmp_path, text):
-    (tmp_path / "users").write_text(text)
-    assert loaders.read_users(tmp_path / "users").tolist() == [7, 9]
+def test_users_are_the_first_column_or_the_named(tmp_path, text, header):
+    users = loaders.read_users(written(tmp_path / "users", text))
+    assert (users.tolist(), users.name) == ([7, 9], header)
 
 
 def test_a_user_without_id_is_refused(tmp_path):
-    (tmp_path / "users").write_text("user,age\n7,1\n,2\n")
     with pytest.raises(ValueError, match="1 of 2 data rows have no user"):
-        loaders.read_users(tmp_path / "users")
+        loaders.read_users(written(tmp_path / "users", "user,age\n7,1\n,2\n"))

@@ -107,6 +107,7 @@ def test_all_sources_give_the_same_parts(tmp_path):
         "file": tmp_path / "whole.parquet",
         "name": str(tmp_path / "whole.parquet"),
         "files": [tmp_path / "a.parquet", tmp_path / "b.parquet"],
+        "arrow": pa.Table.from_pandas(frame),
         "other parts": ParquetRatings.write(tmp_path / "p", frame, rows_per_part=30),
         "matrix": matrix,
     }
@@ -346,6 +347,8 @@ ONE = ([1], [2], [3.0])
         ([ONE], {"items": ["2"]}, "'2'|such as 2.*are different ids"),
         ([([1], [5], [3.0])], {"n_items": 5}, "such as 5"),
         ([([1], [-1], [3.0])], {"n_items": 5}, "such as -1"),
+        ([ONE, (["007"], [2], [3.0])], {}, "'user' of chunk 1 holds text, and those before did"),
+        ([ONE, ([1], ["x"], [3.0])], {}, r"dtype=\{'item': str\}"),
         ([ONE], {"items": [2, 4, 2]}, "2 occurs more than once"),
         ([ONE], {"items": [2.5]}, r"items holds the id 2\.5"),
         ([ONE], {"items": [2], "n_items": 3}, "pass one of them"),

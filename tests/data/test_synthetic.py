@@ -201,9 +201,9 @@ def test_tables_hold_the_same_ratings():
     assert data.catalogue["genres"].str.len().min() > 0
     assert data.catalogue["title"].str.fullmatch(r".+ \(\d{4}\)").all()
     assert item_features(data.catalogue).shape[0] == 30
-    assert data.ratings["timestamp"].is_unique or len(data.ratings) > 100
+    assert data.ratings["time"].is_unique or len(data.ratings) > 100
     train, test = split_table(data.ratings, by="time")
-    assert train["timestamp"].max() <= test["timestamp"].min()
+    assert train["time"].max() <= test["time"].min()
 
 
 @pytest.mark.parametrize("params", [{"n_components": 0}, {"item_bias_std": 0.0}, {"n_items": 1}])

@@ -394,7 +394,7 @@ def test_no_private_fit_makes_this_check(tmp_path, monkeypatch):
     assert users == {"commands/terminal.py", "data/__init__.py", "data/validation.py"}
 
 
-LONG = {"user": ["u1", "u2"], "item": ["m1", "m1"], "rating": [4.0, 2.0], "timestamp": [7, 9]}
+LONG = {"user": ["u1", "u2"], "item": ["m1", "m1"], "rating": [4.0, 2.0], "time": [7, 9]}
 OTHER = {"userId": [1, 2], "movieId": [7, 7], "seen": [1, 1]}
 
 

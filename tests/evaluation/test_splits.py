@@ -183,36 +183,78 @@ def test_split_table_refuses_test_size(test_size):
 
 def _ratings_in_time(kind):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {"user": rng.integers(0, 9, 200), "timestamp": rng.integers(0, 60, 200), "rating": 1.0}
-    )
-    return (
-        frame
-        if kind == "pandas"
-        else pytest.importorskip("polars").DataFrame(frame.to_dict("list"))
-    )
+    columns = {"user": rng.integers(0, 9, 200), "time": rng.integers(0, 60, 200), "rating": 1.0}
+    if kind == "pandas":
+        return pd.DataFrame(columns)
+    if kind == "Arrow":
+        return pytest.importorskip("pyarrow").table({**columns, "rating": np.ones(200)})
+    frame = pytest.importorskip("polars").DataFrame(columns)
+    return frame.lazy() if kind == "lazy" else frame
 
 
-@pytest.mark.parametrize("kind", ["pandas", "polars"])
-def test_split_by_time(kind):
+@pytest.mark.parametrize("kind", ["pandas", "polars", "lazy", "Arrow"])
+def test_split_by_time_of_all_and_of_each_user(kind):
     frame = _ratings_in_time(kind)
     known, test = split_table(frame, 0.2, by="time")
     assert len(known) + len(test) == 200
-    assert max(known["timestamp"]) < min(test["timestamp"])
+    assert max(known["time"]) < min(test["time"])
     assert 40 <= len(test) < 50  # rows of one time stay together
-
-
-@pytest.mark.parametrize("kind", ["pandas", "polars"])
-def test_split_by_time_of_each_user(kind):
-    frame = _ratings_in_time(kind)
     known, test = (pd.DataFrame(part.to_dict()) for part in split_table(frame, 0.2, by="user-time"))
     for user in range(9):
-        earlier, later = (part["timestamp"][part["user"] == user] for part in (known, test))
+        earlier, later = (part["time"][part["user"] == user] for part in (known, test))
         assert len(later) == int(0.2 * (len(earlier) + len(later)))
         assert earlier.max() <= later.min()
 
 
-def test_splits_by_time_of_dates_and_of_other_names():
+DAYS = pd.date_range("2021-01-01", "2024-12-31", periods=150).floor("s")
+FORMATS = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%m %d, %Y", "%b %d, %Y", "%d %B %Y", "%d%m%Y"]
+FORMATS += ["%Y%m%d", "%Y/%m/%d %H:%M", "%d.%m.%Y, %H:%M:%S", "%m/%d/%Y %I:%M %p", "%d-%b-%Y"]
+FORMATS += ["%a, %d %b %Y %H:%M:%S GMT", "%Y-%m-%dT%H:%M:%SZ", "%d/%b/%Y:%H:%M:%S +0200", "%Y"]
+FORMATS += ["%a %b %d %H:%M:%S +0000 %Y", "%m-%d-%y", "%Y%m%d%H%M%S"]
+BERLIN = DAYS.tz_localize("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        *(DAYS.strftime(form) for form in FORMATS),
+        *(DAYS.strftime("%d%m%Y").astype(int), pd.Categorical(DAYS.strftime("%d.%m.%Y"))),
+        *(DAYS, BERLIN, BERLIN.astype(object), [day.date() for day in DAYS], DAYS.to_period("D")),
+        *([day.isoformat() for day in BERLIN], np.arange(150.0), [*map(str, range(150))]),
+    ],
+    ids=lambda times: f"{times[0]}",
+)
+@pytest.mark.parametrize("name", ["time", "timestamp", "Date"])
+def test_times_are_ordered_whatever_they_are(times, name):
+    frame = pd.DataFrame({"user": np.arange(150) % 50, name: times, "true": DAYS})
+    known, later = split_table(frame, by="time")
+    assert known["true"].max() < later["true"].min()
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (["01.02.2021", "02.03.2021"], r"'01.02.2021', which %d.%m.%Y and %m.%d.%Y all explain"),
+        (["01/02/21", "03/04/21"], "%d/%m/%y and %m/%d/%y and %y/%m/%d all explain"),
+        (["01022021", "02032021"], "%d%m%Y and %m%d%Y all explain"),
+        (["2021-01-01T00:00Z", "2021-01-02T00:00"], "with a time zone, .*give all of them a zone"),
+        ([DAYS[0], BERLIN[0]], "with a time zone, .*give all of them a zone"),
+        (["yesterday", "today"], "no one format of dates explains all of them"),
+        (["2021-01-01", "02.01.2021"], "no one format"),
+        ([1, "2"], "texts beside other values"),
+        ([(1, 2), (3, 4)], "no order as times"),
+        ([5, 5], "leaves nothing to learn from.*none is older"),
+        ([], "frame has no rows"),
+        ([5, None], r"'time' has no time in 1 rows \(first: row 1\)"),
+    ],
+)
+def test_times_without_an_order_are_refused(times, words):
+    frame = pd.DataFrame({"user": [1, 2][: len(times)], "time": times})
+    with pytest.raises(ValueError, match=words):
+        split_table(frame, by="time")
+
+
+def test_splits_by_time_of_other_names():
     frame = pd.DataFrame(
         {"who": [1, 1, 1, 2], "when": pd.to_datetime(["2026-01-02"] * 3 + ["2025-05-05"])}
     )
@@ -220,12 +262,10 @@ def test_splits_by_time_of_dates_and_of_other_names():
     assert test.index.to_list() == [2]
     assert split_table(frame, 0.1, by="time", time="when")[0].index.to_list() == [3]
     for arguments, words in (
-        ({"by": "week"}, "by='week' must be None, 'time' or 'user-time'"),
-        ({"by": "time"}, "frame has no column 'timestamp'"),
+        ({"by": "timestamp"}, "by='timestamp' must be None, 'time' or 'user-time'"),
+        ({"by": "time"}, "frame has no column 'time'"),
         ({"by": "user-time", "time": "when"}, "frame has no column 'user'"),
+        ({"by": "user-time", "time": "when", "user": "who"}, "no user has the 10 rows"),
     ):
         with pytest.raises(ValueError, match=words):
             split_table(frame, **arguments)
-    frame.loc[1, "when"] = pd.NaT
-    with pytest.raises(ValueError, match=r"column 'when' has no time in 1 rows \(first: row 1\)"):
-        split_table(frame, by="time", time="when")

@@ -17,7 +17,7 @@ from skdpmf.estimators.contract.parameters import check_items, require
 
 __all__ = [
     "TableOutput",
-    "as_table",
+    "as_frame",
     "columns_of",
     "excluded",
     "hit_rate",
@@ -141,7 +141,7 @@ def list_table(
     rank = np.broadcast_to(np.arange(1, n + 1), columns.shape)[there]
     table = {name: _taken(labels, row) for name, labels in lead.items()}
     table |= {"rank": rank, **named(columns[there], catalogue)}
-    return as_table(kind, table | {name: part[there] for name, part in values.items()})
+    return as_frame(kind, table | {name: part[there] for name, part in values.items()})
 
 
 def strongest(parts: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -166,7 +166,7 @@ def named(columns: np.ndarray, catalogue: Catalogue | None) -> dict[str, Any]:
     return table
 
 
-def as_table(kind: str, columns: dict[str, Any]) -> Any:
+def as_frame(kind: str, columns: dict[str, Any]) -> Any:
     """Return a DataFrame of pandas or polars."""
     if kind == "polars":
         import polars
