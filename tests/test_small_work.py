@@ -71,7 +71,7 @@ found = np.empty((2, 60), np.uint64)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     rows.hash_rows.compiled(*given, found[0])
-    rows.mean_rows.compiled(X.indptr, X.indices, np.ones((30, 1)), 0, 60, np.empty((60, 1)))
+    rows.weigh_by_item.compiled(X.indptr, X.indices, np.ones(30), True, 0, 60, np.empty(X.nnz))
 rows.hash_rows.plain(*given, found[1])
 assert (found[0] == found[1]).all()
 (warning,) = caught

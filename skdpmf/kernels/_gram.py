@@ -389,17 +389,6 @@ def _factor_blocks(
 
 
 @part
-def _sum_pair(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
-    """Return two tiles beside each other, as `sum_tile`."""
-    a = tile_zero(vzero(flat))
-    b = tile_zero(vzero(flat))
-    for p in range(0, n * stride, stride):
-        a = tile_fma(a, flat, at_i + p, vload(flat, at_j + p))
-        b = tile_fma(b, flat, at_i + p, vload(flat, at_j + lanes_of(flat) + p))
-    return a, b
-
-
-@part
 def _finish_tile(gram: Any, top: Any, b: Any, j: Any, sums: Any, inverse: Any) -> None:
     """Overwrite a tile right of the diagonal with the factor's; sums: of the rows from top on."""
     width, own = gram.shape[1], top + b
@@ -445,18 +434,11 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any) -> A
         end = min(b + TILE, k)
         definite &= _factor_blocks(gram, b, end, first, floor, inverse, rhs, y, n)
         for s in range(n):
-            top, j = s * n_rows, first + lanes
+            top = s * n_rows
             at = top * width
-            while j < width:
-                done = j + lanes
-                if WIDE and done < width:
-                    sums, others = _sum_pair(gram, b, width, at + b, at + j)
-                    _finish_tile(gram, top, b, done, others, inverse)
-                    done += lanes
-                else:
-                    sums = sum_tile(gram, b, width, at + b, at + j)
+            for j in range(first + lanes, width, lanes):
+                sums = sum_tile(gram, b, width, at + b, at + j)
                 _finish_tile(gram, top, b, j, sums, inverse)
-                j = done
     return definite
 
 

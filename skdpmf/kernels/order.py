@@ -4,24 +4,9 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit
 
-__all__ = ["count_items", "item_runs", "order_by_item"]
+__all__ = ["item_runs", "order_by_item"]
 
 _LARGEST = float(np.finfo(np.float64).max)
-
-
-def _count_items_plain(indptr: Array, indices: Array, start: int, stop: int, out: Array) -> None:
-    out += np.bincount(indices[indptr[start] : indptr[stop]], minlength=len(out))
-
-
-@jit(plain=_count_items_plain)
-def count_items(indptr: Array, indices: Array, start: int, stop: int, out: Array) -> None:
-    """Add to `out` how often each item is stored in rows [start, stop).
-
-    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
-    (n_stored,) integer: item of each position; start, stop: the rows; out (n_items,) int64: counts.
-    """
-    for p in range(indptr[start], indptr[stop]):
-        out[indices[p]] += 1
 
 
 def _order_by_item_plain(
@@ -61,7 +46,8 @@ def order_by_item(
 ) -> None:
     """Put the ratings of rows [start, stop) in item order, users ascending, standardised.
 
-    indptr, indices: the rows, as in `count_items`; values (n_stored,) float64: rating of each
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
+    (n_stored,) integer: item of each position; values (n_stored,) float64: rating of each
     position; start, stop: the rows; mean, std: a rating r becomes (r - mean) / std; places
     (n_items,) int64: where each item's first rating goes; overwritten; users: row of each rating,
     counted from `start`; out (float32 array of the shape of `users`): the ratings.

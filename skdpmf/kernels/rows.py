@@ -1,10 +1,10 @@
-"""Small passes over the ratings of every user: weights, residuals, means and hashes."""
+"""Small passes over the ratings of every user: weights, residuals and hashes."""
 
 import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit
 
-__all__ = ["centred_residuals", "hash_rows", "mean_rows", "rows_of", "weigh_by_item"]
+__all__ = ["centred_residuals", "hash_rows", "rows_of", "weigh_by_item"]
 
 
 def rows_of(indptr: Array, start: int, stop: int) -> tuple[slice, Array]:
@@ -42,36 +42,6 @@ def hash_rows(
             word = (words[p] ^ (np.uint64(indices[p]) + odd[0])) * odd[1]
             total += (word ^ (word >> np.uint64(31))) * odd[2]
         out[i - start] = total
-
-
-def _mean_rows_plain(
-    indptr: Array, indices: Array, columns: Array, start: int, stop: int, out: Array
-) -> None:
-    own, rows = rows_of(indptr, start, stop)
-    n = np.maximum(np.diff(indptr[start : stop + 1]), 1)
-    for c in range(columns.shape[1]):
-        out[start:stop, c] = np.bincount(rows, columns[indices[own], c], stop - start) / n
-
-
-@jit(plain=_mean_rows_plain)
-def mean_rows(
-    indptr: Array, indices: Array, columns: Array, start: int, stop: int, out: Array
-) -> None:
-    """Put the mean of the columns of its items into every row of out; zeros without items.
-
-    indptr, indices: the rows, as in `hash_rows`; columns (n_items, d) float64; start, stop: the
-    rows; out (n_rows, d) float64: rows [start, stop) are overwritten.
-    """
-    for i in range(start, stop):
-        n = indptr[i + 1] - indptr[i]
-        for c in range(columns.shape[1]):
-            out[i, c] = 0.0
-        for p in range(indptr[i], indptr[i + 1]):
-            j = indices[p]
-            for c in range(columns.shape[1]):
-                out[i, c] += columns[j, c]
-        for c in range(columns.shape[1]):
-            out[i, c] /= max(n, 1)
 
 
 def _weigh_by_item_plain(

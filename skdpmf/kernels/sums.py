@@ -283,13 +283,8 @@ def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int,
     work (n_items + 1,) int64: cumulative work of the rows: of `pair_work`, or `triangle_starts`;
     n_blocks: number of blocks wished for, at least 1; the bound on their size can make it more;
     max_entries: most entries of the triangle in a block, at least 1; a single longer row is a
-    block. Result: half-open row ranges that cover all rows in order. Raises ValueError if
-    `n_blocks` or `max_entries` is smaller than 1.
+    block. Result: half-open row ranges that cover all rows in order.
     """
-    if max_entries < 1:
-        raise ValueError(
-            f"max_entries={max_entries!r} must be at least 1; pass how many entries fit in memory."
-        )
     blocks = []
     for start, stop in balanced_blocks(work, n_blocks):
         while start < stop:

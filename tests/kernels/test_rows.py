@@ -11,7 +11,7 @@ from skdpmf.kernels.averaging import solve_rows_averaged
 from skdpmf.kernels.centring import centre_rows
 from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.gibbs import sample_rows
-from skdpmf.kernels.rows import centred_residuals, hash_rows, mean_rows, weigh_by_item
+from skdpmf.kernels.rows import centred_residuals, hash_rows, weigh_by_item
 from skdpmf.kernels.sums import pair_products
 from skdpmf.kernels.variational import row_posteriors
 from tests.reference import rows as reference
@@ -49,13 +49,6 @@ def test_hashes(R):
         hash_rows(R.indptr, R.indices, words, ODD, 0, 5, out[:5])
         hash_rows(R.indptr, R.indices, words, ODD, 9, N_USERS, out[9:])
     assert out.tolist() == [reference.hash_of(j, x, ODD) for _, _, j, x in each(R)]
-
-
-def test_means(R):
-    columns, out = np.random.default_rng(1).normal(size=(N_ITEMS, 3)), np.full((N_USERS, 3), np.nan)
-    in_two(lambda a, b: mean_rows(R.indptr, R.indices, columns, a, b, out), N_USERS)
-    n = np.maximum(np.diff(R.indptr), 1)[:, None]
-    np.testing.assert_allclose(out, (R.toarray() != 0) @ columns / n, atol=1e-14)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -131,7 +124,6 @@ def bits_of_rows(kernel, order, cuts):
         row_posteriors: (values, V, abs(V), ridge, U, 0.7),
         predict_entries: (U, V),
         weigh_residuals: (values, weights, U, V, 1.0),
-        mean_rows: (V,),
         weigh_by_item: (public, False),
         centred_residuals: (values, weights, public, 5.0),
         centre_rows: (values, place, e, 0.5, 0.25, np.arange(9)[:, None] * e, 0.0, 4.0),
@@ -143,7 +135,7 @@ def bits_of_rows(kernel, order, cuts):
         weigh_residuals: (by_entry, number),
         centre_rows: (by_entry, number.astype(np.int64)),
         sample_rows: (by_row, number, np.zeros(n, bool)),
-        **dict.fromkeys((solve_rows_weighted, mean_rows), (by_row,)),
+        solve_rows_weighted: (by_row,),
         **dict.fromkeys((predict_entries, weigh_by_item, centred_residuals), (by_entry,)),
     }[kernel]
     with np.errstate(all="ignore"):
@@ -159,7 +151,7 @@ def bits_of_rows(kernel, order, cuts):
     "kernel",
     [
         *(solve_rows_weighted, solve_rows_averaged, row_posteriors, sample_rows, centre_rows),
-        *(predict_entries, weigh_residuals, mean_rows, weigh_by_item, centred_residuals),
+        *(predict_entries, weigh_residuals, weigh_by_item, centred_residuals),
     ],
     ids=lambda kernel: kernel.__name__,
 )

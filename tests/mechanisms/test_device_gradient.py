@@ -374,31 +374,6 @@ def test_initial_factors_are_public_and_by_slot():
     assert abs(np.corrcoef(U[:300].ravel(), V.ravel())[0, 1]) < 5 / math.sqrt(V.size)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "given"),
-    [
-        ({}, (Q, N_ITEMS, "unbiased")),
-        ({"projection_dim": Q}, None),
-        ({"projection_dim": Q}, (Q + 1, N_ITEMS, "unbiased")),
-        ({"projection_dim": Q}, (Q, N_ITEMS + 1, "unbiased")),
-        ({"projection_dim": Q}, (Q, N_ITEMS, "pinv")),
-    ],
-)
-def test_a_projection_of_other_settings_is_refused(wanted, given):
-    projection = None if given is None else solver.Projection(PUBLIC, *given)
-    with pytest.raises(ValueError, match=r"^projection .*must be .*make it with"):
-        solver.fit(
-            csr(ratings()),
-            replace(SETTINGS, **wanted),
-            1.0,
-            streams_of(),
-            initial=start(),
-            projection=projection,
-            rounds=range(4),
-            n_jobs=1,
-        )
-
-
 def test_streams_serve_one_fit():
     streams = streams_of()
     fit(ratings(), SETTINGS, 1.0, streams)

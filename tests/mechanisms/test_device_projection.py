@@ -1,12 +1,14 @@
 """The public projection of gradients, and its two ways back."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from skdpmf.mechanisms.device_reports import gradient as solver
+from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 
 PUBLIC = derived_key(3, "public")
@@ -103,6 +105,8 @@ def test_phi_has_its_law_and_rows_of_their_own():
 
 
 def test_pinv_needs_no_more_rows_than_items():
+    budget, own = PrivacyBudget(4.0, neighbors="replace"), solver.Settings(2, 1, 0.1, 0.1, 0, 0)
+    own = replace(own, projection_dim=9)
+    assert solver.make_plan(budget, own, 8).releases[0].shape == (9, 2)
     with pytest.raises(ValueError, match=r"^projection_dim=9 must be at most .* 8, .*Lower it"):
-        solver.Projection(PUBLIC, 9, 8, "pinv")
-    assert solver.Projection(PUBLIC, 9, 8, "unbiased").matrix.shape == (9, 8)
+        solver.make_plan(budget, replace(own, back_projection="pinv"), 8)

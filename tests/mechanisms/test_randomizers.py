@@ -91,21 +91,6 @@ def test_a_forked_process_may_not_draw(monkeypatch):
         secret.keys("gradient", 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("", 0, 3), "name='' must be"),
-        ((None, 0, 3), "name=None must be"),
-        (("x", 0, -1), "n_devices=-1 must be integers >= 0"),
-    ],
-)
-def test_reports_need_a_name_and_slots(arguments, message):
-    with pytest.raises(PrivacyParameterError, match=message):
-        streams().keys(*arguments)
-    with pytest.raises(PrivacyParameterError, match="key of type str"):
-        DeviceStreams("secret")
-
-
 @pytest.mark.parametrize("cells", [1, 2**40])  # in the plain form and in the compiled one
 def test_words_are_blocks_of_their_own(cells, monkeypatch):
     monkeypatch.setattr(local, "MOST_LANES", 4)  # blocks of one device are computed apart
@@ -400,7 +385,7 @@ def test_a_note_adds_up_the_shuffles_of_a_user(count):
         (lambda: shuffle_note(1.0, 10, 0.1, 0), "n_reports=0 must be an integer"),
         (lambda: shuffle_note(1.0, 10, 0.1, 1.5), "n_reports=1.5 must be an integer"),
         (lambda: PrivUnit(1.0, 5).estimate(np.zeros(5), 0), "n_devices=0 must be"),
-        (lambda: RandomizedResponse(1.0, 1).report(keys_for("x", 1), [0, 1]), "2-D"),
+        (lambda: DeviceStreams("secret"), "key of type str"),
         (lambda: LaplaceReport(1.0, 1, 1.0).report(keys_for("x", 2), [[0.1]]), "each of 2 keys"),
     ],
 )

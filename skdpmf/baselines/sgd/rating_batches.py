@@ -10,7 +10,7 @@ import numpy as np
 from skdpmf.baselines.sgd.workers import Workers, read_ahead
 from skdpmf.data.parquet_ratings import MOST_GROUP_ROWS, ParquetRatings
 from skdpmf.exceptions import RatingStoreError
-from skdpmf.kernels.order import count_items, item_runs, order_by_item
+from skdpmf.kernels.order import item_runs, order_by_item
 
 __all__ = ["Batch", "Batches", "MatrixBatches", "ParquetBatches", "Scale"]
 
@@ -225,12 +225,12 @@ def _spared(values: Any) -> Any:
 
 def _in_item_order(R: Any, start: int, stop: int, scale: Scale) -> Batch:
     """Sort the ratings of rows [start, stop) by item."""
-    counts = np.zeros(R.shape[1], np.int64)
-    count_items(R.indptr, R.indices, start, stop, counts)
+    own = R.indices[R.indptr[start] : R.indptr[stop]]
+    counts = np.bincount(own, minlength=R.shape[1])
     items = np.flatnonzero(counts)
     places = np.cumsum(counts) - counts
-    nnz = R.indptr[stop] - R.indptr[start]
-    users, ratings = np.zeros(nnz + _SPARE, np.uint16), np.zeros(nnz + _SPARE, np.float32)
+    size = len(own) + _SPARE
+    users, ratings = np.zeros(size, np.uint16), np.zeros(size, np.float32)
     order_by_item(
         *(R.indptr, R.indices, R.data, start, stop, scale.mean, scale.std),
         *(places, users, ratings),

@@ -78,11 +78,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.jit_and_threads import run_blocks
-from skdpmf.kernels.rows import hash_rows, mean_rows
+from skdpmf.kernels.rows import hash_rows
 from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
@@ -572,7 +573,7 @@ def weighted_residuals(
 
 def features_of(rows: Rows, columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return `user_features` of the users."""
-    return user_features(rows.indptr, rows.indices, columns, rows.n_jobs)
+    return user_features(rows.indptr, rows.indices, columns)
 
 
 def posteriors(
@@ -633,14 +634,12 @@ def row_signs(rows: Rows, size: int, start: int, stop: int) -> NDArray[np.float6
     return np.where(bits & np.uint64(1), 1.0, -1.0)
 
 
-def user_features(
-    indptr: Any, indices: Any, columns: NDArray[np.float64], n_jobs: int | None = None
-) -> NDArray[np.float64]:
+def user_features(indptr: Any, indices: Any, columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return f_i: log n_i less a typical one, and the means of the columns over the rated items.
 
     They are (n_users, d + 1), zeros for a user without ratings.
     """
     n = np.diff(indptr)
-    table, means = np.ascontiguousarray(columns), np.empty((len(n), columns.shape[1]))
-    run_blocks(lambda a, b: mean_rows(indptr, indices, table, a, b, means), indptr, n_jobs)
+    ones = sparse.csr_array((np.ones(len(indices)), indices, indptr), (len(n), len(columns)))
+    means = ones @ columns / np.maximum(n, 1)[:, None]
     return np.column_stack((np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0), means))

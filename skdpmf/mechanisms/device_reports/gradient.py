@@ -154,10 +154,14 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
     budget: of a user, with neighbors="replace"; with ``settings.n_differing`` of one rating, for
     one round; n_items: m. Raises PrivacyParameterError if a report's epsilon is outside what the
-    randomiser takes; ValueError as for `Projection`.
+    randomiser takes; ValueError if "pinv" is asked for with more rows than items.
     """
-    if settings.projection_dim is not None:
-        _check_rows(settings.projection_dim, n_items, settings.back_projection)
+    rows = settings.projection_dim
+    if rows is not None and settings.back_projection == "pinv" and rows > n_items:
+        raise ValueError(
+            f"projection_dim={rows!r} must be at most the number of items, {n_items}, for "
+            "back_projection='pinv': Phi Phi' has no inverse else. Lower it, or use 'unbiased'."
+        )
     d, k = settings.n_components, settings.max_iter
     epsilon = report_epsilon(float(budget.epsilon), settings)
     n_rows = settings.projection_dim or n_items
@@ -180,14 +184,6 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     statistic = f"{what} of a user's {projected}gradient, clipped"
     report = PureRelease(name, statistic, (n_rows, d), epsilon, mechanism, CLIP, norm, k)
     return ReleasePlan(budget, (report,), local=True)
-
-
-def _check_rows(n_rows: int, n_items: int, back_projection: str) -> None:
-    if back_projection == "pinv" and n_rows > n_items:
-        raise ValueError(
-            f"projection_dim={n_rows!r} must be at most the number of items, {n_items}, for "
-            "back_projection='pinv': Phi Phi' has no inverse else. Lower it, or use 'unbiased'."
-        )
 
 
 def _randomisers(epsilon: float, settings: Settings, n_rows: int) -> tuple[Any, ...]:
@@ -232,8 +228,7 @@ class Projection:
 
     key: public, see `projection_row`; n_rows, n_items: q and m; back_projection: Phi' or Phi' (Phi
     Phi')^-1; n_jobs: threads that draw Phi, and do not change it. matrix (n_rows, n_items) float32:
-    Phi, 4 q m bytes; "pinv" takes 8 q^2 more. Raises ValueError if "pinv" is asked for with more
-    rows than items.
+    Phi, 4 q m bytes; "pinv" takes 8 q^2 more.
     """
 
     def __init__(
@@ -244,8 +239,6 @@ class Projection:
         back_projection: Literal["unbiased", "pinv"],
         n_jobs: int | None = 1,
     ) -> None:
-        _check_rows(n_rows, n_items, back_projection)
-        self.back_projection = back_projection
         self.matrix = np.empty((n_rows, n_items), np.float32)
 
         def draw(start: int, stop: int) -> None:
@@ -307,22 +300,11 @@ def fit(
     R (csr_array of shape (n_users, n_items)): ratings, float64, one entry per user and item;
     centred by the caller, or not; epsilon: of a user, over all rounds. Infinity: the mean gradient
     is exact, unclipped and not reported at all; Algorithm 2 still projects it. initial: where to
-    start, such as `initial_factors`; no function of the ratings; projection: phi, for Algorithm 2;
+    start, such as `initial_factors`; no function of the ratings; projection: of these settings;
     rounds: range(max_iter), possibly wrapped in a progress display. No more than max_iter are run.
     Result: of which only `factors` and `rating_ridge` may leave. Raises PrivacyParameterError if
-    epsilon / max_iter is outside what the randomiser takes; ValueError if `projection` and the
-    settings, or the number of items, do not agree.
+    epsilon / max_iter is outside what the randomiser takes.
     """
-    q, given, wanted = settings.projection_dim, None, None
-    if q is not None:
-        wanted = q, R.shape[1], settings.back_projection
-    if projection is not None:
-        given = *projection.matrix.shape, projection.back_projection
-    if given != wanted:
-        raise ValueError(
-            f"projection (rows, items, way back) is {given!r} and must be {wanted!r}: make it with "
-            "the same settings for the same items, or pass None where projection_dim is None."
-        )
     run = _Fit(R, settings, initial, projection, n_jobs)
     mean_gradient = run.estimator(epsilon, streams)
     for t, _ in zip(range(settings.max_iter), rounds, strict=False):

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import decimal
 import math
-import operator
 import os
 import threading
 from typing import Any, NoReturn
@@ -113,23 +112,15 @@ class DeviceStreams:
 
         name: what is reported; index: such as the round; n_devices: number of devices; first_slot:
         slot of the first one. Returns (n_devices, 8) uint32: chaCha20 keys, a row for each device.
-        Raises PrivacyParameterError if one of them was given out before, or a parameter is out of
-        range; RuntimeError: in a process forked from the one that made the object.
+        Raises PrivacyParameterError if one of them was given out before; RuntimeError: in a process
+        forked from the one that made the object.
         """
         if os.getpid() != self._process:
             raise RuntimeError(
                 "DeviceStreams were used in a process forked from their own: both would give the "
                 "same keys out. Make them after the fork."
             )
-        if not isinstance(name, str) or not name:
-            raise PrivacyParameterError(f"name={name!r} must be a non-empty str: name the report.")
-        index, start = operator.index(index), operator.index(first_slot)
-        stop = start + operator.index(n_devices)
-        if not 0 <= start <= stop:
-            raise PrivacyParameterError(
-                f"first_slot={first_slot!r} and n_devices={n_devices!r} must be integers >= 0: "
-                "pass a range of slots."
-            )
+        start, stop = first_slot, first_slot + n_devices
         with self._lock:
             given = self._given.setdefault((name, index), [])
             if any(max(start, a) < min(stop, b) for a, b in given):
@@ -314,10 +305,6 @@ class RandomizedResponse:
         uint8: the bits sent.
         """
         true = np.asarray(bits) != 0
-        if true.ndim != 2:
-            raise PrivacyParameterError(
-                f"bits of shape {true.shape} must have a row for each device and be 2-D: reshape."
-            )
         turned = device_words(keys, true.shape[1]) >= np.uint64(self._threshold)
         sent = (true ^ turned).astype(np.uint8)
         return recorded_reports("randomised response", self, keys, true, sent)
