@@ -297,6 +297,11 @@ def check_catalogue(
                 f"catalogue has {len(values)} values in {what!r} and must have {n_items}: one for "
                 "each column of X, in their order."
             )
+        if (
+            all(type(value) is str for value in values or ())
+            and "".join(values or ()).isprintable()
+        ):
+            continue  # and nothing needs a closer look
         for value in values or ():
             if not (isinstance(value, str) or (what == "item" and _is_id(value))):
                 rule = "a text: write genres as 'A|B'"
@@ -351,6 +356,8 @@ def _python_id(item: Any) -> Any:
 
 
 def _is_id(value: Any) -> bool:
+    if type(value) is int:
+        return True
     try:
         read = _read_id(_plain_id(value))
         return type(read) is type(value) and bool(read == value)
