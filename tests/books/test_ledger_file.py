@@ -187,7 +187,7 @@ def test_a_plan_of_nothing_costs_nothing_and_an_absurd_one_too_much(tmp_path):
     ledger = new_ledger(tmp_path)
     ledger.reserve(ReleasePlan(PrivacyBudget(1.0), ()))
     assert ledger.report().spent == 0.0
-    for plan in (gaussian_plan(1e100), pure_plan(1e300)):
+    for plan in (gaussian_plan(1e100), pure_plan(1e15)):
         with pytest.raises(BudgetExceededError):
             ledger.reserve(plan)
     assert ledger.verify() == 1
