@@ -55,7 +55,7 @@ def test_what_is_a_click():
         again.fit(other)
         np.testing.assert_array_equal(again.predict(X[:9]), again.predict(other[:9]))
         seen = again.recommend(other[:50], 30)[0]
-        down = wild < 0 if other is wild else X < 0  # zeros among values for all items say nothing
+        down = wild < 0 if other is wild else X < 0  # zeros of a dense row without NaN say nothing
         for row, marked, items in zip(X, down, seen, strict=False):
             assert set(items) - {-1} == set(np.flatnonzero((row == 0) & ~marked))
     np.testing.assert_array_equal(

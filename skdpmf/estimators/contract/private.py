@@ -120,9 +120,10 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         R = check_ratings(self, X, reset=False)[0]  # not clipped: signs count
         clicks = _clicks_of(R)
         clicks.data = np.minimum(clicks.data, 1.0)
-        # a row with a value in every column, as of 0 and 1, says nothing by its zeros
-        n = np.diff(R.indptr)
-        down = (R.data < 0.0) | ((R.data == 0.0) & np.repeat(n < R.shape[1], n))
+        n, down = np.diff(R.indptr), R.data <= 0.0
+        if hasattr(X, "__array__") or isinstance(X, list):
+            # a dense row with a value in every column, as of 0 and 1, says nothing by its zeros
+            down &= (R.data < 0.0) | np.repeat(n < R.shape[1], n)
         return clicks, keep_entries(R, down) if down.any() else None
 
     def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
