@@ -191,8 +191,8 @@ MUTANTS = [
     Mutant(
         "clicks: item features ask for as much as none",
         "skdpmf/mechanisms/gram/item_item.py",
-        "has_features=has_features)",
-        "has_features=False)",
+        "(FEATURED if has_features else 1.0)",
+        "1.0",
         "tests/mechanisms/test_item_item.py",
     ),
     Mutant(

@@ -14,10 +14,11 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
-from skdpmf.privacy.users import Rows
+from skdpmf.privacy.users import PerUser, Rows, Users
 
 __all__ = [
     "alike",
+    "bounded_weights",
     "click_directions",
     "count_weights",
     "expected_weights",
@@ -33,8 +34,14 @@ __all__ = [
     "rows_of",
     "share_of_features",
     "spread_over_head",
+    "strength_of",
     "subset",
 ]
+
+
+def strength_of(budget: PrivacyBudget) -> float:
+    """Mu of the budget, in units of that of epsilon 4 at delta 1e-5, within [1e-3, 1e3]."""
+    return min(max(budget.mu / 0.925, 1e-3), 1e3) if budget.is_private else 1e3
 
 
 def planned_gram(
@@ -114,11 +121,27 @@ def rarest(rows: Rows, popularity: NDArray[np.float64], tau: int) -> Any:
     return bound_contributions(rows.R, tau, popularity[rows.indices])
 
 
+def bounded_weights(
+    everything: Users, kept: Users, N: NDArray[np.float64], s: Any, cap: int | None
+) -> tuple[Users, PerUser]:
+    """Return users and weights with sum_j w_ij^2 <= 1 for each of them.
+
+    kept: at most `cap` random entries of each of `everything`; N: noisy popularity; s: settings
+    with ``weighting`` and ``weight_exponent``.
+    """
+    if s.weighting == "adaptive":
+        return kept, kept.map(popularity_weights, N, s.weight_exponent)
+    users = everything.keep(rarest, N, cap) if s.weighting == "tail" else kept
+    # a hair inside: rounding must not exceed the bound
+    return users, users.map(alike, INSIDE / np.sqrt(float(cap or 1)))
+
+
 def alike(rows: Rows, weight: float) -> NDArray[np.float64]:
     """One weight for all ratings."""
     return np.full(rows.nnz, weight)
 
 
+INSIDE = 1.0 - 2.0**-40
 _SPARE, _SWEEPS = 10, 2  # vectors beyond the rank, and steps, of the block iteration
 FACTORS_A_TASTE = 2  # as many tastes again are too weak to be told from chance
 

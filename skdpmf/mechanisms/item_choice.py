@@ -36,42 +36,23 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.budget import check_relation
-
 __all__ = ["item_count_sensitivity", "item_count_weights"]
 
 _INSIDE = 1.0 - 2.0**-40  # rounded, the weights of a user must not exceed the bound
 
 
-def item_count_weights(
-    n_ratings: ArrayLike, *, norm: str = "l2", unit: str = "user"
-) -> NDArray[np.float64]:
-    """Return the weights w_i of the module's docstring, from the numbers n_i of users' items.
+def item_count_weights(n_ratings: ArrayLike, *, norm: str = "l2") -> NDArray[np.float64]:
+    """Return the weights w_i of users, from the numbers n_i of their items.
 
-    At unit "user" they are lower than the formula by a factor 1 - 2^-40, against rounding.
+    They are lower than the formula by a factor 1 - 2^-40, against rounding.
     """
-    _check(norm, "add-remove", unit)
     n = np.asarray(n_ratings, dtype=np.float64)
-    if unit == "rating":
-        return np.ones(n.shape)
     weights = _INSIDE / np.maximum(n if norm == "l1" else np.sqrt(n), 1.0)
     return np.where(n > 0.0, weights, 0.0)
 
 
-def item_count_sensitivity(
-    *, norm: str = "l2", neighbors: str = "add-remove", unit: str = "user"
-) -> float:
+def item_count_sensitivity(*, norm: str = "l2", neighbors: str = "add-remove") -> float:
     """Return the sensitivity of weighted item counts, as the module's docstring proves it."""
-    _check(norm, neighbors, unit)
     if neighbors == "add-remove":
         return 1.0
     return 2.0 if norm == "l1" else math.sqrt(2.0)
-
-
-def _check(norm: str, neighbors: str, unit: str) -> None:
-    check_relation(unit, neighbors)
-    if norm not in ("l1", "l2"):
-        raise PrivacyParameterError(
-            f"norm={norm!r} must be 'l2' or 'l1': 'l2' for Gaussian noise, 'l1' for Laplace noise."
-        )

@@ -43,11 +43,9 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
-    alike,
+    bounded_weights,
     count_weights,
     planned_gram,
-    popularity_weights,
-    rarest,
     subset,
 )
 from skdpmf.privacy.budget import PrivacyBudget
@@ -164,15 +162,9 @@ def _weigh(curator: Curator, settings: Settings, grid: float) -> tuple[Users, Pe
         counts = curator.release(COUNTS, total)
     if settings.weighting == "adaptive":
         # below its noise a count says no more than that: the paper raises counts by the noise
-        least = 1.0
-        if settings.counts_tasks:
-            least = max(float(curator.releases[COUNTS].noise_scale), 1e-12)
-        mass = np.maximum(counts, least)
-        return kept, kept.map(popularity_weights, mass, settings.weight_exponent)
-    if settings.weighting == "tail":
-        kept = everything.keep(rarest, counts, cap)
-    # a hair inside: rounding must not exceed the bound
-    return kept, kept.map(alike, (1.0 - 2.0**-40) / np.sqrt(float(cap or 1)))
+        least = max(curator.deviation(COUNTS), 1e-12) if settings.counts_tasks else 1.0
+        counts = np.maximum(counts, least)
+    return bounded_weights(everything, kept, counts, settings, cap)
 
 
 # Maps of `Users`: values of each user alone

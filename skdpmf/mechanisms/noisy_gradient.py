@@ -67,7 +67,7 @@ from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled import posteriors
 from skdpmf.mechanisms.als.ratings import RatingModel
-from skdpmf.mechanisms.common import planned_gram, planned_vectors, subset
+from skdpmf.mechanisms.common import planned_gram, planned_vectors, strength_of, subset
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
 from skdpmf.privacy import sums
@@ -129,7 +129,7 @@ class Settings:
 
 def constant_weight(budget: PrivacyBudget) -> float:
     """Return a: the less noise, the smaller."""
-    return float(np.clip(CONSTANT * _strength(budget) ** -0.2, *CONSTANT_LIMITS))
+    return float(np.clip(CONSTANT * strength_of(budget) ** -0.2, *CONSTANT_LIMITS))
 
 
 def moment_bound(budget: PrivacyBudget) -> float:
@@ -139,7 +139,7 @@ def moment_bound(budget: PrivacyBudget) -> float:
 
 def gradient_clip(budget: PrivacyBudget) -> float:
     """Return C: the less noise, the larger."""
-    clip = float(np.clip(CLIP * _strength(budget) ** 0.6, *CLIP_LIMITS))
+    clip = float(np.clip(CLIP * strength_of(budget) ** 0.6, *CLIP_LIMITS))
     return clip * float(np.hypot(constant_weight(budget), 1.0))
 
 
@@ -147,15 +147,10 @@ def shares_of(budget: PrivacyBudget) -> dict[str, float]:
     """Return the shares of mu^2, all steps together."""
     shares = {
         COUNTS: 0.08,
-        MEANS: float(np.clip(0.07 * _strength(budget) ** -0.5, 0.05, 0.3)),
+        MEANS: float(np.clip(0.07 * strength_of(budget) ** -0.5, 0.05, 0.3)),
         MOMENTS: 0.03,
     }
     return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
-
-
-def _strength(budget: PrivacyBudget) -> float:
-    """Mu of the budget, in units of that of epsilon 4 at delta 1e-5."""
-    return min(max(budget.mu / 0.925, 1e-3), 1e3) if budget.is_private else 1e3
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:

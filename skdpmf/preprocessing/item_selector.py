@@ -350,9 +350,7 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         budget = self.budget
-        sensitivity = item_count_sensitivity(
-            norm=self._norm, neighbors=budget.neighbors, unit=budget.unit
-        )
+        sensitivity = item_count_sensitivity(norm=self._norm, neighbors=budget.neighbors)
         weights = "number" if budget.unit == "rating" else "weighted number"
         what = (_COUNTS, f"{weights} of each item's users", (n_items,))
         release: Release | PureRelease = Release(*what, sensitivity)
@@ -400,5 +398,4 @@ class DPItemSelector(  # type: ignore[call-arg]
 
 def _count_weights(rows: Rows, norm: str) -> np.ndarray:
     """Weights of each user's ratings."""
-    weights = item_count_weights(rows.n_ratings, norm=norm, unit="user")
-    return np.repeat(weights, rows.n_ratings)
+    return np.repeat(item_count_weights(rows.n_ratings, norm=norm), rows.n_ratings)

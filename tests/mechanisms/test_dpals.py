@@ -1,22 +1,16 @@
 """Limits of the solver: no privacy, an item without ratings, and little noise."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import PrivacyBudget
 from skdpmf.mechanisms.als import dpals as solver
 from skdpmf.mechanisms.als import loop
 from skdpmf.mechanisms.common import expected_weights, popularity_weights
-from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.noise import NoiseSource
 from tests.core.audit import (
-    BUDGET,
     N_ITEMS,
     UNRATED,
     base_ratings,
-    recorded_curator,
     recorded_fit,
 )
 from tests.matrices import csr
@@ -96,47 +90,3 @@ def test_an_unrated_item_has_its_prior_alone():
     assert abs(model.components_[:, 0]).max() > 0.1
     means = twin.exact_item_means(base_ratings() - 3.0, 10.0)
     assert model.item_means_[UNRATED] == pytest.approx(3.0 + means.prior_mean[UNRATED], abs=1e-9)
-
-
-def noiseless_limit(monkeypatch, X, plan, settings):
-    """A fit that clips as the plan asks and draws no noise."""
-    with monkeypatch.context() as patch:
-        patch.setattr(NoiseSource, "release", lambda self, statistic, **_: np.array(statistic))
-        return run_solver(X, plan, settings)
-
-
-def run_solver(X, plan, settings):
-    curator, _ = recorded_curator(csr(X - 3.0), plan)
-    return solver.fit(curator, settings, rounds=range(settings.max_iter))
-
-
-@pytest.mark.slow
-def test_noise_vanishes(monkeypatch):
-    """The model tends to the clipped one as all noise is scaled down."""
-    X = base_ratings()
-    settings = AdaptiveWeightALS(BUDGET, n_components=2, max_iter=2, solver="dpals")._settings()
-    plan = solver.make_plan(BUDGET, settings, N_ITEMS)
-    # a curator refuses less noise than the budget asks for
-    monkeypatch.setattr(ReleasePlan, "epsilon", BUDGET.epsilon)
-
-    def scaled(factor):
-        less = [
-            dataclasses.replace(r, noise_multiplier=factor * r.noise_multiplier)
-            for r in plan.releases
-        ]
-        return dataclasses.replace(plan, releases=tuple(less))
-
-    gaps = []
-    for factor in (1e-1, 1e-5):
-        # noise levels are known to the estimate, so each limit has its own
-        limit = noiseless_limit(monkeypatch, X, scaled(factor), settings)
-        model = run_solver(X, scaled(factor), settings)
-        gaps.append(
-            max(
-                abs(model.factors @ model.factors.T - limit.factors @ limit.factors.T).max(),
-                abs(model.item_means - limit.item_means).max(),
-            )
-        )
-    assert gaps[0] > gaps[1]
-    assert gaps[1] < 1e-3
-    assert limit.factors.any()

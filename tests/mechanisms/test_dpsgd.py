@@ -1,19 +1,15 @@
 """Noisy gradient descent on the items: its exact limit, its steps and its plan."""
 
-import math
-
 import numpy as np
 import pytest
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf import PrivacyBudget
 from skdpmf.mechanisms.als import dpsgd as solver
 from skdpmf.mechanisms.als.ratings import CLIP, OFFSET, RatingFit
 from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.users import _values_of, reveal
-from tests.built import built
 from tests.core import audit
 from tests.core.audit import (
-    BUDGET,
     N_USERS,
     base_ratings,
     is_means,
@@ -25,10 +21,6 @@ NONPRIVATE = PrivacyBudget.nonprivate()
 
 def recorded_fit(X, replay=None, **params):
     return audit.recorded_fit(X, replay, solver="dpsgd", **params)
-
-
-def make_plan(budget=BUDGET, n_items=50, **params):
-    return built(AdaptiveWeightALS, budget, solver="dpsgd", **params).plan(n_items)
 
 
 def ratings_with_gaps():
@@ -134,29 +126,3 @@ def test_steps_are_on_the_public_scale_of_the_released_popularity(monkeypatch):
     np.testing.assert_allclose(model.item_means_, 3.0 + OFFSET * moved[:, 0], rtol=1e-9)
     rank = moved.shape[1] - 1
     np.testing.assert_allclose(model.components_[:rank].T, moved[:, 1:] / rank**0.5, rtol=1e-9)
-
-
-@pytest.mark.parametrize("item_means", [True, False])
-@pytest.mark.parametrize("n_items", [40, 400])
-def test_plan_is_the_formulas(item_means, n_items):
-    """Item statistics and start of the sufficient statistics, and all steps at once."""
-    C, phi = CLIP, math.sqrt(1.0 + OFFSET**2 * item_means)
-    for neighbors, factor in (("add-remove", 1.0), ("replace", 2.0)):
-        budget = PrivacyBudget(4.0, 1e-5, neighbors=neighbors)
-        params = {"item_means": item_means, "max_iter": 7, "n_items": n_items}
-        plan = make_plan(budget, n_inner_steps=3, **params)
-        statistics, start, gradients = plan.releases
-        params.pop("n_items")
-        both = built(AdaptiveWeightALS, budget, solver="dpals", **params).plan(n_items).releases
-        for own, other in zip((statistics, start), both, strict=False):
-            assert (own.name, own.shape, own.layout) == (other.name, other.shape, other.layout)
-            assert own.sensitivity == other.sensitivity
-        assert (gradients.name, gradients.count) == (solver.GRADIENTS, 21)
-        assert gradients.shape == (n_items, 16 + item_means)
-        assert gradients.sensitivity == pytest.approx(factor * C * phi, rel=1e-12)
-        assert 3.996 < plan.epsilon <= 4.0
-        mu2 = sum(r.count / r.noise_multiplier**2 for r in plan.releases)
-        assert plan.mu == pytest.approx(math.sqrt(mu2), rel=1e-12)
-        for release in plan.releases:
-            assert plan.share(release) == pytest.approx(solver.SHARES[release.name], rel=1e-9)
-    assert sum(solver.SHARES.values()) == pytest.approx(1.0, abs=1e-12)

@@ -100,14 +100,3 @@ def test_trust_tells_signal_from_noise():
     gram = packed(A) + 200.0 * rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
     posterior.update(gram, np.zeros((N_ITEMS, D)))
     assert posterior._trust(gram).max() < 0.7
-
-
-@pytest.mark.parametrize("n_jobs", [2, 3])
-def test_threads_do_not_change_a_bit(n_jobs, monkeypatch):
-    monkeypatch.setattr(ip, "_ITEMS_AT_ONCE", 2)
-    results = []
-    for jobs in (None, n_jobs):
-        rng, posterior, A = make((1.0, 2.0))
-        posterior.update(packed(A), rng.normal(size=(N_ITEMS, D)), n_jobs=jobs)
-        results.append(posterior.theta)
-    np.testing.assert_array_equal(*results)

@@ -204,17 +204,3 @@ def test_entries_that_are_not_finite_are_missing():
     other = releases_of(np.delete(features, first, axis=0), csr(without))
     for name, statistic in one.items():
         np.testing.assert_array_equal(statistic, other[name])
-
-
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 50.0])
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1e4])
-def test_almost_no_data(epsilon, exponent):
-    """Also with counts that are noise alone, to any power."""
-    data = alone(G * np.ones(N_FEATURES), np.where(np.arange(N_TASKS) < 2, 1.0, np.nan))
-    budget = PrivacyBudget(epsilon, 1e-5)
-    result, records = recorded_fit(data, budget=budget, weight_exponent=exponent)
-    assert np.isfinite(result.coef).all()
-    # the projection: |theta_i| <= |b_i| / (2 t), in units of the bounds
-    gram, rhs = records[-2:]
-    most = np.linalg.norm(rhs.output, axis=1) / (2.0 * gram.noise_scale * np.sqrt(2 * N_FEATURES))
-    assert np.all(np.linalg.norm(result.coef, axis=1) <= most * Y_MAX / G * (1 + 1e-9))

@@ -1,6 +1,5 @@
 """solver="pooled": its limit, its posterior, its own plan."""
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,7 +23,6 @@ from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import item_prior
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.users import Rows
-from tests.built import built
 from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
 from tests.matrices import csr
 from tests.reference import pooled_als as twin
@@ -384,44 +382,3 @@ def test_counts_of_both_slots_rank_where_choices_promise_nothing():
     known = model._knowledge_.averages
     np.testing.assert_allclose(known.counts, counts, rtol=1e-9)
     assert known.count_variance == pytest.approx(1.0 / (a + b), rel=1e-9)
-
-
-@pytest.mark.parametrize("epsilon", [0.05, 4.0])
-@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-@pytest.mark.parametrize(("list_share", "share"), [("auto", 0.25), (0.6, 0.6), (None, 0.0)])
-def test_plan_is_the_formulas(epsilon, neighbors, list_share, share):
-    budget = PrivacyBudget(epsilon, 1e-5, neighbors=neighbors)
-    k, m, rounds = 4, 200, 7
-    params = {"n_components": k, "max_iter": rounds, "list_share": list_share}
-    plan = built(AdaptiveWeightALS, budget, solver="pooled", **params).plan(m)
-    a, C, q = pooled_als.constant_weight(budget), pooled_als.CLIP, 0.1
-    # replace: sqrt(2) where products of contributions are >= 0, else 2
-    same, other = (math.sqrt(2.0), 2.0) if neighbors == "replace" else (1.0, 1.0)
-    expected = {
-        # replaced, a user with ratings counts as one: q cancels
-        pooled_als.COUNTS: ((m + 1,), same if same > 1.0 else math.hypot(1.0, q), 1),
-        pooled_als.MEANS: ((m + 1,), math.hypot(other, q), 3),
-        # the lists' release starts the factors in the place of co-ratings
-        (pooled_als.LISTS if share else pooled_als.RATED): (
-            (m * (m + 1) // 2 if share else 150 * 151 // 2,),
-            same,
-            1,
-        ),
-        pooled_als.START: ((150 * 151 // 2,), same * C**2, 1),
-        pooled_als.GRADIENTS: ((m, k + 1), other * C * math.hypot(1, a), rounds),
-        pooled_als.GRAM: ((15,), same * (1 + a**2), rounds),
-        pooled_als.MOMENTS: ((16 * 17 // 2,), same, 4),
-    }
-    found = {r.name: (r.shape, r.sensitivity, r.count) for r in plan.releases}
-    assert found.keys() == expected.keys()
-    for name, (shape, sensitivity, count) in expected.items():
-        assert found[name][0] == shape
-        assert found[name][1] == pytest.approx(sensitivity, rel=1e-12)
-        assert found[name][2] == count
-    assert 0.999 * epsilon < plan.epsilon <= epsilon
-    shares = pooled_als.shares_of(budget, share)
-    assert shares.get(pooled_als.LISTS, 0.0) == share
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert min(shares.values()) > 0.0
-    for release in plan.releases:
-        assert plan.share(release) == pytest.approx(shares[release.name], rel=1e-9)

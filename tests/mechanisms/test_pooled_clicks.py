@@ -265,24 +265,3 @@ def test_users_without_clicks_get_the_popularity():
     np.testing.assert_array_equal(model.decision_function(nobody)[0], model.item_means_)
     counts = next(r.output for r in records if r.name == clicks.COUNTS)[:-1]
     assert np.corrcoef(counts, model.item_means_)[0, 1] > 0.8
-
-
-@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_plan_is_the_formulas(neighbors):
-    budget = PrivacyBudget(2.0, 1e-6, neighbors=neighbors)
-    plan = AdaptiveWeightALS(budget, feedback="implicit").plan(500)
-    assert 1.999 < plan.epsilon <= 2.0
-    r2, C = 1.0 + pooled_clicks.CONSTANT**2, pooled_clicks.CLIP
-    vectors = 2.0 if neighbors == "replace" else 1.0
-    squares = np.sqrt(2.0) if neighbors == "replace" else 1.0
-    expected = {
-        clicks.COUNTS: squares * np.sqrt(1.0 + clicks.USER_WEIGHT**2),
-        clicks.START: squares * C**2,
-        pooled_clicks.GRADIENTS: vectors * C * np.sqrt(r2),
-        pooled_clicks.GRAM: squares * r2,
-    }
-    assert {r.name: r.sensitivity for r in plan.releases} == pytest.approx(expected)
-    assert sum(pooled_clicks.SHARES.values()) == pytest.approx(1.0)
-    mu = sum(release.mu**2 for release in plan.releases)
-    for release in plan.releases:
-        assert release.mu**2 / mu == pytest.approx(pooled_clicks.SHARES[release.name], rel=1e-6)

@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.common import (
-    alike,
+    INSIDE,
+    bounded_weights,
     expected_weights,
     head_vectors,
     most_popular,
     planned_gram,
-    popularity_weights,
-    rarest,
     subset,
 )
 from skdpmf.privacy import sums
@@ -100,15 +99,11 @@ class AlternatingFit(ABC):
 
     def weights_by(self, N: NDArray[np.float64], typical_weight: float) -> Weighted:
         """Return weights with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
-        s, users = self.settings, self.kept
+        s, cap = self.settings, self.settings.max_ratings_per_user
+        users, weight = bounded_weights(self.users, self.kept, N, s, cap)
         if s.weighting == "adaptive":
-            weight = users.map(popularity_weights, N, s.weight_exponent)
             return Weighted(users, weight, *expected_weights(N, typical_weight, s.weight_exponent))
-        if s.weighting == "tail":
-            users = self.users.keep(rarest, N, s.max_ratings_per_user)
-        # rounding must not exceed the bound
-        constant = (1.0 - 2.0**-40) / np.sqrt(float(s.max_ratings_per_user or 1))
-        return Weighted(users, users.map(alike, constant), N, np.full(self.n_items, constant))
+        return Weighted(users, weight, N, np.full(self.n_items, INSIDE / np.sqrt(float(cap or 1))))
 
     def release_start(
         self, users: Users, terms: PerUser, N: NDArray[np.float64], clip: float

@@ -105,6 +105,7 @@ from skdpmf.mechanisms.common import (
     planned_gram,
     planned_vectors,
     spread_over_head,
+    strength_of,
 )
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
@@ -126,6 +127,7 @@ __all__ = [
     "posteriors",
     "released_popularity",
     "user_features",
+    "weighted_residuals",
     "without_known",
 ]
 
@@ -199,13 +201,12 @@ def rank_of(signal: float, most: int) -> int:
 
 def constant_weight(budget: PrivacyBudget) -> float:
     """Return a: the less is known, the more of it goes to the items' means."""
-    strength = min(max(_strength(budget), 1e-3), 1e3)
-    return float(np.clip(0.8 * strength**-0.3, 0.6, 1.6))
+    return float(np.clip(0.8 * strength_of(budget) ** -0.3, 0.6, 1.6))
 
 
 def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
-    strength = min(max(_strength(budget), 1e-3), 1e3)
+    strength = strength_of(budget)
     shares = {
         COUNTS: 0.06,
         MEANS: float(np.clip(0.1 * strength**-0.5, 0.06, 0.4)),
@@ -220,11 +221,6 @@ def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     if list_share:
         shares[LISTS] = list_share
     return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
-
-
-def _strength(budget: PrivacyBudget) -> float:
-    """Mu of the budget, in units of that of epsilon 4 at delta 1e-5."""
-    return budget.mu / 0.925 if budget.is_private else 1e3
 
 
 def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
@@ -450,7 +446,7 @@ class PooledFit(PooledRounds):
         ridge = self._ridge(TRAINING_RIDGE * np.linalg.inv(level))
         U = self.users.map(solve_users, b, columns, ridge)
         U, phi = self.users.map(with_unit_factors, U, self.constant)
-        terms = self.kept.map(weighted_residuals, self.weight, U, b, columns)
+        terms = self.kept.map(weighted_residuals, self.weight, U, np.column_stack((b, columns)))
         return self.kept, terms, phi, columns[:, N_LEAD:], ridge[N_LEAD:, N_LEAD:]
 
     def model(self) -> PooledModel:
@@ -562,11 +558,12 @@ def with_unit_factors(rows: Rows, Z: Any, constant: float) -> tuple[Any, Any]:
 
 
 def weighted_residuals(
-    rows: Rows, weight: Any, U: Any, b: Any, columns: Any
+    rows: Rows, weight: Any, U: Any, V: Any, *, of_clicks: bool = False
 ) -> NDArray[np.float64]:
-    """Return w_ij e_ij, abs(e_ij) <= 4; U: rows (1, z_i)."""
-    out, norms, V = np.empty(rows.nnz), np.empty(rows.n_users), np.column_stack((b, columns))
-    given = rows.indptr, rows.indices, rows.data, weight, U, V, 4.0
+    """Return w_ij e_ij, abs(e_ij) <= 4: ratings, or 1 for clicks, less U_i . V_j."""
+    out, norms = np.empty(rows.nnz), np.empty(rows.n_users)
+    target = np.ones(rows.nnz) if of_clicks else rows.data
+    given = rows.indptr, rows.indices, target, weight, U, V, 4.0
     rows.run(lambda start, stop: weigh_residuals(*given, start, stop, out, norms))
     return out
 

@@ -68,7 +68,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
-from skdpmf.kernels.entries import weigh_residuals
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.als.clicks import (
     COUNTS,
@@ -80,7 +79,13 @@ from skdpmf.mechanisms.als.clicks import (
 )
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import START, plan_of
-from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, PooledRounds, without_known
+from skdpmf.mechanisms.als.pooled import (
+    GRADIENTS,
+    GRAM,
+    PooledRounds,
+    weighted_residuals,
+    without_known,
+)
 from skdpmf.mechanisms.als.pooled_update import (
     PooledKnowledge,
     PooledPosterior,
@@ -236,7 +241,8 @@ class _Fit(PooledRounds, ClickFit):
         b, V = CONSTANT * posterior.theta[:, 0], np.ascontiguousarray(posterior.theta[:, 1:])
         ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * np.linalg.inv(level))
         phi = self.users.map(_solve_users, b, V, ridge, centre)
-        return users, users.map(_residuals, self.weight, posterior.theta, phi), phi, V, ridge
+        terms = users.map(weighted_residuals, self.weight, phi, posterior.theta, of_clicks=True)
+        return users, terms, phi, V, ridge
 
     def everywhere(self, b: Any, V: Any, penalty: Any) -> tuple[Any, Any]:
         """Matrix A and centre m: a0 sum_j (b_j + u . v_j)^2 + alpha u' penalty u is, but for a
@@ -306,14 +312,6 @@ def _solve_users(rows: Rows, b: Any, V: Any, ridge: Any, centre: Any) -> NDArray
     X = X + centre
     X *= (1.0 - 2.0**-40) / np.maximum(np.linalg.norm(X, axis=1), 1e-12)[:, None]
     return np.column_stack((np.full(rows.n_users, CONSTANT), X))
-
-
-def _residuals(rows: Rows, weight: Any, theta: Any, phi: Any) -> NDArray[np.float64]:
-    """Return w_ij (1 - phi_i . theta_j), the latter within 4 of 0."""
-    out, norms, target = np.empty(rows.nnz), np.empty(rows.n_users), np.ones(rows.nnz)
-    given = rows.indptr, rows.indices, target, weight, phi, theta, 4.0
-    rows.run(lambda start, stop: weigh_residuals(*given, start, stop, out, norms))
-    return out
 
 
 class _Posterior(PooledPosterior):

@@ -120,7 +120,6 @@ __all__ = [
     "exact_gram",
     "fit",
     "gram_release",
-    "head_and_clicks",
     "lists_of",
     "make_plan",
     "noisy_gram",
@@ -384,14 +383,6 @@ def choose_head(
     has_features: bool = False,
 ) -> int:
     """Return the number of most popular items that the head has; 0: counts promise nothing."""
-    size, clicks, least = head_and_clicks(popularity, n_users, deviation)
-    return size if clicks >= least * (FEATURED if has_features else 1.0) else 0
-
-
-def head_and_clicks(
-    popularity: NDArray[np.float64], n_users: float, deviation: float
-) -> tuple[int, float, float]:
-    """Return the size of H, the mean clicks of an item of it, and their least number."""
     N = np.sort(popularity)[::-1][:MOST_HEAD]
     t = n_users / max(float(popularity.sum()), n_users)
     expected = N * t
@@ -399,11 +390,11 @@ def head_and_clicks(
     signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
     seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
     if not seen.size:
-        return 0, 0.0, 0.0
+        return 0
     size = int(seen[-1]) + 1
     share = N[:size].sum() / popularity.sum()
-    least = LEAST_CLICKS[0] + LEAST_CLICKS[1] / share
-    return size, N[:size].mean() / t, least * noise
+    least = (LEAST_CLICKS[0] + LEAST_CLICKS[1] / share) * noise
+    return size if N[:size].mean() / t >= least * (FEATURED if has_features else 1.0) else 0
 
 
 def clean_gram(
