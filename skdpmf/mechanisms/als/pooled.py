@@ -386,10 +386,12 @@ class PooledFit(PooledRounds):
         N, mass, most = self.N, self.posterior.mass, CO_RATING_FACTORS
         if self.gram is None:
             head = most_popular(N, HEAD)
-            given = co_rating_vectors, head, N[head]
-            chosen = self.release(RATED, sums.products(self.kept, *given, clip=1.0, grid=self.grid))
+            chosen = sums.products(
+                self.kept, co_rating_vectors, head, N[head], clip=1.0, grid=self.grid
+            )
+            released = self.release(RATED, chosen)
             noise = self.n_users, self.curator.deviation(RATED)
-            by_choice = co_rating_directions(chosen, head, N, mass, min(rank, most), *noise)
+            by_choice = co_rating_directions(released, head, N, mass, min(rank, most), *noise)
         else:
             loadings = self.telling_loadings(self.gram)[:, :most]
             by_choice = spread_over_head(loadings, self.gram.head, mass)
