@@ -230,7 +230,7 @@ def test_laplace_values_are_clipped():
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 def test_coordinate_sampling_is_unbiased(epsilon):
-    n, D = 60_000, 9
+    n, D = 20_000, 9
     randomiser, keys = CoordinateSampling(epsilon, D), keys_for("coordinates", n)
     chosen = randomiser.coordinates(keys)
     assert stats.chisquare(np.bincount(chosen, minlength=D)).pvalue > 1e-4  # false alarm 1e-4
