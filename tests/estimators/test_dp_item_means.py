@@ -62,6 +62,25 @@ def test_damping_is_the_users():
     assert np.all(little.components_ == 1.0)
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_people_of_different_levels_do_not_lose_to_their_own_means(epsilon):
+    """Few people, whose levels differ more than the items: only released values are used."""
+    levels = {"user_bias_std": 0.8, "item_bias_std": 0.2, "noise_std": 0.7, "factor_std": 0.2}
+    X = make_ratings(500, 300, density=0.09, random_state=0, **levels)
+    known, hidden = split_ratings(X, random_state=0)
+    own = known.sum(axis=1) / np.maximum(np.diff(known.indptr), 1)
+    alone = rmse(hidden.data, own[hidden.tocoo().row])
+    errors = []
+    for seed in range(3):
+        model, old = (
+            DPItemMeans(PrivacyBudget(epsilon, 1e-5), user_damping=d, random_state=seed).fit(known)
+            for d in (None, 10.0)
+        )
+        np.testing.assert_array_equal(model.item_means_, old.item_means_)
+        errors.append(rmse(hidden.data, model.predict_entries(known, hidden).data))
+    assert np.mean(errors) <= alone + 0.002
+
+
 def means_alone(X, epsilon, seed):
     """AdaptiveWeightALS without its factors: one kind of release, all of the budget."""
     with pytest.MonkeyPatch.context() as patch:

@@ -9,6 +9,10 @@ from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPItemMeansPlanner"]
 
+# By default the fold-in believes users more than a fit does: people whose levels differ much would
+# lose to their own means, and others lose a thousandth.
+FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 3.0
+
 
 class DPItemMeansPlanner(PrivatePlanner):
     """Parameters of `DPItemMeans`, and its plan."""
@@ -17,7 +21,7 @@ class DPItemMeansPlanner(PrivatePlanner):
         self,
         budget: PrivacyBudget,
         *,
-        user_damping: float = 10.0,
+        user_damping: float | None = None,
         rating_range: tuple[float, float] = (1.0, 5.0),
         item_features: Any = None,
         random_state: int | None = None,
@@ -38,5 +42,6 @@ class DPItemMeansPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        self._require_damping("user_damping")
+        if self.user_damping is not None:
+            self._require_damping("user_damping")
         self._make_plan(1)  # refuses budgets it cannot plan for
