@@ -10,7 +10,11 @@ from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
-from skdpmf.estimators.planners.dp_item_means import DPItemMeansPlanner
+from skdpmf.estimators.planners.dp_item_means import (
+    FIT_DAMPING,
+    FOLD_IN_DAMPING,
+    DPItemMeansPlanner,
+)
 from skdpmf.mechanisms.item_means import baseline as solver
 
 __all__ = ["DPItemMeans"]
@@ -40,8 +44,9 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
     budget : PrivacyBudget
         Budget of the fit, and its unit, "user" or "rating". With delta > 0 noise is
         Gaussian, with delta = 0 Laplace's. ``PrivacyBudget.nonprivate()`` is without noise.
-    user_damping : float, default=10.0
-        Fictitious ratings in a user's offset, at the item means.
+    user_damping : float or None, default=None
+        Fictitious ratings in a user's offset, at the item means. None: 10 in `fit`, and 3 for
+        predictions, which are then no worse than users' own means where items differ little.
     {rating_range}
     {item_features}
         Item means lean on them, and each user has tastes for them beside the offset.
@@ -79,20 +84,23 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
     """
 
     def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
-        damping = float(self.user_damping)
+        damping = self._damping(FIT_DAMPING)
         noise = self._noise(exchange, fit, damping, R)
         curator = self._curator(R, fit, noise)
         model = solver.fit(curator, damping, rounds=self._rounds(), known=fit.known)
         return model, curator.record
 
     def _publish(self, fit: Fit, released: Any) -> None:
-        (means, self._knowledge_), damping = released, float(self.user_damping)
+        (means, self._knowledge_), damping = released, self._damping(FOLD_IN_DAMPING)
         self.item_means_ = in_rating_units(means, self.rating_range)
         self.components_ = np.ones((1, means.size))
         self._item_model_ = ItemModel(
             self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
         )
         self._state(fit)
+
+    def _damping(self, default: float) -> float:
+        return default if self.user_damping is None else float(self.user_damping)
 
     @property
     def n_components_(self) -> int:

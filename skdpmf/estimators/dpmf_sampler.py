@@ -10,6 +10,7 @@ from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.dpmf_sampler import DPMFSamplerPlanner
 from skdpmf.mechanisms import noisy_gradient
+from skdpmf.mechanisms.als.pooled import PooledModel
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
 
@@ -31,7 +32,8 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     accounted, and holds at every step whether or not the chain converges. All steps count in the
     model, by a Kalman filter, around private item means. The ridges, the size of every factor and
     the noise of ratings are learnt from what is released: factors that the budget cannot learn, or
-    that are not there, vanish.
+    that are not there, vanish. Without privacy it is the variational Bayesian fit of that model,
+    which learns the ridge of offsets as well.
 
     ``guarantee="posterior"`` is the paper's mechanism: one draw from the density
 
@@ -68,7 +70,8 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         Strength of the L2 penalties on factors, relative to the learnt ones in "every-step"; that
         of the fold-in for "posterior".
     user_damping : float, default=10.0
-        Penalty on a user's offset: as many fictitious ratings at the item means.
+        Penalty on a user's offset: as many fictitious ratings at the item means. Learnt for
+        "every-step" without privacy.
     {random_state, n_jobs}
 
     Attributes
@@ -182,8 +185,12 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
 
     def _publish(self, fit: Fit, released: Any) -> None:
         model, personal = released
-        means, factors, ridge = model[:3]
-        self._set_model(means, factors, ridge, float(self.user_damping))
+        if isinstance(model, PooledModel):  # without privacy
+            self._set_columns(*model[:5])
+            self.components_ = self._item_model_.factors[:, 1:].T.copy()
+        else:
+            mean, factors, ridge = model[:3]
+            self._set_model(mean, factors, ridge, float(self.user_damping))
         self.n_iter_ = self._n_rounds()
         self.nonprivate_diagnostics_ = None
         more: dict[str, Any] = {"personal": personal}

@@ -53,7 +53,9 @@ in time eta, so that mu = (inverse temperature) C sqrt(time).
 Liu, Wang, Smola, "Fast differentially private matrix factorization" (RecSys 2015), for the model
 and the dynamics; the guarantee at every step, the item means, weights and all learnt variances are
 not theirs. Y. J. Lim, Y. W. Teh, "Variational Bayesian approach to movie rating prediction" (KDD
-Cup and Workshop 2007), for the limit without noise.
+Cup and Workshop 2007), for the limit without privacy: the same model, whose posteriors of items
+need no gradients there (`skdpmf.mechanisms.als.variational`). The variance of o_i is learnt too,
+and an item that is not known well counts less in the fold-in.
 """
 
 from collections.abc import Iterable
@@ -64,9 +66,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.entries import predict_entries
+from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled import posteriors
+from skdpmf.mechanisms.als.pooled_update import PooledPosterior
 from skdpmf.mechanisms.als.ratings import RatingModel
+from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.common import planned_gram, planned_vectors, strength_of, subset
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
@@ -174,12 +179,15 @@ def fit(
     *,
     rounds: Iterable[int],
     influence: NDArray[np.float64] | None = None,
-) -> RatingModel:
+) -> RatingModel | pooled.PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
     The curator is of ratings in quarter ranges from the middle of the scale. User i changes every
     release by at most f_i times its sensitivity, ``influence`` being f_i in [0, 1]; None: 1.
+    Without privacy the model's columns are 1 and V, and its prior is 0.
     """
+    if not curator.private:
+        return _Limit(curator, settings).run(rounds)
     run = _Fit(curator, settings, influence)
     averages, factors = run.averages, np.zeros((run.n_items, settings.n_components))
     averages.release(COUNTS)
@@ -212,6 +220,27 @@ def personal_influence(
     return personal_scales(levels, epsilon, delta, rounding=rounding, **plan.slack)
 
 
+class _Limit(VariationalFit):
+    """The fit without privacy: users have an offset and factors, and the prior mean 0."""
+
+    n_lead = 1
+
+    def __init__(self, curator: Curator, settings: Settings) -> None:
+        by_popularity: dict[str, Any] = {"weighting": "adaptive", "weight_exponent": 0.25}
+        terms = vars(settings) | by_popularity
+        super().__init__(curator, pooled.Settings(**terms, item_means=True))
+
+    def start(self, rank: int) -> None:
+        self.posterior = PooledPosterior(self.averages, rank, VARIANCE)
+        self.posterior.theta[:, 1:] = self.curator.initial_normals((self.n_items, rank))
+
+    def columns(self) -> NDArray[np.float64]:
+        return np.column_stack((np.ones(self.n_items), self.posterior.theta[:, 1:]))
+
+    def user_features(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.zeros((self.R_users.n_users, columns.shape[1] + 1))
+
+
 class _Fit:
     def __init__(
         self, curator: Curator, settings: Settings, influence: NDArray[np.float64] | None
@@ -219,11 +248,11 @@ class _Fit:
         tau, priorities = settings.max_ratings_per_user, curator.slot_priorities("subset")
         self.curator, self.settings, self.influence = curator, settings, influence
         self.users = curator.users.keep(subset, tau, priorities)
-        self.n_items, self.private = curator.users.n_items, curator.private
+        self.n_items = curator.users.n_items
         self.clip = gradient_clip(curator.plan.budget)
         self.constant = constant_weight(curator.plan.budget)
         # every truncated factor of a product has magnitude at most 4
-        self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
+        self.grid = exact_grid(curator.n_rows, 4.0)
         self.averages = ir.ResidualAverages(
             curator,
             self.users,
@@ -240,8 +269,6 @@ class _Fit:
         user's factors when training and again when predicting.
         """
         most = min(self.settings.n_components, self.n_items)
-        if not self.private:
-            return most
         N, n = self.averages.mass, self.averages.typical_weight**-2.0
         signal = self.curator.plan.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
         if signal < LEAST_SIGNAL:
@@ -272,7 +299,7 @@ class _Fit:
             _solve_users,
             self.averages.entry_weights,
             *(items.b, items.V, s.user_damping, s.alpha, items.noise),
-            *(scale, s.width, self.constant, self.private),
+            *(scale, s.width, self.constant),
         )
         gradient, clipped = sums.item_vectors(
             self.users, terms, phi, clip=self.clip, grid=self.grid, influence=f
@@ -301,7 +328,6 @@ def _solve_users(
     scale: float,
     width: int,
     constant: float,
-    private: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Weighted residuals w_ij e_ij of the local solves; phi_i; t_i, zeros beyond the rank in use.
 
@@ -315,8 +341,7 @@ def _solve_users(
     residual, pattern = np.empty(rows.nnz), (rows.indptr, rows.indices)
     rows.run(lambda start, stop: predict_entries(*pattern, Z, factors, start, stop, residual))
     x = Z[:, 1:] / scale
-    if private:
-        x *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.0)[:, None]
+    x *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.0)[:, None]
     phi = np.column_stack((np.full(n, constant), x))
     T = np.zeros((n, width))
     T[:, : k + 1] = phi
@@ -348,7 +373,7 @@ class _Items:
         self.averages, self.alpha, self.constant = averages, alpha, constant
         self.typical_ratings = averages.typical_weight**-2.0  # of a user
         self.popularity = averages.mass / averages.mass.sum()
-        self.noise, self.first_clip_factor = NOISE, CLIP_FACTOR if averages.curator.private else 1.0
+        self.noise, self.first_clip_factor = NOISE, CLIP_FACTOR
         shape = len(averages.mass), rank
         length = np.sqrt(FIRST_RELIABILITY * NOISE / self.typical_ratings)
         self.V = averages.curator.initial_normals(shape) * length

@@ -81,7 +81,9 @@ OWN = {
         ("clean", (1, "yes", None), "True or False", "use True"),
         ("shares", SHARES, "three numbers >= 0 of sum 1", "use 'auto'"),
     ],
-    "means": [("user_damping", (*NUMBERS, 1e-7, 2e6), "between 1e-6 and 1e6", "use")],
+    "means": [
+        ("user_damping", (0.0, math.nan, "1", True, 1e-7, 2e6), "between 1e-6 and 1e6", "use")
+    ],
     "sampler": [
         ("guarantee", ("each-step", None), GUARANTEE, "default"),
         ("sampler", ("hmc",), "'gibbs' or 'sgld'", "default"),

@@ -1,7 +1,7 @@
 """Slow twin of skdpmf.mechanisms.noisy_gradient: loops over users and items.
 
 All points are functions of the releases, and `user_sums` is what every step's releases hold before
-their noise. Without privacy the two together are the whole fit, but for the item means.
+their noise.
 """
 
 import numpy as np
@@ -25,8 +25,8 @@ def user_weights(y, mass):
     return w
 
 
-def user_sums(y, w, point, settings, *, clip, influence=None):
-    """Sums over users of w e phi for each item and of t t'; with influences all is clipped."""
+def user_sums(y, w, point, settings, *, clip, influence):
+    """Sums over users of w e phi for each item and of t t', clipped."""
     b, V, noise, scale = point
     k, width = V.shape[1], 2 * settings.n_components + 2
     F = np.column_stack((np.ones(len(V)), V))
@@ -37,22 +37,17 @@ def user_sums(y, w, point, settings, *, clip, influence=None):
         if not len(own):
             continue
         z, spread, loss = row_posterior(y[i] - b, F, np.zeros(F.shape), ridge, 0.0 * F[0], noise)
-        x, share, f = z[1:] / scale, 1.0, 1.0
-        if influence is not None:
-            f = influence[i]
-            x = x / max(1.0, np.linalg.norm(x))
+        x, f = z[1:] / scale, influence[i]
+        x = x / max(1.0, np.linalg.norm(x))
         phi = np.append(A, x)
         g = np.outer(w[i, own] * (y[i, own] - b[own] - F[own] @ z), phi)
         t = np.zeros(width)
         t[: k + 1] = phi
         t[width // 2 : width // 2 + k] = np.sqrt(spread[1:] / k) * constants.SPREAD_SCALE
         t[-1] = constants.RESIDUAL_SCALE * np.sqrt(loss / len(own))
-        if influence is not None:
-            share = min(1.0, f * clip / np.linalg.norm(g))
+        share = min(1.0, f * clip / np.linalg.norm(g))
         G[own] += share * g
-        share = min(share, f)
-        if influence is not None:
-            share = min(share, f * (A**2 + constants.BOUND**2) / (t @ t))
+        share = min(share, f, f * (A**2 + constants.BOUND**2) / (t @ t))
         H += share * np.outer(t, t)
     return G, H
 
@@ -86,7 +81,7 @@ def filtered(x, p, measured, noise):
     return (r * x + p * measured) / (p + r), 1.0 / (1.0 / p + 1.0 / r)
 
 
-def chain(sums, means, V, settings, *, private, noise=0.0, deviation=0.0):
+def chain(sums, means, V, settings, *, noise, deviation):
     """Item means, factors and s2; `sums(t, b, V, s2, scale)` gives the releases of a step.
 
     means: of `ResidualAverages` after its releases, as the fit had them before the first step.
@@ -98,7 +93,7 @@ def chain(sums, means, V, settings, *, private, noise=0.0, deviation=0.0):
     V = V * np.sqrt(constants.FIRST_RELIABILITY * s2 / n)
     X, P = np.zeros(V.shape), np.full(V.shape, 1e6)
     mean_X, mean_P = means["X"].copy(), means["P"].copy()
-    c, seen = constants.CLIP_FACTOR if private else 1.0, Pool(constants.KEPT)
+    c, seen = constants.CLIP_FACTOR, Pool(constants.KEPT)
     M_seen, S_seen, s2_seen = (Pool(constants.KEPT), Pool(constants.KEPT), Pool(constants.KEPT))
     first_c, sure = c, constants.SURE
     for t in range(settings.max_iter):

@@ -308,7 +308,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         prior[1:] /= unit  # of means of columns
         self._item_model_ = ItemModel(
             *(self.item_means_, factors, unit**2 * ridge),
-            prior=prior,
+            prior=prior if prior.any() else None,
             item_ridge=unit**2 * item_ridge if item_ridge.any() else None,
         )
 

@@ -10,6 +10,10 @@ from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPItemMeansPlanner"]
 
+# By default the fold-in believes users more than a fit does: people whose levels differ much would
+# lose to their own means, and others lose a thousandth.
+FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 3.0
+
 
 @dataclass(repr=False, eq=False)
 class DPItemMeansPlanner(PrivatePlanner):
@@ -17,7 +21,7 @@ class DPItemMeansPlanner(PrivatePlanner):
 
     budget: PrivacyBudget
     _: KW_ONLY
-    user_damping: float = 10.0
+    user_damping: float | None = None
     rating_range: tuple[float, float] = (1.0, 5.0)
     item_features: Any = None
     random_state: int | None = None
@@ -31,5 +35,6 @@ class DPItemMeansPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        self._require_between("user_damping")
+        if self.user_damping is not None:
+            self._require_between("user_damping")
         self._make_plan(1)  # refuses budgets it cannot plan for

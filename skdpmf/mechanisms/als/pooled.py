@@ -480,7 +480,7 @@ class PooledFit(PooledRounds):
         """Return the model that `columns` and the rest belong to."""
         size = columns.shape[1]
         # the plan's rank: columns of zeros, so that shapes do not show the rank
-        full = N_LEAD + self.settings.n_components
+        full = size - self.rank + self.settings.n_components
         out, penalty = np.zeros((self.n_items, full)), np.eye(full)
         whole = np.zeros((full + 1, full))
         out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior

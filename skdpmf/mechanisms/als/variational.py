@@ -55,7 +55,9 @@ def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> pooled.Poo
 
 
 class VariationalFit(pooled.PooledFit):
-    """One fit without privacy."""
+    """One fit without privacy; ``n_lead`` columns come before the factors."""
+
+    n_lead = pooled.N_LEAD
 
     def __init__(self, curator: Curator, settings: Any) -> None:
         super().__init__(curator, settings)
@@ -69,13 +71,13 @@ class VariationalFit(pooled.PooledFit):
         """Start as with noise; the first user step takes the items as they are."""
         super().begin()
         theta, k = self.posterior.theta, self.rank
-        q = pooled.N_LEAD + k
+        q = self.n_lead + k
         scale = np.sqrt(_START_VARIANCE / max(float(np.mean(np.sum(theta[:, 1:] ** 2, 1))), 1e-12))
         theta[:, 1:] *= scale
         self.variance = np.zeros((self.n_items, k + 1))
         self.noise = _NOISE
         variances = [_OFFSET_VARIANCE, _SLOPE_VARIANCE, _SLOPE_VARIANCE]
-        self.omega: NDArray[Any] = np.diag(np.append(variances, np.ones(k)))
+        self.omega: NDArray[Any] = np.diag(np.append(variances[: self.n_lead], np.ones(k)))
         self.slopes: NDArray[Any] = np.zeros((q + 1, q))
         self.tau = np.append(_MEAN_VARIANCE, np.full(k, _START_VARIANCE / max(k, 1)))
         self.centre = np.zeros((self.n_items, k + 1))
@@ -92,9 +94,9 @@ class VariationalFit(pooled.PooledFit):
     def user_step(self, columns: NDArray[np.float64]) -> tuple[Any, Any]:
         """Posterior means and variances of z_i; learns s2, W and Omega."""
         R, b = self.R_users, self.posterior.theta[:, 0]
-        features = pooled.features_of(R, columns)
+        features = self.user_features(columns)
         priors, variances = features @ self.slopes, np.zeros_like(columns)
-        variances[:, pooled.N_LEAD :] = self.variance[:, 1:]
+        variances[:, self.n_lead :] = self.variance[:, 1:]
         Z, spread, losses = pooled.posteriors(
             *(R.indptr, R.indices, R.data - b[R.indices], columns, variances),
             *(self.user_ridge(), priors, self.noise, R.n_jobs),
@@ -111,6 +113,10 @@ class VariationalFit(pooled.PooledFit):
         self.omega = second / n + np.diag(least)
         return Z, spread
 
+    def user_features(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return f_i."""
+        return pooled.features_of(self.R_users, columns)
+
     def user_ridge(self) -> NDArray[np.float64]:
         """Penalty on z_i around its prior mean."""
         ridge = self.noise * np.linalg.inv(self.omega)
@@ -118,7 +124,7 @@ class VariationalFit(pooled.PooledFit):
 
     def item_step(self, columns: NDArray[np.float64], Z: Any, spread: Any) -> None:
         """Posterior means and variances of (b_j, v_j)."""
-        R, lead = self.R, pooled.N_LEAD
+        R, lead = self.R, self.n_lead
         values = pooled.left(R, np.zeros(self.n_items), Z[:, :lead], columns[:, :lead])
         phi = np.column_stack((np.ones(R.n_users), Z[:, lead:]))
         variances = np.column_stack((np.zeros(R.n_users), spread[:, lead:]))
@@ -155,7 +161,7 @@ class VariationalFit(pooled.PooledFit):
 
     def turn(self, Z: Any, spread: Any) -> None:
         """Change the factors' coordinates: users' second moment I, items' a diagonal."""
-        lead, k, known = pooled.N_LEAD, self.rank, self.R_users.n_ratings > 0
+        lead, k, known = self.n_lead, self.rank, self.R_users.n_ratings > 0
         if k == 0 or not known.any():
             return
         u, V = Z[known, lead:], self.posterior.theta[:, 1:]
@@ -192,5 +198,5 @@ class VariationalFit(pooled.PooledFit):
         self.user_step(columns)
         doubt = self.variance[:, 1:].mean(axis=1) if self.rank else np.zeros(self.n_items)
         ridge = self.user_ridge()
-        ridge[pooled.N_LEAD :, pooled.N_LEAD :] *= self.settings.alpha
+        ridge[self.n_lead :, self.n_lead :] *= self.settings.alpha
         return self.released(columns, ridge, self.slopes, doubt)
