@@ -485,15 +485,6 @@ def test_clicks(run):
         assert run("recommend", "clicks", same, "--user", 101, "-n", 1)[1] == out
 
 
-def test_plan_touches_no_data(run):
-    code, out, _ = run("plan", "--epsilon", 1, "--items", 3706, "--users", 6040)
-    assert code == 0
-    assert "Planned releases" in out
-    assert "gradients" in out
-    code, out, _ = run("plan", "--items", 5, "--estimator", "CacheSGDFactorizer")
-    assert "protects nobody" in out
-
-
 def test_show_is_the_statement(run):
     code, out, _ = run("show", "model")
     assert code == 0
@@ -577,17 +568,6 @@ def test_ledger_by_person_charges_the_users_of_the_ratings(run):
     assert (code, os.path.exists("third.model")) == (3, False)
     assert "for somebody in the rows" in err
     assert run("ledger", "people", "verify")[0] == 0
-
-
-def test_other_formats_are_read(run):
-    frame = pd.read_csv("train.csv")
-    with open("ratings.dat", "w", encoding="utf-8") as file:
-        file.writelines(f"{u}::{i}::{r}\n" for u, i, r in frame.itertuples(index=False))
-    frame.rename(columns={"user": "person", "item": "film"}).to_csv("named.csv", index=False)
-    expected = run("recommend", "model", "train.csv")[1]
-    assert run("recommend", "model", "ratings.dat")[1] == expected
-    named = ("recommend", "model", "named.csv", "--columns", "user=person", "item=film")
-    assert run(*named)[1] == expected
 
 
 def test_models_of_named_columns_are_used_by_their_names(run):
