@@ -223,10 +223,10 @@ def test_ids_that_look_like_numbers_are_the_same_in_all_files(run):
         code, out, _ = run("recommend", "text", "plain.csv", "--user", first)
         assert (code, len(out.splitlines())) == (0, 3)
         assert run("evaluate", "text", "plain.csv", "--held-out", "plain.csv")[0] == 0
-        assert run(*fit, "-o", "plain")[0] == 0
+        assert run(*fit, "-o", "ints")[0] == 0
         table.assign(item="007").to_csv("other.csv", index=False)
         pd.concat([table, pd.read_csv("other.csv", dtype=str)]).to_csv("mixed.csv", index=False)
-        code, _, err = run("recommend", "plain", "mixed.csv")
+        code, _, err = run("recommend", "ints", "mixed.csv")
         assert (code, "12 rows of mixed.csv are left out" in err) == (0, True)
 
 
