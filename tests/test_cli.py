@@ -229,10 +229,10 @@ def test_ids_that_look_like_numbers_are_the_same_in_all_files(run):
         code, out, _ = run("recommend", "text", "plain.csv", "--user", first)
         assert (code, len(out.splitlines())) == (0, 3)
         assert run("evaluate", "text", "plain.csv", "--held-out", "plain.csv")[0] == 0
-        assert run(*fit, "-o", "plain")[0] == 0
+        assert run(*fit, "-o", "ints")[0] == 0
         table.assign(item="007").to_csv("other.csv", index=False)
         pd.concat([table, pd.read_csv("other.csv", dtype=str)]).to_csv("mixed.csv", index=False)
-        code, _, err = run("recommend", "plain", "mixed.csv")
+        code, _, err = run("recommend", "ints", "mixed.csv")
         assert (code, "12 rows of mixed.csv are left out" in err) == (0, True)
 
 
@@ -491,15 +491,6 @@ def test_clicks(run):
         assert run("recommend", "clicks", same, "--user", 101, "-n", 1)[1] == out
 
 
-def test_plan_touches_no_data(run):
-    code, out, _ = run("plan", "--epsilon", 1, "--items", 3706, "--users", 6040)
-    assert code == 0
-    assert "Planned releases" in out
-    assert "gradients" in out
-    code, out, _ = run("plan", "--items", 5, "--estimator", "CacheSGDFactorizer")
-    assert "protects nobody" in out
-
-
 def test_show_is_the_statement(run):
     code, out, _ = run("show", "model")
     assert code == 0
@@ -583,17 +574,6 @@ def test_ledger_by_person_charges_the_users_of_the_ratings(run):
     assert (code, os.path.exists("third.model")) == (3, False)
     assert "for somebody in the rows" in err
     assert run("ledger", "people", "verify")[0] == 0
-
-
-def test_other_formats_are_read(run):
-    frame = pd.read_csv("train.csv")
-    with open("ratings.dat", "w", encoding="utf-8") as file:
-        file.writelines(f"{u}::{i}::{r}\n" for u, i, r in frame.itertuples(index=False))
-    frame.rename(columns={"user": "person", "item": "film"}).to_csv("named.csv", index=False)
-    expected = run("recommend", "model", "train.csv")[1]
-    assert run("recommend", "model", "ratings.dat")[1] == expected
-    named = ("recommend", "model", "named.csv", "--columns", "user=person", "item=film")
-    assert run(*named)[1] == expected
 
 
 def test_models_of_named_columns_are_used_by_their_names(run):

@@ -85,7 +85,7 @@ def _text_of(error: BaseException) -> str:
     return text
 
 
-# What errors say of parameters of Python, in the words of the command line.
+# Errors name parameters of Python: their words on the command line.
 _IN_OPTIONS = {
     r"columns=\{'(\w+)': \.\.\.\}": r"--columns \1=NAME",
     r"pass all names in order": "pass all names in order (--columns user item rating)",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy import sparse
 
 import skdpmf.estimators
@@ -306,7 +305,7 @@ def _declared_users(path: str, rated: Any) -> Any:
     users = read_users(path)
     header = users.name
     if header in set(rated) - set(users):  # a person who has the name of a column
-        users, header = pd.concat([pd.Series([header], dtype=object), users]), None
+        users, header = type(users)([header, *users], dtype=object), None
     first = f"below its header {header!r}"
     if header is None:
         first = f"of whom its first line, {str(users.iloc[0])!r}, is one: leave out any header"

@@ -125,6 +125,11 @@ class RatingMatrix:
     users, items : pandas.Index
         Ids of the rows and columns.
 
+    Raises
+    ------
+    ValueError
+        If there are not as many labels as rows or columns.
+
     Examples
     --------
     >>> import pandas as pd
@@ -135,6 +140,9 @@ class RatingMatrix:
     RatingMatrix of 2 users x 2 items, 2 ratings
     >>> matrix.rows(["bob"]).X.toarray(), matrix.undeclared
     (array([[0., 2.]]), ('users',))
+    >>> matrix.with_ratings(2 * matrix.X).X.toarray()
+    array([[0., 8.],
+           [0., 4.]])
     """
 
     def __init__(
@@ -182,7 +190,7 @@ class RatingMatrix:
 
         Parameters
         ----------
-        users : hashable, or array-like of them
+        users : hashable, or array-like of them, shape (n_rows,)
             Ids.
 
         Returns
@@ -219,7 +227,18 @@ class RatingMatrix:
         return RatingMatrix(X, self.users[rows], self.items[columns], titles, self.undeclared)
 
     def with_ratings(self, X: Any) -> "RatingMatrix":
-        """Return other ratings of the same users and items."""
+        """Return other ratings of the same users and items.
+
+        Parameters
+        ----------
+        X : scipy.sparse.csr_array of shape (n_users, n_items)
+            Ratings, as for the class.
+
+        Returns
+        -------
+        RatingMatrix
+            With the same labels.
+        """
         return RatingMatrix(X, self.users, self.items, self.titles, self.undeclared)
 
     def __iter__(self) -> Iterator[Any]:

@@ -89,7 +89,7 @@ _U_ITEM_GENRES = (
 _NO_NUMBER = ["", "NA", "NaN", "nan", "null", "NULL", "None", "N/A"]
 _U_ITEM_WIDTH = 5 + len(_U_ITEM_GENRES)
 
-# What files begin with, whatever their names are.
+# Packed files begin so, whatever their names are.
 _PACKED = {
     b"\x1f\x8b": "gzip file",
     b"BZh": "bzip2 file",

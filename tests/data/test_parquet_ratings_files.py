@@ -184,23 +184,6 @@ def test_other_versions_bytes_and_paths_are_refused(path, tmp_path, monkeypatch)
         ParquetRatings.open(path)
 
 
-@pytest.mark.parametrize(
-    ("number", "changes"),
-    [
-        (1, {"first_row": 1}),  # overlaps the part before it
-        (1, {"first_row": 3}),  # leaves a row out
-        (0, {"n_rows": 3}),  # overlaps the part behind it
-        (2, {"n_rows": 2}),  # more rows than the matrix
-        (2, {"n_rows": 0}),
-        (1, {"first_row": 4, "n_rows": -1}),
-    ],
-)
-def test_manifests_whose_parts_are_no_partition_do_not_open(small, path, number, changes):
-    claim_part(path, number, **changes)
-    with pytest.raises(RatingStoreError, match=r"do not hold each row exactly once"):
-        ParquetRatings.open(path)
-
-
 def test_rows_of_no_users_are_refused_even_if_they_add_up(path):
     ParquetRatings.write(path, SMALL, rows_per_part=2)
     claim_part(path, 0, n_rows=3)
@@ -208,14 +191,6 @@ def test_rows_of_no_users_are_refused_even_if_they_add_up(path):
     claim_part(path, 2, first_row=2, n_rows=3)
     with pytest.raises(RatingStoreError, match=r"do not hold each row exactly once"):
         ParquetRatings.open(path)
-
-
-def test_part_that_is_named_twice_is_refused(small, path):
-    claim(
-        path, parts=lambda parts: [parts[0], [parts[0][0], *parts[1][1:3], *parts[0][3:]], parts[2]]
-    )
-    with pytest.raises(RatingStoreError, match="users outside of its rows"):
-        ParquetRatings.open(path).check()
 
 
 def test_manifest_that_moves_a_border_is_refused_by_the_footers(small, path):
@@ -267,12 +242,6 @@ def test_contents_that_are_refused(small, path, columns, options, message):
         with pytest.raises(RatingStoreError, match=message) as error:
             action()
         assert str(file) in str(error.value)
-
-
-def test_footers_of_another_number_of_ratings(small, path):
-    claim_part(path, 1, n_ratings=3)
-    with pytest.raises(RatingStoreError, match="it has 4 ratings; expected 3"):
-        ParquetRatings.open(path).check()
 
 
 @pytest.mark.parametrize("action", ["check", "read_rows"])
