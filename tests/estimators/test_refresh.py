@@ -23,6 +23,7 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.exceptions import ModelFileError
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.recording import record_releases
+from skdpmf.privacy.statement import SEEDED, UNDECLARED
 from tests.built import built
 from tests.core.audit import (
     HIGH,
@@ -356,7 +357,7 @@ def test_titles_and_undeclared_ids_come_along():
     model = DPItemMeans(BUDGET, **SEED).fit(rows[:300, :18])
     new = model.refresh(rows[300:, ::-1])
     assert new.catalogue_["title"].tolist() == [*terms[1][:18], "Film 19", "Film 18"]
-    assert len(new.privacy_spent_.unmet) == 1
+    assert new.privacy_spent_.unmet == (SEEDED, UNDECLARED["users"])
 
 
 # -- errors ----------------------------------------------------------------------------------------
