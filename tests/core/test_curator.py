@@ -87,6 +87,14 @@ def test_releases_are_noisy_sums_and_are_noted(curator):
         assert one.sensitivity == slots[one.slot].sensitivity
 
 
+def test_a_release_once_more_than_planned_is_refused(curator):
+    """Also at the index that comes next."""
+    for t in (0, 1):
+        curator.release("counts", total(curator), t)
+    with pytest.raises(PrivacyParameterError, match="is one too many"):
+        curator.release("counts", total(curator), 2)
+
+
 def test_alternatives_keep_the_slots_multiplier_and_have_their_own_sensitivity():
     curator, records = recorded_curator(some_ratings(), some_plan())
     curator.release("products", total(curator, scale=1.0), statistic="sums")
