@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Catalogue",
     "RatingMatrix",
+    "as_frame",
     "as_index",
     "as_pandas",
-    "as_table",
     "catalogue_of",
     "ids_and_titles",
     "labelled_rows",
@@ -269,20 +269,20 @@ def as_index(ids: Any, name: Any = None) -> "pd.Index":
     return pd.Index(ids, name=name, tupleize_cols=False)
 
 
-def as_table(frame: Any) -> Any:
-    """Return a table with columns by name: lazy frames collected, Arrow tables as of pandas."""
-    if hasattr(frame, "collect_schema") and hasattr(frame, "collect"):
-        return frame.collect()
-    if hasattr(frame, "column_names") and hasattr(frame, "to_pandas"):
-        return frame.to_pandas()
-    return frame
+def as_frame(table: Any) -> Any:
+    """Return a lazy table collected, one of Arrow as one of pandas, and others as they are."""
+    if hasattr(table, "collect_schema") and hasattr(table, "collect"):
+        return table.collect()
+    if hasattr(table, "read_all"):  # batches of Arrow
+        table = table.read_all()
+    return table.to_pandas() if hasattr(table, "column_names") else table
 
 
 def as_pandas(frame: Any, columns: Sequence[str]) -> "pd.DataFrame":
     """Return a table of pandas as it is; of another library, such as polars, these columns."""
     import pandas as pd
 
-    frame = as_table(frame)
+    frame = as_frame(frame)
     if isinstance(frame, pd.DataFrame):
         return frame
     return pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
@@ -293,7 +293,7 @@ def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | Non
 
     The ids are the column `item`, else "item".
     """
-    items = as_table(items)
+    items = as_frame(items)
     if not hasattr(items, "columns"):
         return items, None
     names = list(items.columns)

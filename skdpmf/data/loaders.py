@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..exceptions import MissingExtraError
-from .labels import as_pandas, as_table
+from .labels import as_frame, as_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -259,7 +259,7 @@ def _read(
 ) -> "tuple[pd.DataFrame, str, str | None]":
     """Return the columns that play a role, the name for errors, and what the users' header says."""
     header = None
-    table = as_table(path)
+    table = as_frame(path)
     if hasattr(table, "columns"):
         label = f"the {type(path).__name__}"
         names = _columns_of(table.columns, kind, columns, label)

@@ -29,7 +29,7 @@ from scipy import sparse
 
 from ..exceptions import RatingStoreError
 from .files import owners_file
-from .labels import RatingMatrix, as_table, labels_of
+from .labels import RatingMatrix, as_frame, labels_of
 from .loaders import parquet_file, pyarrow_for
 from .ratings_folder import (
     LABELS,
@@ -645,7 +645,7 @@ def _size_and_digest(path: Path) -> tuple[int, str]:
 
 def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) -> Table:
     """Return any source of ratings as matrices of consecutive rows."""
-    source = as_table(source)
+    source = as_frame(source)
     files = [source] if isinstance(source, str | os.PathLike) else source
     if isinstance(files, list) and files and isinstance(files[0], str | os.PathLike):
         paths = [Path(file).expanduser() for file in files]

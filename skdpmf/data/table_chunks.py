@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from .labels import as_pandas, as_table, ids_and_titles
+from .labels import as_frame, as_pandas, ids_and_titles
 from .loaders import parquet_columns, parquet_file
 from .matrix import present_ids, rating_values
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer
@@ -92,7 +92,7 @@ def _pieces(chunk: Any, number: int) -> Iterator[list["pd.Series"]]:
     """Cut a chunk into columns of bounded length: users, items and ratings."""
     import pandas as pd
 
-    chunk = as_table(chunk)
+    chunk = as_frame(chunk)
     if isinstance(chunk, tuple) and len(chunk) == len(COLUMNS):
         arrays = [np.asarray(column) for column in chunk]
         shapes = [array.shape for array in arrays]

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 
-from skdpmf.data.labels import RatingMatrix, as_pandas, as_table
+from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
 from skdpmf.data.loaders import known_columns
 from skdpmf.data.times import comparable_times
 from skdpmf.data.validation import as_rating_matrix
@@ -241,7 +241,7 @@ def split_table(
         raise ValueError(
             f"test_size={test_size!r} must be a probability in (0, 1). The published split has 0.1."
         )
-    frame = as_table(frame)
+    frame = as_frame(frame)
     if not len(frame):
         raise ValueError("frame has no rows and must have ratings to split: pass a table of them.")
     if by is None:
