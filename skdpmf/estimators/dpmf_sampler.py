@@ -189,8 +189,8 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             self._set_columns(*model[:5])
             self.components_ = self._item_model_.factors[:, 1:].T.copy()
         else:
-            mean, factors, ridge = model[:3]
-            self._set_model(mean, factors, ridge, float(self.user_damping))
+            means, factors, ridge = model[:3]
+            self._set_model(means, factors, ridge, float(self.user_damping))
         self.n_iter_ = self._n_rounds()
         self.nonprivate_diagnostics_ = None
         more: dict[str, Any] = {"personal": personal}

@@ -400,5 +400,5 @@ def test_early_entries_of_a_long_ledger_share_a_bar(tmp_path):
     display = BudgetDisplay.from_ledger(ledger)
     assert display.names[:2] == ["3 entries before", "4 -, reserved"]
     assert len(display.names) == 21
-    assert display.shares[0] == 3 * 0.125 / 4
+    assert display.shares[0] == pytest.approx(3 * 0.125 / 4)
     assert sum(display.shares) + display.left == pytest.approx(1.0)
