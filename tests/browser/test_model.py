@@ -21,9 +21,9 @@ fitted = test_model_file.fitted  # one of each kind, by name
 
 
 def rows_of(name):
-    """Ratings, or clicks of weights between and beyond 0 and 1, and a row of none."""
+    """Ratings, or clicks (the page has no dislikes) of other weights than 1, and a row of none."""
     rows = np.concatenate([NEW, np.full((1, 12), np.nan)])
-    return rows / 4 - 0.5 if MODELS[name].get_params().get("feedback") == "implicit" else rows
+    return rows / 4 if MODELS[name].get_params().get("feedback") == "implicit" else rows
 
 
 def as_lists(rows):

@@ -99,7 +99,7 @@ def test_fold_in_is_the_slow_twin():
         z, _ = averaged_row(
             C[row.indices],
             row.data - model.item_means_[row.indices],
-            np.array([[10.0]]),
+            np.array([[3.0]]),
             TASTE_PENALTIES,
             TASTE_PRIOR,
             TASTE_VARIANCE * unit**2,

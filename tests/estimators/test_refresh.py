@@ -108,7 +108,7 @@ def year(model, rows, replays=None):
                 mean = float(np.mean(models[-1].item_means_))
                 epsilon = model.budget.epsilon * (0.5 + 0.1 * mean)
                 budget = clone(model.budget).set_params(epsilon=epsilon)
-                models.append(models[-1].refresh(X, budget=budget))
+                models.append(models[-1].refresh(X, budget=budget, people="new"))
         records.append(made)
     return models, records
 

@@ -123,7 +123,7 @@ def test_a_model_without_privacy_that_states_some_is_found(monkeypatch):
 
     def fit(self, R, y, fit):
         self.budget = PrivacyBudget.nonprivate()
-        real(self, R, y, fit=fit)
+        real(self, R, y, fit=fit._replace(plan=self.plan(R.shape[1], R.shape[0])))
         self.budget = claimed
         self.privacy_spent_ = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
 

@@ -106,6 +106,13 @@ def test_pairs_that_training_did_not_see():
     assert np.array_equal(model.predict(asked[1:4]), got[1:4])  # no known item at all
 
 
+def test_duplicate_pairs_are_merged_by_their_mean():
+    X = [["a", 1], ["a", 1], ["b", 1], ["b", 2]]
+    merged = RatingRegressor(MeansRecommender()).fit(X[1:], [3.0, 1.0, 5.0])
+    model = RatingRegressor(MeansRecommender()).fit(X, [2.0, 4.0, 1.0, 5.0])
+    assert (model.ratings_ != merged.ratings_).nnz == 0
+
+
 def test_declared_catalogue_and_users():
     X = [["b", 7], ["a", 9]]
     model = RatingRegressor(MeansRecommender(), items=[9, 8, 7], users=["c", "b", "a"])
@@ -293,6 +300,10 @@ CHECKS = [
 @pytest.mark.filterwarnings("default")
 def test_generic_check(estimator, check):
     check(estimator)
+
+
+def test_number_of_checks():
+    assert len(CHECKS) >= 44
 
 
 def test_what_belongs_to_users_is_refused():

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of, labelled_rows
+from skdpmf.data.validation import refuse_table
 from skdpmf.estimators.contract.parameters import require_budget
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.budget import PrivacyBudget
@@ -132,6 +133,7 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
     X: rows over any items if it names them, else over the model's columns; model: fitted. Raises
     ValueError for other columns, and new items where they cannot be.
     """
+    refuse_table(X, "X_new")
     own, catalogue, n_items = catalogue_of(X), model._catalogue_, model.n_features_in_
     if own is None:
         n_columns = np.shape(X)[-1] if np.ndim(X) else 0
