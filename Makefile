@@ -32,7 +32,7 @@ demo: $(DEMO)/.stamp  ## train and explain a private recommender; DATA=ratings.c
 	@echo "loading numpy, scikit-learn and pandas: some seconds where it is the first time"
 	@PYTHONDONTWRITEBYTECODE= $(DEMO)/bin/python -m skdpmf.commands.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)") $(if $(RANGE),--rating-range $(RANGE))
 
-test: lint types  ## lint, types and a first tier of the tests: four minutes where kernels are kept, and nearly all mistakes
+test: lint types  ## lint, types and a first tier of the tests: eight minutes at most, and nearly all mistakes
 	$(call PYTEST,$(NEWEST)) --tier first
 
 test-rest: $(NEWEST)/.stamp-rest  ## all other tests, newest dependencies
