@@ -784,6 +784,7 @@ def test_a_reader_may_leave_early(folder, monkeypatch, capfd):
 def test_help_and_version(run):
     code, out, _ = run("--version")
     assert (code, out) == (0, f"skdpmf {skdpmf.__version__}\n")
+    assert "recommend items to users" in run("--help")[1]
     for command in ("fit", "refresh", "recommend", "evaluate", "plan", "show", "serve", "ledger"):
         assert command in run("--help")[1]
         code, out, _ = run(command, "--help")

@@ -621,12 +621,12 @@ class PrivacyLedger(BudgetKeeper):
                 f"has left for somebody in the rows; each takes part in at most {self._at_most} "
                 "fits, and a private step of a pipeline, or a fit of a search, is one"
             )
-        costs, remains = apart(self._rule, asked, left)
-        for digits in range(3, 18):
-            needs = f"{plan.epsilon:.{digits}g}"
-            fitting = f"{rounded_down(most, digits):.{digits}g}"
-            if needs != fitting:
-                break
+        costs, remains = apart(
+            lambda n: asked.text(self._rule, n), lambda n: left.text(self._rule, n), 6, 60
+        )
+        needs, fitting = apart(
+            lambda n: f"{plan.epsilon:.{n}g}", lambda n: f"{rounded_down(most, n):.{n}g}", 3, 17
+        )
         error = BudgetExceededError(
             f"epsilon={needs}{at} must fit into what the ledger {self._path!r} {where}: "
             f"{fitting} of {self._limit.epsilon:g} are left for such a request, this one "

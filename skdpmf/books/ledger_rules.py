@@ -337,12 +337,13 @@ def _epsilon_with_searches(
     return max(0.0, min(map(at, [order, *np.geomspace(1.01, 1e4, 400).tolist()])))
 
 
-def apart(rule: str, asked: Amount, left: Amount) -> tuple[str, str]:
-    """Return in words what is asked and left, with as many digits as it takes to see the lack."""
-    digits = 6
-    while asked.text(rule, digits) == left.text(rule, digits) and digits < 60:
+def apart(
+    asked: Callable[[int], str], left: Callable[[int], str], digits: int, most: int
+) -> tuple[str, str]:
+    """Return what is asked and left, as texts of as many digits as it takes to see the lack."""
+    while asked(digits) == left(digits) and digits < most:
         digits += 1
-    return asked.text(rule, digits), left.text(rule, digits)
+    return asked(digits), left(digits)
 
 
 def largest_fit(

@@ -204,6 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     refresh.add_argument("--people", choices=("any", "new"), default="any", help=words)
     _reading(refresh)
 
+    words = "recommend items to users, from their own ratings"
     recommend = command("recommend", words, ("csv", "json"))
     recommend.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
     recommend.add_argument("ratings", metavar="RATINGS", help=_RATINGS)

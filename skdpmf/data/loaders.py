@@ -151,9 +151,9 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
     -------
     frame : pandas.DataFrame
         Columns user, item and, where the file has them, rating (float64; empty = NaN = unknown)
-        and time (as in the file), rows in file order. Ids of a text file become integers if each
-        of the column is written as Python writes that integer; else all of them are text, so that
-        ``007`` and ``7`` stay two ids.
+        and time (as in the file), rows in file order. Ids of a text file become integers where the
+        file writes each id of the column as Python writes that integer. Otherwise all of them are
+        text, so that ``007`` and ``7`` stay two ids.
 
     Raises
     ------
@@ -161,8 +161,8 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
         If there is nothing at `path`.
     ValueError
         If `path` is nothing of this kind or damaged, no ratings file is found inside, columns
-        cannot be recognised, ids are missing, or ratings are not numbers. The error names the file,
-        what it has and what is expected.
+        cannot be recognised, ids are missing, or ratings are not numbers. The error names the file;
+        it says what the file has and what is expected.
     MissingExtraError
         If the file is Parquet or packed by zstd, and pyarrow is not installed.
 

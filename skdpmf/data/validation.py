@@ -37,7 +37,7 @@ __all__ = [
 
 MAX_ITEMS = np.iinfo(np.int32).max
 _FARTHEST = 1e100  # of a rating range
-# what a lazy table, a table and batches of Arrow have, and what makes a DataFrame of them
+# Lazy tables, and tables and batches of Arrow have these attributes; the methods make DataFrames.
 _READ_BY = {"collect": "collect", "column_names": "to_pandas", "read_all": "read_pandas"}
 _TABLE_COLUMNS = 12  # at most, of what is taken for a table with a rating in a row
 

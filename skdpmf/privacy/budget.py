@@ -73,8 +73,8 @@ class PrivacyBudget:
     Parameters
     ----------
     epsilon : float
-        > 0, for one `unit` and the change that `neighbors` names; infinity is no privacy. Any kind
-        of real number is kept as a float; finite ones are from 1e-300 to 1e15.
+        > 0, for one `unit` and the change that `neighbors` names; infinity is no privacy. Real
+        numbers of any kind become floats; a finite epsilon is between 1e-300 and 1e15.
     delta : float, default=0.0
         In [0, 1). Gaussian noise needs delta > 0; choose it well below 1 / number of users.
     unit : {"user", "rating"}, default="user"

@@ -176,7 +176,7 @@ class _ClickPosterior(ItemPosterior):
             pooled = lift(unpack_lower(gram.sum(axis=0) / mass))
             # clipped users count for less in A_j, and so do their unobserved items
             self.K = self.K * min(np.trace(pooled) * self.n_users / np.trace(self.K), 1.0)
-            # of h_j = g_j + A_j v_j, with A_j = mass_j pooled: right in the sum over items
+            # the mean of h_j = g_j + A_j v_j, with A_j = mass_j pooled, is right over all items
             average = (rhs.sum(axis=0) + pooled @ (self.mass @ self.theta)) / mass
             # (mass_j pooled + unobserved_j K)^-1 in the frame where both are diagonal
             values, frame = linalg.eigh(pooled, self.K)
