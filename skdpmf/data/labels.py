@@ -61,8 +61,8 @@ class Catalogue:
 
     @property
     def has_integers(self) -> bool:
-        """Whether ids are integers, which could be taken for columns."""
-        return self.items.dtype.kind in "iu"
+        """Whether integers are among the ids, which could be taken for columns."""
+        return self.items.inferred_type in ("integer", "mixed-integer")
 
     @property
     def has_strings(self) -> bool:

@@ -62,7 +62,7 @@ def excluded(
     if exclude is None:
         return None, None
     is_pattern = isinstance(exclude, RatingMatrix) or sparse.issparse(exclude)
-    if is_pattern or names_items(exclude) or np.ndim(exclude) == 2:
+    if is_pattern or names_items(exclude) or (not _are_tuples(exclude) and np.ndim(exclude) == 2):
         pattern = as_rating_matrix(in_order(exclude, catalogue, shape[1], "exclude"))
         if pattern.shape != shape:
             raise ValueError(
@@ -75,6 +75,11 @@ def excluded(
     if hasattr(exclude, "__len__") and len(exclude) == 0:
         return np.empty(0, np.int64), None
     return columns_of(exclude, catalogue, shape[1], "exclude", ids=ids), None
+
+
+def _are_tuples(exclude: Any) -> bool:
+    """Whether these are ids of several parts, which numpy takes for rows."""
+    return isinstance(exclude, list) and all(isinstance(item, tuple) for item in exclude)
 
 
 def in_order(Y: Any, catalogue: Catalogue | None, n_items: int, parameter: str) -> Any:
