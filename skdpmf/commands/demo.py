@@ -30,8 +30,6 @@ from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.evaluation import recall_at_k, rmse, split_table
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the demonstration.

@@ -15,15 +15,6 @@ from .labels import as_frame, as_pandas
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "ItemColumns",
-    "aligned_features",
-    "check_item_features",
-    "item_columns",
-    "item_features",
-    "like_others",
-    "values_of",
-]
 
 MOST_FEATURES = 2000  # of the matrix whose eigenvectors are found: 4 seconds
 MOST_COLUMNS = 32

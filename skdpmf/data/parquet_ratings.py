@@ -60,9 +60,6 @@ from .table_chunks import (
 )
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite
 
-__all__ = ["ParquetRatings"]
-
-
 # Ratings that are decoded at once, and users of a row group that is written.
 _PIECE = 1 << 20
 _GROUP_ROWS = 4096

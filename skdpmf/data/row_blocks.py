@@ -17,8 +17,6 @@ from ..exceptions import RatingStoreError
 from .parquet_ratings import ParquetRatings
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer
 
-__all__ = ["MatrixRows", "PartRows", "RowBlock", "row_blocks"]
-
 
 @dataclass(frozen=True)
 class RowBlock:

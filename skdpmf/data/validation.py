@@ -18,23 +18,6 @@ from scipy import sparse
 from .labels import RatingMatrix, catalogue_of, labelled_rows, names_items
 from .loaders import rating_columns
 
-__all__ = [
-    "RatingReport",
-    "as_rating_matrix",
-    "check_rating_range",
-    "check_ratings",
-    "clipped",
-    "held_out_ratings",
-    "in_quarter_ranges",
-    "in_rating_units",
-    "middle_and_quarter",
-    "note_catalogue",
-    "refuse_table",
-    "refuse_what_is_no_matrix",
-    "unsummed",
-    "validate_ratings",
-]
-
 MAX_ITEMS = np.iinfo(np.int32).max
 _FARTHEST = 1e100  # of a rating range
 # Lazy tables, and tables and batches of Arrow have these attributes; the methods make DataFrames.

@@ -13,16 +13,6 @@ from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
-__all__ = [
-    "NEIGHBORS",
-    "NEIGHBOR_WORDS",
-    "UNITS",
-    "BudgetKeeper",
-    "PrivacyBudget",
-    "check_relation",
-    "public_rows",
-]
-
 UNITS = ("user", "rating")
 NEIGHBORS = ("add-remove", "replace")
 # how two neighbours differ: statements and docs/protection.md say it in these words
