@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 import re
 from collections import defaultdict
+from types import ModuleType
 
 from numpydoc.docscrape import ClassDoc, FunctionDoc
 from numpydoc.validate import validate
@@ -66,12 +67,22 @@ def is_record(obj: object) -> bool:
     )
 
 
+def names_of(module: ModuleType) -> list[str]:
+    """Return the names that a module has for others: its ``__all__``, or those that it defines."""
+    own = [
+        name
+        for name, obj in vars(module).items()
+        if not name.startswith("_") and getattr(obj, "__module__", "") == module.__name__
+    ]
+    return getattr(module, "__all__", own)
+
+
 def public_objects(module_names: list[str]) -> dict[str, object]:
     """Return all public functions, classes and own methods and properties, by dotted name."""
     objects: dict[str, object] = {}
     for module_name in module_names:
         module = importlib.import_module(module_name)
-        for name in getattr(module, "__all__", []):
+        for name in names_of(module):
             obj = getattr(module, name, None)  # test_public_names_exist complains of None
             home = getattr(obj, "__module__", "")
             if inspect.ismodule(obj) or not home.startswith("skdpmf") or not callable(obj):

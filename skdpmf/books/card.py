@@ -22,8 +22,6 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement, load_json, plain_values
 from skdpmf.privacy.text import abridged, folded, table_lines
 
-__all__ = ["CARD_FORMAT", "PrivacyCard"]
-
 CARD_FORMAT = "skdpmf privacy card 1"
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
 _CONFIRMED = "The conditions above hold, as far as I could check them."

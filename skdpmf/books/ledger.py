@@ -39,8 +39,6 @@ from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameter
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["PrivacyLedger", "Reservation"]
-
 _TOLERANCE = Fraction(10**9 + 1, 10**9)  # another version of a library may round otherwise
 _ZCDP_MARGIN = 1e-7  # for the sampler of 10^9 values a part, which the rule charges
 

@@ -48,8 +48,6 @@ from numpy.typing import NDArray
 from skdpmf.books.ledger_rules import Amount
 from skdpmf.exceptions import PrivacyParameterError
 
-__all__ = ["WHOLE", "Cohorts", "People", "people_of"]
-
 WHOLE = 2**60  # the limit; what a fit costs of it is rounded up
 _PARTS, _BITS = 16, np.uint64(60)
 _REMEDY = "pass a RatingMatrix of ratings_to_matrix, or a DataFrame with users' ids as its index"

@@ -28,16 +28,6 @@ from typing import Any
 
 from skdpmf.exceptions import LedgerError, PrivacyParameterError
 
-__all__ = [
-    "NO_SUM",
-    "checked_path",
-    "make",
-    "read_total",
-    "tampered",
-    "transaction",
-    "write_total",
-]
-
 NO_SUM = "the total is not the sum of the entries"
 _APPLICATION_ID = 0x736B6470  # "skdp"
 _FORMAT = 2

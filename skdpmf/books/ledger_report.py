@@ -22,8 +22,6 @@ from skdpmf.books.ledger_rules import (
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.text import abridged, field_lines, folded, outward
 
-__all__ = ["LedgerReport", "read_entry", "recordable", "rounded_down"]
-
 _SHOWN = 20
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
 _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "share", "remark")

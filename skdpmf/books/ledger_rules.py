@@ -94,23 +94,6 @@ from skdpmf.privacy.accounting import (
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.laws import SAMPLER_TAU
 
-__all__ = [
-    "RULES",
-    "Amount",
-    "SearchSpending",
-    "Spending",
-    "apart",
-    "charge",
-    "check_sampler",
-    "epsilon_beside_a_ledger",
-    "largest_fit",
-    "limit_of",
-    "mu_beside_a_ledger",
-    "order_of",
-    "spent_epsilon",
-    "values_of_a_trial",
-]
-
 RULES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}  # and the number that adds up
 SCALE = 2**160  # amounts are whole numbers of 1 / SCALE: sums are exact
 _DIGITS = Fraction(2**50 + 1, 2**50)

@@ -30,8 +30,6 @@ from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.text import field_lines, guarantee_lines, outward
 
-__all__ = ["SCORE", "SearchPlan", "SearchStatement", "score_sensitivity"]
-
 SCORE = "score"
 _POINTS = "sum over users of bounded points of the predictions of their held-out ratings"
 SEARCH_ASSUMPTIONS = (

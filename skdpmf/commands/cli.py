@@ -26,8 +26,6 @@ import skdpmf
 from skdpmf.commands.terminal import remark
 from skdpmf.exceptions import BudgetExceededError, LedgerError
 
-__all__ = ["main"]
-
 _ERRORS = (ArithmeticError, ImportError, LedgerError, MemoryError, OSError, ValueError)
 # said here, as what knows them takes seconds to import: --help needs none of it
 _ESTIMATORS = (

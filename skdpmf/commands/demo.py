@@ -1,4 +1,4 @@
-"""`make demo`: a private recommender trained, used, measured and explained, in a screen or two.
+"""`make demo`: the command line trains, measures, uses and explains a private recommender.
 
     python -m skdpmf.commands.demo [--data RATINGS] [--items TITLES] [--rating-range 1 5]
 
@@ -7,30 +7,18 @@ private ratings: they are the curator's to see, not part of what the guarantee c
 """
 
 import argparse
+import contextlib
+import io
+import sys
+import tempfile
 import textwrap
-import time
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.commands.terminal import (
-    N_RANKED,
-    POPULAR,
-    Progress,
-    doubts,
-    found_features,
-    least_liked,
-    liked_entries,
-    mean_predictions,
-    most_popular,
-    used_features,
-)
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.data.loaders import read_items
-from skdpmf.evaluation import recall_at_k, rmse, split_table
-
-__all__ = ["main"]
+from skdpmf.commands import cli
+from skdpmf.data import make_ratings, read_items, read_ratings
+from skdpmf.estimators.contract.model_file import load_description
+from skdpmf.evaluation import split_table
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -44,118 +32,56 @@ def main(arguments: list[str] | None = None) -> None:
     words = "the scale of the ratings (1 5)"
     parser.add_argument("--rating-range", nargs=2, type=float, default=(1.0, 5.0), help=words)
     parser.add_argument("--epsilon", type=float, default=4.0)
-    parser.add_argument("--delta", type=float, default=1e-5)
     options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        _show(options, Path(folder))
 
-    rating_range = tuple(options.rating_range)
-    frame, declared = _load(options.data)
-    if options.items is not None:
-        declared["items"] = read_items(options.items)
-    features = found_features(declared["items"]) if "items" in declared else None
-    if features is not None:
-        print(used_features(features))
-    train, test = split_table(frame, test_size=0.1, random_state=0)
-    # undeclared or not, items that are held out altogether have a column
-    matrix = ratings_to_matrix(train, **{"items": sorted(frame["item"].unique()), **declared})
-    matrix.undeclared = tuple(name for name in ("users", "items") if name not in declared)
-    X = matrix.X
-    test = test[test["user"].isin(matrix.users)]
-    Y = ratings_to_matrix(test, users=matrix.users, items=matrix.items).X
-    print(
-        f"{X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} ratings to train on, {Y.nnz:,} "
-        f"held out, scale {rating_range[0]:g} to {rating_range[1]:g}\n"
+
+def _show(options: argparse.Namespace, folder: Path) -> None:
+    known, held_out, private, exact = (
+        str(folder / name) for name in ("known.csv", "held-out.csv", "private.skdpmf", "exact")
     )
-
-    budget = PrivacyBudget(options.epsilon, options.delta)
-    common: dict[str, Any] = {"rating_range": rating_range, "item_features": features, "n_jobs": -1}
-    private = AdaptiveWeightALS(budget, **common)
-    try:
-        for doubt in doubts(X, private):
-            print(f"note: {doubt}")
-    except ValueError as error:
-        parser.error(str(error))
-    _train(f"AdaptiveWeightALS with epsilon {budget.epsilon:g}", private, matrix)
-    exact = AdaptiveWeightALS(PrivacyBudget.nonprivate(), **common)
-    _train("the same without privacy", exact, matrix)
-    _print_use(private.set_output(recommend="pandas"), matrix)
-    private.set_output(recommend="default")
-    _print_errors(X, Y, private, exact, budget)
+    terms = ["--rating-range", *map(str, options.rating_range)]
     if options.data is None:
-        print(
-            "Made-up people choose items by popularity and not by taste, so no list finds many\n"
-            "more than the most popular items do. Real people choose by taste: try DATA=file."
-        )
-    print("\nPrivacy of the first model")
-    for line in private.privacy_spent_.summary().splitlines():
-        print(textwrap.fill(line, 96, subsequent_indent="  "))
-    print("print(model.privacy_spent_) has the full statement, with each release and its noise.")
-
-
-def _load(path: str | None) -> tuple[Any, dict[str, Any]]:
-    """Return a table of ratings, and what is known of its users and items without it."""
-    if path is None:
         print("made-up ratings of made-up films (DATA=file takes yours)")
-        data = make_ratings(4000, 400, density=0.15, random_state=0, as_frame=True)
-        return data.ratings, {"users": data.matrix.users, "items": data.catalogue}
-    print(f"reading {path}")
-    return read_ratings(path), {}
+        made = make_ratings(4000, 400, density=0.15, random_state=0, as_frame=True)
+        frame, options.items = made.ratings, str(folder / "items.csv")
+        made.catalogue.to_csv(options.items, index=False)
+        terms += ["--users", "4000"]
+    else:
+        frame = read_ratings(options.data)
+    if options.items is not None:
+        terms += ["--items", options.items]
+    train, test = split_table(frame, test_size=0.1, random_state=0)
+    train.to_csv(known, index=False)
+    test.to_csv(held_out, index=False)
+
+    with contextlib.redirect_stdout(io.StringIO()):  # the full statement
+        _run("fit", known, "--epsilon", options.epsilon, *terms, "-o", private)
+        _run("fit", known, "--epsilon", "inf", *terms, "-o", exact)
+    print("\nOn a tenth of the ratings, held out (for the curator's eyes only), with privacy:")
+    _run("evaluate", private, known, "--held-out", held_out)
+    print("\nand without:")
+    _run("evaluate", exact, known, "--held-out", held_out)
+    counts = train["user"].value_counts()
+    user = counts.index[len(counts) // 2]
+    titles = {} if options.items is None else read_items(options.items).set_index("item")["title"]
+    best = train[train["user"] == user].nlargest(3, "rating")["item"]
+    names = ", ".join(str(titles.get(item, item)) for item in best)
+    print(f"\nUser {user} rated {names} highest, and the private model recommends:")
+    _run("recommend", private, known, "--user", user, "-n", 5)
+    print("\nPrivacy of the first model")
+    for line in load_description(Path(private)).privacy_spent_.summary().splitlines():
+        print(textwrap.fill(line, 96, subsequent_indent="  "))
+    print("skdpmf show has the full statement of a model, with each release and its noise.")
 
 
-def _train(label: str, model: AdaptiveWeightALS, X: Any) -> None:
-    print(f"training {label}", flush=True)
-    model.set_callbacks(Progress(model._n_rounds()))
-    start = time.perf_counter()
-    model.fit(X)
-    print(f"  {time.perf_counter() - start:.1f} s")
-
-
-def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudget) -> None:
-    models = {
-        f"AdaptiveWeightALS, epsilon {budget.epsilon:g}": private,
-        "AdaptiveWeightALS, not private": exact,
-    }
-    errors = {name: rmse(Y.data, mean) for name, mean in mean_predictions(X, Y).items()}
-    liked = liked_entries(Y, private.rating_range)
-    lists = {POPULAR: most_popular(X)}
-    for name, model in models.items():
-        errors[name] = rmse(Y.data, model.predict_entries(X, Y).data)
-        lists[name] = model.recommend(X, N_RANKED)[0]
-    recalls = {}
-    if liked.nnz:
-        recalls = {name: recall_at_k(liked, best, best.shape[1]) for name, best in lists.items()}
-    print("\nOn the held-out ratings (for the curator's eyes only)")
-    print(f"    RMSE  recall@{N_RANKED}")
-    for name in [*(name for name in errors if name not in models), POPULAR, *models]:
-        cells = [f"{found[name]:.4f}" if name in found else "-" for found in (errors, recalls)]
-        print(f"  {cells[0]:>6}  {cells[1]:>9}  {name}")
-    print(
-        "RMSE is the error of predicted ratings: lower is better. "
-        f"recall@{N_RANKED} is the share of a user's\nheld-out ratings above "
-        f"{least_liked(private.rating_range):g} whose items are in a list of {N_RANKED}: higher is "
-        "better."
-    )
-
-
-def _print_use(model: Any, matrix: Any) -> None:
-    def print_list(table: Any) -> None:
-        for _, entry in table.iterrows():
-            print(f"  {entry['rank']}  {entry.get('title', entry['item'])}")
-
-    names = matrix.items if matrix.titles is None else matrix.titles
-    ratings = np.diff(matrix.X.indptr)
-    row = matrix[[int(np.argsort(-ratings, kind="stable")[ratings.size // 2])]]
-    best = np.argsort(-row.X.data, kind="stable")[:3]
-    print("\nA typical user rated highest")
-    for rating, item in zip(row.X.data[best], row.X.indices[best], strict=True):
-        print(f"  {rating:g}  {names[item]}")
-    print("and the private model recommends, from all ratings of this user,")
-    print_list(model.recommend(row, n=5))
-    liked = int(row.X.indices[best[0]])
-    if model.n_components_ == 0:
-        print(f"Similar to {names[liked]}: none, as this budget supports no factors.")
-        return
-    print(f"Similar to {names[liked]}, by the private model, are")
-    print_list(model.similar_items([matrix.items[liked]], n=3))
+def _run(*words: Any) -> None:
+    """Run the command line, and say on the error output what is run."""
+    command = [str(word) for word in words]
+    print("$ skdpmf", *(Path(word).name for word in command), file=sys.stderr, flush=True)
+    if code := cli.main(command):
+        sys.exit(code)
 
 
 if __name__ == "__main__":

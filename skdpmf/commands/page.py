@@ -5,8 +5,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["page_files", "page_server", "write_page"]
-
 _FOLDER = Path(__file__).parent / "browser"
 _TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -42,8 +42,6 @@ from skdpmf.estimators.contract.model_file import check_catalogue, load_model
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 
-__all__ = ["evaluate", "fit", "recommend", "refresh"]
-
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
 
 

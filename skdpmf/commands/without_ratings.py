@@ -21,18 +21,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 if TYPE_CHECKING:
     from skdpmf.books.ledger import PrivacyLedger
 
-__all__ = [
-    "described",
-    "ledger",
-    "ledger_at",
-    "model_path",
-    "output_of",
-    "plan",
-    "print_json",
-    "serve",
-    "show",
-    "usage",
-]
 
 _TAKEN = {  # parameters that have options of their own
     "budget": "--epsilon and --delta",

@@ -7,8 +7,6 @@ from scipy import sparse
 
 from .validation import is_integer
 
-__all__ = ["bound_contributions"]
-
 
 def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> Any:
     """Keep in every row the entries with the smallest priorities.

@@ -11,19 +11,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from .labels import as_frame, as_pandas
+from .validation import is_integer
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "ItemColumns",
-    "aligned_features",
-    "check_item_features",
-    "item_columns",
-    "item_features",
-    "like_others",
-    "values_of",
-]
 
 MOST_FEATURES = 2000  # of the matrix whose eigenvectors are found: 4 seconds
 MOST_COLUMNS = 32
@@ -190,9 +182,7 @@ def item_features(
     labels: Sequence[str] | None = None,
     years: str | None = None,
     numbers: Sequence[str] = (),
-    words: str | None = None,
     n_periods: int = 5,
-    n_word_columns: int = 8,
 ) -> "pd.DataFrame":
     """Make features of items from a table of public facts about them.
 
@@ -215,13 +205,8 @@ def item_features(
     numbers : sequence of str, default=()
         Columns of numbers, such as a price: a feature each, and one that says where it is missing,
         if it is.
-    words : str, default=None
-        Column of texts such as titles: their words, hashed and reduced to `n_word_columns`
-        features. None: none.
     n_periods : int, default=5
         Periods of years, at least 2.
-    n_word_columns : int, default=8
-        Features of words, at least 1.
 
     Returns
     -------
@@ -253,15 +238,14 @@ def item_features(
     import pandas as pd
 
     table = _by_item(items)
-    for name, value, least in (("n_periods", n_periods, 2), ("n_word_columns", n_word_columns, 1)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name}={value!r} must be an integer >= {least}: use the default.")
+    if not is_integer(n_periods, 2):
+        raise ValueError(f"n_periods={n_periods!r} must be an integer >= 2: use the default.")
     if labels is None:
         labels = [name for name in ("genres",) if name in table]
     if years is None:
         years = next((name for name in table.columns.tolist() if _is_year(name)), None)
     asked = [("labels", name) for name in labels] + [("numbers", name) for name in numbers]
-    asked += [(role, name) for role, name in (("years", years), ("words", words)) if name]
+    asked += [("years", years)] if years else []
     for role, name in asked:
         _require_public(role, name, table)
     parts = [_label_columns(table[name], name) for name in labels]
@@ -271,13 +255,11 @@ def item_features(
         found = table["title"].astype(str).str.extract(_TITLE_YEAR)[0]
         parts.append(_periods(pd.to_numeric(found), n_periods))
     parts += [_number(table[name], name) for name in numbers]
-    if words is not None:
-        parts.append(_words(table[words], words, n_word_columns))
     made: pd.DataFrame = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=table.index)
     if made.shape[1] == 0:
         raise ValueError(
             f"items has the columns {list(table.columns)!r}, which say nothing of use: name "
-            "columns by labels, years, numbers or words."
+            "columns by labels, years or numbers."
         )
     return made.astype(np.float64)
 
@@ -359,16 +341,3 @@ def _number(values: "pd.Series", name: str) -> "pd.DataFrame":
     if numbers.isna().any():
         made[f"{name} is missing"] = numbers.isna()
     return made
-
-
-def _words(texts: "pd.Series", name: str, n_columns: int) -> "pd.DataFrame":
-    import pandas as pd
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import HashingVectorizer
-
-    hashed = HashingVectorizer(n_features=2**12, alternate_sign=False).transform(
-        texts.fillna("").astype(str)
-    )
-    n_columns = min(n_columns, *hashed.shape)
-    made = TruncatedSVD(n_columns, random_state=0).fit_transform(hashed)
-    return pd.DataFrame(made, columns=[f"{name}: {c}" for c in range(n_columns)], index=texts.index)

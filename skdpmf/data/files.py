@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["full_disk_named", "owners_file", "replaced_file", "require_writable"]
-__all__ += ["sync_folder", "use_named"]
-
 POSIX = os.name == "posix"
 
 _FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")} - {None}

@@ -9,19 +9,6 @@ from scipy import sparse
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Catalogue",
-    "RatingMatrix",
-    "as_frame",
-    "as_index",
-    "as_pandas",
-    "catalogue_of",
-    "ids_and_titles",
-    "labelled_rows",
-    "labels_of",
-    "names_items",
-]
-
 
 class Catalogue:
     """Ids, titles and genres of items, in the order of the columns of X.

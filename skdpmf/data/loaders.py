@@ -24,8 +24,6 @@ from .labels import as_frame, as_pandas
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["known_columns", "rating_columns", "read_items", "read_ratings"]
-
 
 class _Kind(NamedTuple):
     """A kind of table: what a row is, the known names of its columns by role, and of its files.

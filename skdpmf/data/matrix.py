@@ -12,8 +12,6 @@ from .validation import as_rating_matrix
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RatingMatrix", "ratings_to_matrix"]
-
 
 def ratings_to_matrix(
     frame: Any,

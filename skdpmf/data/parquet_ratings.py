@@ -3,8 +3,8 @@
 The folder holds the parts (Parquet files with the columns ``user``, int32 or int64, the row;
 ``item``, int32, the column; and ``rating``), up to three files of labels, and ``manifest.json``:
 the shape, the rows, number of ratings, size and SHA-256 of each part, and its own SHA-256.
-A part that `write` has made holds a row group for every so many of its users, in item order, which
-is what `CacheSGDFactorizer` reads.
+A part holds a row group for every so many of its users, in item order, which is what
+`CacheSGDFactorizer` reads.
 
 Privacy rests on a user's ratings lying in one part. It is kept three times: the rows of the parts
 in the manifest follow one another without gap or overlap, or the folder does not open; the users
@@ -20,7 +20,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,15 +60,12 @@ from .table_chunks import (
 )
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite
 
-__all__ = ["ParquetRatings"]
-
-
 # Ratings that are decoded at once, and users of a row group that is written.
 _PIECE = 1 << 20
 _GROUP_ROWS = 4096
 MOST_GROUP_ROWS = 1 << 16  # the solver counts them in 16 bits
 # by Arrow's names
-_TYPES = {"user": ("int32", "int64"), "item": ("int32",), "rating": ("float", "double")}
+_TYPES = {"user": ("int32", "int64"), "item": ("int32",), "rating": ("float",)}
 
 
 class _Part(NamedTuple):
@@ -85,9 +82,9 @@ class _Part(NamedTuple):
 class ParquetRatings:
     """A users x items rating matrix in Parquet files, partitioned by user, read part by part.
 
-    Made by `write` from ratings that need not fit into memory, or by `adopt` from files that
-    another program has written; opened by its path. It never changes while in use. Many
-    processes may read one folder. It pickles as its path. Needs pyarrow to read or write ratings.
+    Made by `write` from ratings that need not fit into memory; opened by its path. It never changes
+    while in use. Many processes may read one folder. It pickles as its path. Needs pyarrow to read
+    or write ratings.
 
     Parameters
     ----------
@@ -101,8 +98,7 @@ class ParquetRatings:
     shape : (int, int)
         Users and items.
     nnz : int
-        Ratings in the files. Of adopted files it also counts ratings that are NaN and each of
-        several ratings of one (user, item) pair.
+        Ratings in the files.
     n_parts : int
         Parts.
     undeclared : tuple of {"users", "items"}
@@ -133,7 +129,7 @@ class ParquetRatings:
     Notes
     -----
     Ratings are written as float32; those too large for it become its largest number. NaN means
-    unknown: it is left out in writing, and in reading of adopted files.
+    unknown, and is left out.
 
     Examples
     --------
@@ -165,7 +161,7 @@ class ParquetRatings:
         self._about = {name: manifest.get(name) for name in LABELS}
         self._labels: dict[str, Any] = {}
         rows: Any = manifest.get("parts")
-        group_rows = manifest.get("group_rows", 0)
+        group_rows = manifest.get("group_rows")
         is_table = isinstance(rows, list) and all(map(_is_part, rows))
         self._parts = [_Part(*row) for row in rows] if is_table else []
         self.n_parts = len(self._parts)
@@ -181,9 +177,9 @@ class ParquetRatings:
         if not is_table or not partition:
             trouble = "its parts are no files with counts, or do not hold each row exactly once"
             raise damaged(path / MANIFEST, trouble)
-        if type(group_rows) is not int or not 0 <= group_rows <= MOST_GROUP_ROWS:
+        if type(group_rows) is not int or not 1 <= group_rows <= MOST_GROUP_ROWS:
             raise damaged(path / MANIFEST, f"its group_rows={group_rows!r:.30} are no users")
-        self._group_rows = group_rows  # 0: row groups are anyhow
+        self._group_rows = group_rows
         for part in self._parts:
             check_size(path / part.file, part.size)
 
@@ -218,36 +214,6 @@ class ParquetRatings:
 
     def __reduce__(self) -> Any:
         return type(self), (self.path,)
-
-    @classmethod
-    def open(cls, path: Any) -> "ParquetRatings":
-        """Open a folder; the same as ``ParquetRatings(path)``.
-
-        Parameters
-        ----------
-        path : str or path-like
-            Folder of the parts.
-
-        Returns
-        -------
-        ratings : ParquetRatings
-            The ratings.
-
-        Raises
-        ------
-        FileNotFoundError, RatingStoreError
-            As the class says.
-
-        Examples
-        --------
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "ratings"
-        ...     written = ParquetRatings.write(path, np.array([[5.0, 1.0]]))
-        ...     ParquetRatings.open(path).fingerprint == written.fingerprint
-        True
-        """
-        return cls(path)
 
     @classmethod
     def write(
@@ -337,81 +303,6 @@ class ParquetRatings:
             _write(work / "new", table, rows_per_part)
         return cls(path)
 
-    @classmethod
-    def adopt(cls, path: Any, shape: tuple[int, int]) -> "ParquetRatings":
-        """Add a manifest to Parquet files that another program wrote; reads all of them once.
-
-        Each file holds the columns that the module describes, with statistics in its footer, and
-        all ratings of the users between its least and its largest: what Spark's
-        ``repartitionByRange("user")`` or a Dask frame indexed by user writes. Several ratings of
-        one (user, item) pair count as their mean.
-
-        Parameters
-        ----------
-        path : str or path-like
-            Folder of the files; all ``*.parquet`` in it are taken, empty ones left out.
-        shape : (int, int)
-            Users and items: ``user`` goes from 0 to ``shape[0] - 1``, ``item`` likewise.
-
-        Returns
-        -------
-        ratings : ParquetRatings
-            The folder, open.
-
-        Raises
-        ------
-        MissingExtraError
-            If pyarrow is not installed.
-        FileExistsError
-            If the folder has a manifest.
-        RatingStoreError
-            If there are no ratings, a file is not of this kind, or one user may be in two files.
-
-        Examples
-        --------
-        >>> import pandas as pd, pathlib, tempfile
-        >>> table = pd.DataFrame({"user": [0, 0, 2], "item": [0, 1, 1], "rating": [5.0, 1.0, 4.0]})
-        >>> table = table.astype({"item": "int32", "rating": "float32"})
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     table.to_parquet(pathlib.Path(folder) / "part-0.parquet", index=False)
-        ...     ParquetRatings.adopt(folder, shape=(3, 2)).shape
-        (3, 2)
-        """
-        path = absolute(path)
-        if (path / MANIFEST).exists():
-            raise FileExistsError(f"{path / MANIFEST} exists already: open the folder instead.")
-        n_users, n_items = operator.index(shape[0]), operator.index(shape[1])
-        found = []
-        for file in path.glob("*.parquet"):
-            with reading(file) as stream:
-                parquet = open_parquet(stream, file)
-                if parquet.metadata.num_rows:
-                    found.append((*user_range(parquet, file), parquet.metadata.num_rows, file))
-        found.sort()
-        if not found or found[0][0] < 0 or found[-1][1] >= n_users:
-            trouble = "users outside of these rows" if found else "no ratings"
-            raise RatingStoreError(f"shape={shape}: the *.parquet files of {path} hold {trouble}.")
-        for (_, last, _, file), (first, _, _, following) in pairwise(found):
-            if first <= last:
-                raise RatingStoreError(
-                    f"{file} and {following} share a range of users, and a user with ratings in "
-                    "two parts voids the privacy guarantee. Give each part a range of users of "
-                    "its own, or make a new folder with ParquetRatings.write."
-                )
-        starts = [0, *(first for first, *_ in found[1:]), n_users]
-        parts = [
-            _Part(file.name, a, b - a, n_ratings, *_size_and_digest(file))
-            for (a, b), (*_, n_ratings, file) in zip(pairwise(starts), found, strict=True)
-        ]
-        manifest = signed({"parts": parts, "shape": (n_users, n_items)})
-        ratings = cls.__new__(cls)
-        ratings._use(path, manifest)
-        ratings.verify()
-        work = path / f".{MANIFEST}"
-        work.write_bytes(serialised(manifest))
-        work.rename(path / MANIFEST)
-        return ratings
-
     def check(self, first: int = 0, stop: int | None = None) -> None:
         """Compare the footers of parts with the manifest; reads no rating.
 
@@ -445,7 +336,7 @@ class ParquetRatings:
             file = self._checked(part, stream)
             pieces = file.iter_batches(batch_size=_PIECE, columns=["rating"], use_threads=False)
             first = next(pieces).column("rating").to_numpy(zero_copy_only=False)
-        return first[~np.isnan(first)]
+        return np.asarray(first)
 
     def verify(self) -> None:
         """Read everything, one part at a time, and compare it with the manifest.

@@ -17,8 +17,6 @@ from ..exceptions import RatingStoreError
 from .parquet_ratings import ParquetRatings
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer
 
-__all__ = ["MatrixRows", "PartRows", "RowBlock", "row_blocks"]
-
 
 @dataclass(frozen=True)
 class RowBlock:
@@ -53,8 +51,7 @@ class PartRows(RowBlock):
     """Consecutive parts of ratings on disk; pickles as their path and fingerprint.
 
     The path is the same wherever the block is used, and other ratings there are refused. The parts
-    go from `first` to before `stop`. In adopted files `n_ratings` may be too large, see
-    `ParquetRatings.nnz`.
+    go from `first` to before `stop`.
     """
 
     path: Path

@@ -25,9 +25,7 @@ _BUCKET_ROWS = 4096
 
 
 class Table(NamedTuple):
-    """A table of ratings as matrices: the shape, the rows in order, the labels, what of users and
-    items is undeclared, and titles.
-    """
+    """A table of ratings as matrices of consecutive rows, and what is known of it."""
 
     shape: tuple[int, int]
     matrices: Iterator[Any]

@@ -9,7 +9,6 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["comparable_times"]
 
 # Orders of a date that people write; where the year leads, the month follows it.
 _DATES = (

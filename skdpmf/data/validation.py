@@ -18,23 +18,6 @@ from scipy import sparse
 from .labels import RatingMatrix, catalogue_of, labelled_rows, names_items
 from .loaders import rating_columns
 
-__all__ = [
-    "RatingReport",
-    "as_rating_matrix",
-    "check_rating_range",
-    "check_ratings",
-    "clipped",
-    "held_out_ratings",
-    "in_quarter_ranges",
-    "in_rating_units",
-    "middle_and_quarter",
-    "note_catalogue",
-    "refuse_table",
-    "refuse_what_is_no_matrix",
-    "unsummed",
-    "validate_ratings",
-]
-
 MAX_ITEMS = np.iinfo(np.int32).max
 _FARTHEST = 1e100  # of a rating range
 # Lazy tables, and tables and batches of Arrow have these attributes; the methods make DataFrames.
@@ -407,31 +390,6 @@ class RatingReport:
         counts = {**asdict(self), "share": share, "down": down, "low": low, "high": high}
         return {name: text.format(**counts) for name, text in found.items()}
 
-    def raise_if_bad(self, *, allow: Any = ()) -> "RatingReport":
-        """Raise an error that lists the problems, if there are any.
-
-        allow (tuple of str): names of counts that are no problem here, such as
-        ``("n_empty_items",)`` for a declared catalogue with unrated items. Raises ValueError if a
-        problem is left that is not allowed, or `allow` has an unknown name.
-
-        Examples
-        --------
-        >>> report = validate_ratings([[5.0, np.nan], [4.0, np.nan]])
-        >>> report.raise_if_bad(allow=("n_empty_items",)).n_ratings
-        2
-        """
-        if isinstance(allow, str) or not set(allow) <= {*_PROBLEMS, "n_ratings"}:
-            raise ValueError(
-                f"allow={allow!r} must be a tuple of names among {[*_PROBLEMS, 'n_ratings']}."
-            )
-        left = [text for name, text in self.problems.items() if name not in allow]
-        if left:
-            raise ValueError(
-                "X is not a clean rating matrix (repair it, or name what may stay in "
-                "raise_if_bad(allow=...)):\n- " + "\n- ".join(left)
-            )
-        return self
-
     def __str__(self) -> str:
         head = f"{self.n_ratings} ratings of {self.n_users} users for {self.n_items} items"
         problems = list(self.problems.values())
@@ -477,7 +435,7 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
     Returns
     -------
     report : RatingReport
-        The counts; ``print(report)`` lists the problems, ``report.raise_if_bad()`` raises them.
+        The counts; ``print(report)`` lists the problems, ``report.problems`` has them by name.
 
     Raises
     ------

@@ -4,8 +4,6 @@ Layouts of Gram matrices and panels, and sums that fit any registers: `_vectors`
 sums stand. What solvers alone need is here.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
@@ -43,45 +41,28 @@ from skdpmf.kernels._vectors import (
 )
 from skdpmf.kernels.jit_and_threads import part
 
-__all__ = [
-    "add_ratings",
-    "add_rhs",
-    "cholesky",
-    "copy_gram",
-    "largest_and_floor",
-    "new_system",
-    "panel_of_ratings",
-    "rounding_of",
-    "rows_of",
-    "solve_factored",
-    "start_gram",
-    "substitute_backward",
-    "substitute_forward",
-]
-
-
 # Rows of factors up to this length are read where they stand, so many bytes at a time that they
 # stay in the first-level cache. Longer ones stand in few of its sets: a panel is as fast.
 _LONGEST, _AT_A_TIME = 512, 24 << 10
 
 
 @intrinsic
-def vzero8(typingctx: Any, array: Any) -> Any:
+def vzero8(typingctx, array):
     """Return a zero vector of eight elements of the array's dtype."""
     vector_type = Vector(array.dtype, 8)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         return ir.Constant(context.get_value_type(vector_type), None)
 
     return vector_type(array), codegen
 
 
 @intrinsic
-def vload8(typingctx: Any, array: Any, offset: Any, count: Any) -> Any:
+def vload8(typingctx, array, offset, count):
     """Return eight elements from flat `offset` on: the first `count` of an array, then zeros."""
     vector_type = Vector(array.dtype, 8)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         address = _address(context, builder, signature.args[0], args[0], args[1], 8)
         kind = context.get_value_type(vector_type)
         lanes = ir.VectorType(ir.IntType(64), 8)
@@ -96,22 +77,20 @@ def vload8(typingctx: Any, array: Any, offset: Any, count: Any) -> Any:
 
 
 @intrinsic
-def tile_solve(
-    typingctx: Any, tile: Any, upper: Any, at: Any, width: Any, inverse: Any, row: Any
-) -> Any:
+def tile_solve(typingctx, tile, upper, at, width, inverse, row):
     """Return U^-T tile; U is the upper triangle at flat position `at` of an array.
 
     width: distance of U's rows; inverse[row + r] = 1 / U_rr.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         rows = list(cgutils.unpack_tuple(builder, args[0]))
         kind = rows[0].type
         u, ones = (
             context.make_array(signature.args[n])(context, builder, args[n]).data for n in (1, 4)
         )
 
-        def scalar(data: Any, place: Any) -> Any:
+        def scalar(data, place):
             return _fill(builder, kind, builder.load(builder.gep(data, [place])))
 
         for r in range(len(rows)):
@@ -128,7 +107,7 @@ def tile_solve(
 
 
 @part
-def copy_gram(source: Any, gram: Any) -> None:
+def copy_gram(source, gram):
     """Overwrite the upper blocks of gram with another one of its shape."""
     n_rows, width = gram.shape
     lanes = lanes_of(gram)
@@ -138,17 +117,7 @@ def copy_gram(source: Any, gram: Any) -> None:
 
 
 @part
-def _add_sixteen(
-    factors: Any,
-    indices: Any,
-    values: Any,
-    weights: Any,
-    begin: Any,
-    end: Any,
-    room: Any,
-    gram: Any,
-    rhs: Any,
-) -> None:
+def _add_sixteen(factors, indices, values, weights, begin, end, room, gram, rhs):
     """Add sum w v v^T and sum w r v over the positions [begin, end), for 8 < k <= 16.
 
     One pass without a panel: all sums stay in registers. room: 32 elements of scratch.
@@ -185,9 +154,7 @@ def _add_sixteen(
 
 
 @part
-def _add_corner(
-    rows: Any, starts: Any, targets: Any, n: Any, x: Any, y: Any, gram: Any, at: Any, total: Any
-) -> Any:
+def _add_corner(rows, starts, targets, n, x, y, gram, at, total):
     """Add the tile of the elements x on and the vectors at y; return total + P_y^T targets."""
     a = tile_zero(total)
     for p in range(n):
@@ -199,18 +166,7 @@ def _add_corner(
 
 
 @part
-def _add_pair(
-    rows: Any,
-    starts: Any,
-    targets: Any,
-    n: Any,
-    x: Any,
-    y: Any,
-    step: Any,
-    gram: Any,
-    at: Any,
-    total: Any,
-) -> Any:
+def _add_pair(rows, starts, targets, n, x, y, step, gram, at, total):
     """As `_add_corner`, with the next tile on the right; without targets, return total as it is."""
     a = tile_zero(total)
     b = tile_zero(total)
@@ -226,7 +182,7 @@ def _add_pair(
 
 
 @part
-def _add_rows(rows: Any, starts: Any, targets: Any, n: Any, step: Any, gram: Any, rhs: Any) -> None:
+def _add_rows(rows, starts, targets, n, step, gram, rhs):
     """Add the upper triangle of P^T P to gram and P^T targets to rhs; for wide registers.
 
     Row p of P, p < n: vectors from flat position starts[p] of `rows` on, `step` elements apart.
@@ -255,7 +211,7 @@ def _add_rows(rows: Any, starts: Any, targets: Any, n: Any, step: Any, gram: Any
 
 
 @part
-def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
+def add_rhs(panel, targets, n, rhs):
     """Add P^T targets to rhs, P the first n rows of the panel."""
     lanes = lanes_of(panel)
     one = panel.dtype.type(1)
@@ -278,7 +234,7 @@ def add_rhs(panel: Any, targets: Any, n: Any, rhs: Any) -> None:
 
 
 @part
-def panel_of_ratings(k: Any, like: Any) -> Any:
+def panel_of_ratings(k, like):
     """Return a panel with its roots, its targets and where its rows start."""
     n = PANEL_ROWS
     roots, targets = scratch(n, like), scratch(n, like)
@@ -288,7 +244,7 @@ def panel_of_ratings(k: Any, like: Any) -> Any:
 
 
 @part
-def new_system(k: Any, like: Any) -> Any:
+def new_system(k, like):
     """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
     panel, gram = panel_of_ratings(k, like), new_gram(k, like)
     rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
@@ -296,9 +252,7 @@ def new_system(k: Any, like: Any) -> Any:
 
 
 @part
-def add_ratings(
-    ratings: Any, factors: Any, begin: Any, end: Any, panel: Any, gram: Any, rhs: Any
-) -> None:
+def add_ratings(ratings, factors, begin, end, panel, gram, rhs):
     """Add sum w v v^T and sum w r v over positions [begin, end) to gram and rhs.
 
     ratings: indices, values and weights, empty for ones; panel: with its roots, its targets and
@@ -331,7 +285,7 @@ def add_ratings(
 
 
 @part
-def start_gram(ridge: Any, extra: Any, width: Any, gram: Any) -> None:
+def start_gram(ridge, extra, width, gram):
     """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
     k, lanes = ridge.shape[0], lanes_of(gram)
     for r in range(width):
@@ -342,13 +296,13 @@ def start_gram(ridge: Any, extra: Any, width: Any, gram: Any) -> None:
 
 
 @part
-def rounding_of(k: Any, like: Any) -> Any:
+def rounding_of(k, like):
     """Return what rounding can leave of a pivot of 1: k eps, in the precision of `like`."""
     return like.dtype.type(k * (2.0**-23 if like.itemsize == 4 else 2.0**-52))
 
 
 @part
-def largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
+def largest_and_floor(gram, k, rounding, floor):
     """Return the largest diagonal element; floor = what rounding alone can leave of a pivot."""
     largest = gram[0, 0]
     for c in range(k):
@@ -358,9 +312,7 @@ def largest_and_floor(gram: Any, k: Any, rounding: Any, floor: Any) -> Any:
 
 
 @part
-def _factor_blocks(
-    gram: Any, b: Any, end: Any, j: Any, floor: Any, inverse: Any, rhs: Any, y: Any, n: Any
-) -> Any:
+def _factor_blocks(gram, b, end, j, floor, inverse, rhs, y, n):
     """Factor rows [b, end) of n systems within the columns of one vector at j, as `cholesky`.
 
     A pivot waits for the one before, so that the systems take turns.
@@ -389,7 +341,7 @@ def _factor_blocks(
 
 
 @part
-def _finish_tile(gram: Any, top: Any, b: Any, j: Any, sums: Any, inverse: Any) -> None:
+def _finish_tile(gram, top, b, j, sums, inverse):
     """Overwrite a tile right of the diagonal with the factor's; sums: of the rows from top on."""
     width, own = gram.shape[1], top + b
     at = own * width + j
@@ -399,13 +351,13 @@ def _finish_tile(gram: Any, top: Any, b: Any, j: Any, sums: Any, inverse: Any) -
 
 
 @part
-def rows_of(k: Any) -> Any:
+def rows_of(k):
     """Return the rows of a system of k unknowns: whole tiles."""
     return (k + TILE - 1) // TILE * TILE
 
 
 @part
-def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any) -> Any:
+def cholesky(gram, k, floor, inverse, rhs, y):
     """Overwrite the upper triangle of gram with the factor U of gram = U^T U.
 
     Left-looking by blocks of TILE rows: the factored rows are a panel like any other. `inverse`
@@ -443,7 +395,7 @@ def cholesky(gram: Any, k: Any, floor: Any, inverse: Any, rhs: Any, y: Any) -> A
 
 
 @part
-def substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> None:
+def substitute_forward(gram, k, inverse, rhs, out):
     """Put the solution of U^T y = rhs into out; rhs is spoilt."""
     width = gram.shape[1]
     lanes = lanes_of(gram)
@@ -455,7 +407,7 @@ def substitute_forward(gram: Any, k: Any, inverse: Any, rhs: Any, out: Any) -> N
 
 
 @part
-def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
+def substitute_backward(gram, k, inverse, x):
     """Overwrite y in x (padded, zero beyond k) with the solution of U x = y, of all systems."""
     width, n_rows = gram.shape[1], rows_of(k)
     n = gram.shape[0] // max(n_rows, 1)
@@ -479,7 +431,7 @@ def substitute_backward(gram: Any, k: Any, inverse: Any, x: Any) -> None:
 
 
 @part
-def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
+def solve_factored(gram, k, inverse, rhs, x):
     """Put the solution of U^T U x = rhs into x (padded, zero beyond k); rhs is spoilt.
 
     There is one system here, of more than k unknowns perhaps: the first k are solved alone.
@@ -490,16 +442,16 @@ def solve_factored(gram: Any, k: Any, inverse: Any, rhs: Any, x: Any) -> None:
 
 if config.DISABLE_JIT:
 
-    def vzero8(array: Any) -> Any:
+    def vzero8(array):
         return np.zeros(8, array.dtype)
 
-    def vload8(array: Any, offset: int, count: int) -> Any:
+    def vload8(array, offset, count):
         found = np.zeros(8, array.dtype)
         there = array.reshape(-1)[offset : offset + min(count, 8)]
         found[: len(there)] = there
         return found
 
-    def tile_solve(tile: Any, upper: Any, at: int, width: int, inverse: Any, row: int) -> Any:
+    def tile_solve(tile, upper, at, width, inverse, row):
         flat, rows = upper.reshape(-1), tile.copy()
         for r in range(len(rows)):
             rows[r] *= inverse[row + r]

@@ -11,9 +11,6 @@ rows must not name a row twice, except a spare one in lanes without a rating: la
 before they write any.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
@@ -25,29 +22,11 @@ from skdpmf.kernels._vectors import Vector, _address, _fill, _fma, prefetch, vlo
 from skdpmf.kernels.jit_and_threads import jit_fast
 from skdpmf.kernels.sgd import CHUNK
 
-__all__ = [
-    "USE_VECTORS",
-    "add_products",
-    "add_squares",
-    "broadcast",
-    "clip_lanes",
-    "group_errors",
-    "group_offsets",
-    "group_rows",
-    "lane_totals",
-    "no_squares",
-    "update_biases",
-    "update_lanes",
-    "update_rows",
-    "weigh",
-    "zero_products",
-]
-
 _VECTOR = Vector(types.float32)
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 
 
-def _has_vectors() -> bool:
+def _has_vectors():
     """Whether numba, as it sees it, compiles for a CPU with vectors that were measured.
 
     With groups of 8 the inner loop works on some 27 vectors of 64 bytes at once, which fit the
@@ -63,26 +42,26 @@ def _has_vectors() -> bool:
 USE_VECTORS = _has_vectors()
 
 
-def _vectors(count: int) -> Any:
+def _vectors(count):
     return types.UniTuple(_VECTOR, count)
 
 
-def _data(context: Any, builder: Any, signature: Any, args: Any, n: int) -> Any:
+def _data(context, builder, signature, args, n):
     """Pointer to the first element of argument n, an array."""
     return context.make_array(signature.args[n])(context, builder, args[n]).data
 
 
-def _unpack(builder: Any, values: Any) -> list[Any]:
+def _unpack(builder, values):
     return list(cgutils.unpack_tuple(builder, values))
 
 
-def _pick(builder: Any, a: Any, b: Any, places: Sequence[int]) -> Any:
+def _pick(builder, a, b, places):
     """Vector of the elements of `a` and `b`, one after the other, at `places`."""
     mask = ir.Constant(ir.VectorType(_INT32, len(places)), list(places))
     return builder.shuffle_vector(a, b, mask)
 
 
-def _fold(builder: Any, vectors: list[Any], width: int) -> Any:
+def _fold(builder, vectors, width):
     """Add the two halves of every piece of `width` elements; two vectors become one.
 
     Each vector holds pieces, of one lane each, side by side; an odd last one is folded alone.
@@ -96,16 +75,14 @@ def _fold(builder: Any, vectors: list[Any], width: int) -> Any:
 
 
 @intrinsic
-def group_rows(
-    typingctx: Any, users: Any, p: Any, stop: Any, start: Any, spare: Any, group: Any
-) -> Any:
+def group_rows(typingctx, users, p, stop, start, spare, group):
     """Return rows start + users[p], start + users[p + 1], ..., and `spare` from `stop` on.
 
     Users are read beyond `stop` too, up to the lanes of `group` (a tuple of integers, which gives
     the number of lanes only).
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         data = _data(context, builder, signature, args, 0)
         _, first, end, base, absent, _ = args
         rows = []
@@ -120,10 +97,10 @@ def group_rows(
 
 
 @intrinsic
-def group_offsets(typingctx: Any, rows: Any, stride: Any) -> Any:
+def group_offsets(typingctx, rows, stride):
     """Return the flat offsets of rows that are `stride` elements apart."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         offsets = [builder.mul(row, args[1]) for row in _unpack(builder, args[0])]
         return context.make_tuple(builder, rows, offsets)
 
@@ -131,10 +108,10 @@ def group_offsets(typingctx: Any, rows: Any, stride: Any) -> Any:
 
 
 @intrinsic
-def zero_products(typingctx: Any, group: Any) -> Any:
+def zero_products(typingctx, group):
     """Return a zero vector for each lane."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         zero = ir.Constant(context.get_value_type(_VECTOR), None)
         return context.make_tuple(builder, _vectors(group.count), [zero] * group.count)
 
@@ -142,10 +119,10 @@ def zero_products(typingctx: Any, group: Any) -> Any:
 
 
 @intrinsic
-def add_products(typingctx: Any, products: Any, U: Any, offsets: Any, c: Any, v: Any) -> Any:
+def add_products(typingctx, products, U, offsets, c, v):
     """Return products + u v, by lane and column; u = the chunk at column c of each row."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         sums = []
         for total, offset in zip(*(_unpack(builder, args[n]) for n in (0, 2)), strict=True):
             place = builder.add(offset, args[3])
@@ -157,13 +134,13 @@ def add_products(typingctx: Any, products: Any, U: Any, offsets: Any, c: Any, v:
 
 
 @intrinsic
-def lane_totals(typingctx: Any, products: Any) -> Any:
+def lane_totals(typingctx, products):
     """Return the sum over the columns, in each lane.
 
     A transposing tree: G vectors take G - 1 additions until one is left, and log2(16 / G) more.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         vectors, width = _unpack(builder, args[0]), CHUNK
         while width > 1:
             pairs = [vectors[n : n + 2] for n in range(0, len(vectors), 2)]
@@ -175,24 +152,14 @@ def lane_totals(typingctx: Any, products: Any) -> Any:
 
 
 @intrinsic
-def group_errors(
-    typingctx: Any,
-    ratings: Any,
-    p: Any,
-    stop: Any,
-    dots: Any,
-    user_bias: Any,
-    rows: Any,
-    item_bias: Any,
-    bound: Any,
-) -> Any:
+def group_errors(typingctx, ratings, p, stop, dots, user_bias, rows, item_bias, bound):
     """Return rating - dot product - bias of the user - bias of the item; 0 from `stop` on.
 
     `user_bias` may be None: there are none. With a `bound`, which may be None, the result is 0
     also where the prediction is not within (-bound, bound).
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         kind, count = args[3].type, dots.count
         given = builder.gep(_data(context, builder, signature, args, 0), [args[1]])
         error = rating = builder.load(builder.bitcast(given, kind.as_pointer()), align=4)
@@ -215,14 +182,14 @@ def group_errors(
     ), codegen
 
 
-def _within(builder: Any, value: Any, high: Any) -> Any:
+def _within(builder, value, high):
     """Whether -high < value < high, by lane; not for NaN."""
     low = builder.fsub(ir.Constant(high.type, [-0.0] * high.type.count), high)
     above = builder.fcmp_ordered(">", value, low)
     return builder.and_(above, builder.fcmp_ordered("<", value, high))
 
 
-def _gather(context: Any, builder: Any, signature: Any, args: Any, n: int) -> Any:
+def _gather(context, builder, signature, args, n):
     """Elements of argument n, an array, at the rows of argument n + 1."""
     data, rows = _data(context, builder, signature, args, n), _unpack(builder, args[n + 1])
     found = ir.Constant(ir.VectorType(ir.FloatType(), len(rows)), ir.Undefined)
@@ -233,21 +200,21 @@ def _gather(context: Any, builder: Any, signature: Any, args: Any, n: int) -> An
 
 
 @intrinsic
-def no_squares(typingctx: Any, group: Any) -> Any:
+def no_squares(typingctx, group):
     """Return a float64 zero for each lane."""
     lanes = Vector(types.float64, group.count)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         return ir.Constant(context.get_value_type(lanes), None)
 
     return lanes(group), codegen
 
 
 @intrinsic
-def add_squares(typingctx: Any, total: Any, lanes: Any) -> Any:
+def add_squares(typingctx, total, lanes):
     """Return total + lanes^2, in float64."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         wide = builder.fpext(args[1], args[0].type)
         return _fma(builder, wide, wide, args[0])
 
@@ -255,13 +222,13 @@ def add_squares(typingctx: Any, total: Any, lanes: Any) -> Any:
 
 
 @intrinsic
-def clip_lanes(typingctx: Any, lanes: Any, bound: Any) -> Any:
+def clip_lanes(typingctx, lanes, bound):
     """Return the lanes clipped to [-bound, bound]; NaN stays NaN.
 
     Errors are rarely outside: a branch, foreseen, does not make the update wait for the clipping.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         lane, high = args[0], _fill(builder, args[0].type, args[1])
         low = _fill(builder, high.type, builder.fsub(ir.Constant(args[1].type, -0.0), args[1]))
         above, below = (
@@ -278,10 +245,10 @@ def clip_lanes(typingctx: Any, lanes: Any, bound: Any) -> Any:
 
 
 @intrinsic
-def weigh(typingctx: Any, lanes: Any, weights: Any, rows: Any) -> Any:
+def weigh(typingctx, lanes, weights, rows):
     """Return lanes * the weight of each row; `weights` may be None: all 1."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         if weights is types.none:
             return args[0]
         return builder.fmul(args[0], _gather(context, builder, signature, args, 1))
@@ -290,10 +257,10 @@ def weigh(typingctx: Any, lanes: Any, weights: Any, rows: Any) -> Any:
 
 
 @intrinsic
-def broadcast(typingctx: Any, lanes: Any, scale: Any) -> Any:
+def broadcast(typingctx, lanes, scale):
     """Return for each lane a vector with scale * lane everywhere."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         scaled = builder.fmul(args[0], _fill(builder, args[0].type, args[1]))
         filled = [_pick(builder, scaled, scaled, [lane] * CHUNK) for lane in range(lanes.count)]
         return context.make_tuple(builder, _vectors(lanes.count), filled)
@@ -302,10 +269,10 @@ def broadcast(typingctx: Any, lanes: Any, scale: Any) -> Any:
 
 
 @intrinsic
-def update_biases(typingctx: Any, bias: Any, rows: Any, errors: Any, decay: Any, step: Any) -> Any:
+def update_biases(typingctx, bias, rows, errors, decay, step):
     """Write decay * b + step * error to the element b of each row, if `bias` is not None."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         if bias is types.none:
             return context.get_dummy_value()
         old, kind = _gather(context, builder, signature, args, 0), args[2].type
@@ -321,22 +288,13 @@ def update_biases(typingctx: Any, bias: Any, rows: Any, errors: Any, decay: Any,
 
 
 @intrinsic
-def update_rows(
-    typingctx: Any,
-    U: Any,
-    offsets: Any,
-    c: Any,
-    v: Any,
-    weights: Any,
-    decay: Any,
-    item_decay: Any,
-) -> Any:
+def update_rows(typingctx, U, offsets, c, v, weights, decay, item_decay):
     """Write decay * u + weight * v to the chunk u at column c of each row.
 
     Returns item_decay * v + sum over lanes of weight * u, with u as it was before.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         item, lane_weights = args[3], _unpack(builder, args[4])
         user_decay, kept = (_fill(builder, item.type, args[n]) for n in (5, 6))
         places = [
@@ -356,9 +314,7 @@ def update_rows(
 
 
 @jit_fast
-def update_lanes(
-    model: Any, user_bias: Any, batch: Any, numbers: Any, user_weights: Any, bound: Any, group: Any
-) -> Any:
+def update_lanes(model, user_bias, batch, numbers, user_weights, bound, group):
     """`update_batch` with one rating in each lane; `group` is a tuple of G integers.
 
     The update of a group and the dot products of the next one are one pass over the columns: a

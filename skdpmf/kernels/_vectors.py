@@ -28,33 +28,6 @@ from numba.np.arrayobj import populate_array
 
 from skdpmf.kernels.jit_and_threads import part
 
-__all__ = [
-    "PANEL_ROWS",
-    "TILE",
-    "VECTOR_BYTES",
-    "WIDE",
-    "add_panel",
-    "lanes_of",
-    "load_panel",
-    "new_gram",
-    "new_panel",
-    "pack_lower",
-    "prefetch",
-    "scratch",
-    "slab_of",
-    "sum_tile",
-    "tile_axpy",
-    "tile_fma",
-    "tile_load",
-    "tile_store",
-    "tile_zero",
-    "vfma",
-    "vload",
-    "vstore",
-    "vsum",
-    "vzero",
-]
-
 _FEATURES = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
 # Whether there are 32 registers of 64 bytes.
 WIDE = "+avx512f" in _FEATURES
@@ -66,18 +39,18 @@ PANEL_ROWS = 128
 
 
 @part
-def lanes_of(array: Any) -> Any:
+def lanes_of(array):
     """Return the elements of one vector."""
     return VECTOR_BYTES // array.itemsize
 
 
 @part
-def _slabs(k: Any, like: Any) -> Any:
+def _slabs(k, like):
     return (k + lanes_of(like) - 1) // lanes_of(like)
 
 
 @part
-def slab_of(panel: Any) -> Any:
+def slab_of(panel):
     """Return the elements from one slab of a panel to the next.
 
     A vector more than the rows need: columns of one row stand in different sets of the caches.
@@ -86,20 +59,20 @@ def slab_of(panel: Any) -> Any:
 
 
 @part
-def new_panel(k: Any, like: Any) -> Any:
+def new_panel(k, like):
     """Return a zero panel for rows of length k."""
     return scratch(_slabs(k, like) * slab_of(like), like)
 
 
 @part
-def new_gram(k: Any, like: Any) -> Any:
+def new_gram(k, like):
     """Return a zero Gram matrix, rows padded to tiles and columns to vectors."""
     n_rows = (k + TILE - 1) // TILE * TILE
     return scratch((n_rows, _slabs(k, like) * lanes_of(like)), like)
 
 
 @part
-def load_panel(factors: Any, rows: Any, roots: Any, n: Any, panel: Any) -> None:
+def load_panel(factors, rows, roots, n, panel):
     """Row p of the panel = roots[p] * factors[rows[p]], p < n."""
     k = factors.shape[1]
     lanes = lanes_of(panel)
@@ -115,7 +88,7 @@ def load_panel(factors: Any, rows: Any, roots: Any, n: Any, panel: Any) -> None:
 
 
 @part
-def sum_tile(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
+def sum_tile(flat, n, stride, at_i, at_j):
     """Return the tile sum_p x_p y_p^T, p < n.
 
     x_p are TILE elements from at_i + p * stride and y_p one vector from at_j + p * stride of
@@ -128,14 +101,14 @@ def sum_tile(flat: Any, n: Any, stride: Any, at_i: Any, at_j: Any) -> Any:
 
 
 @part
-def _add_to(gram: Any, at: Any, tile: Any) -> None:
+def _add_to(gram, at, tile):
     """Add a tile to the gram's at flat position `at`."""
     width, one = gram.shape[1], gram.dtype.type(1)
     tile_store(gram, at, width, tile_axpy(one, tile, tile_load(gram, at, width, tile)))
 
 
 @part
-def add_panel(panel: Any, targets: Any, n: Any, gram: Any, rhs: Any) -> None:
+def add_panel(panel, targets, n, gram, rhs):
     """Add the upper triangle of P^T P to gram and P^T targets to rhs, P the first n panel rows."""
     n_rows, width = gram.shape
     lanes, one = lanes_of(panel), panel.dtype.type(1)
@@ -157,7 +130,7 @@ def add_panel(panel: Any, targets: Any, n: Any, gram: Any, rhs: Any) -> None:
 
 
 @part
-def pack_lower(gram: Any, k: Any, out: Any) -> None:
+def pack_lower(gram, k, out):
     """Write the lower triangle row by row: out[c (c + 1) / 2 + d] = gram_cd, d <= c."""
     for c in range(k):
         for d in range(c + 1):
@@ -170,21 +143,19 @@ VECTOR_BYTES = 64
 class Vector(types.Type):
     """Numba type of a vector of 64 bytes, or so many elements; lives in registers only."""
 
-    def __init__(self, dtype: Any, count: int = 0) -> None:
+    def __init__(self, dtype, count=0):
         self.dtype, self.count = dtype, count or VECTOR_BYTES // (dtype.bitwidth // 8)
         super().__init__(name=f"Vector({dtype}, {self.count})")
 
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, vector: Any) -> None:
+    def __init__(self, manager, vector):
         scalar = manager[vector.dtype].get_value_type()
         super().__init__(manager, vector, ir.VectorType(scalar, vector.count))
 
 
-def _address(
-    context: Any, builder: Any, array_type: Any, array: Any, offset: Any, count: int = 0
-) -> Any:
+def _address(context, builder, array_type, array, offset, count=0):
     """Pointer to the vector that starts at element `offset` of a contiguous array."""
     if array_type.layout != "C":
         raise TypingError("kernels need C-contiguous arrays; pass numpy.ascontiguousarray(array).")
@@ -193,7 +164,7 @@ def _address(
     return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
 
 
-def _fill(builder: Any, kind: Any, scalar: Any) -> Any:
+def _fill(builder, kind, scalar):
     """Vector of the LLVM type `kind` with `scalar` everywhere."""
     nothing = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(nothing, scalar, ir.Constant(ir.IntType(32), 0))
@@ -201,20 +172,20 @@ def _fill(builder: Any, kind: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, nothing, everywhere)
 
 
-def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+def _call(builder, name, result, *args):
     """Call an LLVM intrinsic function."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
 
 
-def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+def _fma(builder, a, b, c):
     """Product a * b + c of vectors, fused where the machine can."""
     bits = 64 if isinstance(a.type.element, ir.DoubleType) else 32
     return _call(builder, f"llvm.fmuladd.v{a.type.count}f{bits}", a.type, a, b, c)
 
 
 @intrinsic
-def scratch(typingctx: Any, shape: Any, like: Any) -> Any:
+def scratch(typingctx, shape, like):
     """Return zeros of the dtype of `like` on a vector boundary: vectors split no cache line.
 
     It compiles sooner than numpy's own functions.
@@ -222,7 +193,7 @@ def scratch(typingctx: Any, shape: Any, like: Any) -> Any:
     plain = isinstance(shape, types.Integer)
     array_type = types.Array(like.dtype, 1 if plain else len(shape), "C")
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         sizes = [args[0]] if plain else cgutils.unpack_tuple(builder, args[0])
         itemsize = context.get_constant(types.intp, like.dtype.bitwidth // 8)
         strides: list[Any] = []
@@ -245,21 +216,21 @@ def scratch(typingctx: Any, shape: Any, like: Any) -> Any:
 
 
 @intrinsic
-def vzero(typingctx: Any, array: Any) -> Any:
+def vzero(typingctx, array):
     """Return the zero vector of the array's dtype."""
     vector_type = Vector(array.dtype)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         return ir.Constant(context.get_value_type(vector_type), None)
 
     return vector_type(array), codegen
 
 
 @intrinsic
-def vload(typingctx: Any, array: Any, offset: Any) -> Any:
+def vload(typingctx, array, offset):
     """Return the vector at flat `offset` of a C-contiguous array."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         address = _address(context, builder, signature.args[0], args[0], args[1])
         return builder.load(address, align=array.dtype.bitwidth // 8)
 
@@ -267,10 +238,10 @@ def vload(typingctx: Any, array: Any, offset: Any) -> Any:
 
 
 @intrinsic
-def vfma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+def vfma(typingctx, a, b, c):
     """Return a * b + c, fused where the machine can; `a` may be a scalar."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         first = args[0] if isinstance(a, Vector) else _fill(builder, args[1].type, args[0])
         return _fma(builder, first, args[1], args[2])
 
@@ -278,10 +249,10 @@ def vfma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
-def vsum(typingctx: Any, vector: Any) -> Any:
+def vsum(typingctx, vector):
     """Return the sum of a vector's elements, as a balanced tree."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         half = args[0]
         while half.type.count > 1:
             n = half.type.count // 2
@@ -300,10 +271,10 @@ def vsum(typingctx: Any, vector: Any) -> Any:
 
 
 @intrinsic
-def vstore(typingctx: Any, array: Any, offset: Any, vector: Any) -> Any:
+def vstore(typingctx, array, offset, vector):
     """Write the vector to flat `offset` of a C-contiguous array."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         address = _address(context, builder, signature.args[0], args[0], args[1], vector.count)
         builder.store(args[2], address, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
@@ -311,7 +282,7 @@ def vstore(typingctx: Any, array: Any, offset: Any, vector: Any) -> Any:
     return types.void(array, types.intp, vector), codegen
 
 
-def _tile_rows(context: Any, builder: Any, array_type: Any, args: Any, tile: Any) -> list[Any]:
+def _tile_rows(context, builder, array_type, args, tile):
     """Pointers to the rows of a tile: args are an array, a position and the distance of rows."""
     array, at, width = args
     starts = [
@@ -323,11 +294,11 @@ def _tile_rows(context: Any, builder: Any, array_type: Any, args: Any, tile: Any
 
 
 @intrinsic
-def tile_zero(typingctx: Any, like: Any) -> Any:
+def tile_zero(typingctx, like):
     """Return a tile: TILE zero vectors of the type of `like`."""
     tile = types.UniTuple(like, TILE)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         zero = ir.Constant(context.get_value_type(like), None)
         return context.make_tuple(builder, tile, [zero] * tile.count)
 
@@ -335,10 +306,10 @@ def tile_zero(typingctx: Any, like: Any) -> Any:
 
 
 @intrinsic
-def tile_fma(typingctx: Any, tile: Any, array: Any, x: Any, y: Any) -> Any:
+def tile_fma(typingctx, tile, array, x, y):
     """Return tile + x y^T; x = the elements of `array` from flat position `x` on."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         data = context.make_array(array)(context, builder, args[1]).data
         sums = []
         for r, total in enumerate(cgutils.unpack_tuple(builder, args[0])):
@@ -351,10 +322,10 @@ def tile_fma(typingctx: Any, tile: Any, array: Any, x: Any, y: Any) -> Any:
 
 
 @intrinsic
-def tile_axpy(typingctx: Any, scale: Any, a: Any, b: Any) -> Any:
+def tile_axpy(typingctx, scale, a, b):
     """Return scale * a + b."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         rows = [list(cgutils.unpack_tuple(builder, args[n])) for n in (1, 2)]
         factor = _fill(builder, rows[0][0].type, args[0])
         sums = [_fma(builder, factor, *pair) for pair in zip(*rows, strict=True)]
@@ -364,10 +335,10 @@ def tile_axpy(typingctx: Any, scale: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
-def tile_load(typingctx: Any, array: Any, at: Any, width: Any, tile: Any) -> Any:
+def tile_load(typingctx, array, at, width, tile):
     """Return a tile of the shape of `tile`: vectors `width` elements apart from `at` on."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         align = array.dtype.bitwidth // 8
         rows = _tile_rows(context, builder, array, args[:3], tile)
         loaded = [builder.load(row, align=align) for row in rows]
@@ -377,10 +348,10 @@ def tile_load(typingctx: Any, array: Any, at: Any, width: Any, tile: Any) -> Any
 
 
 @intrinsic
-def tile_store(typingctx: Any, array: Any, at: Any, width: Any, tile: Any) -> Any:
+def tile_store(typingctx, array, at, width, tile):
     """Write the vectors of a tile, `width` elements apart from `at` on."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         align = array.dtype.bitwidth // 8
         values = cgutils.unpack_tuple(builder, args[3])
         for row, value in zip(
@@ -393,10 +364,10 @@ def tile_store(typingctx: Any, array: Any, at: Any, width: Any, tile: Any) -> An
 
 
 @intrinsic
-def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
+def prefetch(typingctx, array, offset):
     """Ask for the cache line at a flat offset, for the second-level cache."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         pointer = ir.IntType(8).as_pointer()
         place = builder.bitcast(_address(context, builder, array, args[0], args[1]), pointer)
         # to be read; keep it in the second level and below; data
@@ -409,44 +380,44 @@ def prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
 
 if config.DISABLE_JIT:
 
-    def scratch(shape: Any, like: Any) -> Any:
+    def scratch(shape, like):
         return np.zeros(shape, like.dtype if isinstance(like, np.ndarray) else like)
 
-    def prefetch(array: Any, offset: int) -> None:
+    def prefetch(array, offset):
         """Do nothing."""
 
-    def vzero(array: Any) -> Any:
+    def vzero(array):
         return np.zeros(lanes_of(array), array.dtype)
 
-    def vload(array: Any, offset: int) -> Any:
+    def vload(array, offset):
         return array.reshape(-1)[offset : offset + lanes_of(array)].copy()
 
-    def vfma(a: Any, b: Any, c: Any) -> Any:
+    def vfma(a, b, c):
         return a * b + c
 
-    def vsum(vector: Any) -> Any:
+    def vsum(vector):
         return vector.sum()
 
-    def vstore(array: Any, offset: int, vector: Any) -> None:
+    def vstore(array, offset, vector):
         array.reshape(-1)[offset : offset + len(vector)] = vector
 
-    def tile_zero(like: Any) -> Any:
+    def tile_zero(like):
         return np.zeros((TILE, len(like)), like.dtype)
 
-    def tile_fma(tile: Any, array: Any, x: int, y: Any) -> Any:
+    def tile_fma(tile, array, x, y):
         return tile + np.outer(array.reshape(-1)[x : x + len(tile)], y)
 
-    def tile_axpy(scale: Any, a: Any, b: Any) -> Any:
+    def tile_axpy(scale, a, b):
         return scale * a + b
 
-    def _tile_view(array: Any, at: int, width: int, tile: Any) -> Any:
+    def _tile_view(array, at, width, tile):
         places = at + width * np.arange(tile.shape[0])[:, None] + np.arange(tile.shape[1])
         return array.reshape(-1), places
 
-    def tile_load(array: Any, at: int, width: int, tile: Any) -> Any:
+    def tile_load(array, at, width, tile):
         flat, places = _tile_view(array, at, width, tile)
         return flat[places]
 
-    def tile_store(array: Any, at: int, width: int, tile: Any) -> None:
+    def tile_store(array, at, width, tile):
         flat, places = _tile_view(array, at, width, tile)
         flat[places] = tile

@@ -7,18 +7,10 @@ in register tiles and factored by a blocked Cholesky (`_gram`); nothing is appro
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later, part
-
-__all__ = [
-    "factored",
-    "solve_rows",
-    "solve_rows_weighted",
-    "systems",
-]
 
 _gram = later("_gram")
 _vectors = later("_vectors")
@@ -34,7 +26,7 @@ _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
 
 
 @part
-def _new_systems(first: Any, n: Any) -> Any:
+def _new_systems(first, n):
     """Return scratch of n systems like one with this Gram matrix: gram, rhs, x, inverse, floor."""
     n_rows, width = n * first.shape[0], n * first.shape[1]
     rhs, x = _vectors.scratch(width, first), _vectors.scratch(width, first)
@@ -43,7 +35,7 @@ def _new_systems(first: Any, n: Any) -> Any:
 
 
 @part
-def _write_finite(x: Any, width: Any, rows: Any, tries: Any, jitters: Any, n: Any, out: Any) -> Any:
+def _write_finite(x, width, rows, tries, jitters, n, out):
     """Write the solutions that are finite; rows to be tried again come first; return their number.
 
     rows, tries, jitters: of the n systems whose solutions are in x, `width` elements apart.
@@ -112,17 +104,8 @@ def systems(
 
 
 def _solve_rows_weighted_plain(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    weights: Array,
-    factors: Array,
-    ridge: Array,
-    row_ridge: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+    indptr, indices, values, weights, factors, ridge, row_ridge, start, stop, out
+):
     k, eye = factors.shape[1], np.eye(factors.shape[1], dtype=factors.dtype)
     smallest = 4 * k * np.finfo(factors.dtype).eps
     for rows, products, _ in systems(indptr, indices, values, weights, factors, start, stop):
@@ -147,17 +130,8 @@ def _solve_rows_weighted_plain(
 
 @jit(plain=_solve_rows_weighted_plain)
 def solve_rows_weighted(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    weights: Array,
-    factors: Array,
-    ridge: Array,
-    row_ridge: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+    indptr, indices, values, weights, factors, ridge, row_ridge, start, stop, out
+):
     """Solve weighted ridge regressions of every row on the factors of its stored columns.
 
     ``(sum_j w_ij v_j v_j^T + ridge + row_ridge_i I) u_i = sum_j w_ij r_ij v_j``. Otherwise as

@@ -5,25 +5,23 @@ import numpy as np
 from skdpmf.kernels.jit_and_threads import Array, jit
 from skdpmf.kernels.rows import rows_of
 
-__all__ = ["centre_rows"]
-
 
 def _centre_rows_plain(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    place: Array,
-    direction: Array,
-    per_value: float,
-    step: float,
-    centres: Array,
-    grid: float,
-    most: float,
-    start: int,
-    stop: int,
-    out: Array,
-    number: Array,
-) -> None:
+    indptr,
+    indices,
+    values,
+    place,
+    direction,
+    per_value,
+    step,
+    centres,
+    grid,
+    most,
+    start,
+    stop,
+    out,
+    number,
+):
     own, rows = rows_of(indptr, start, stop)
     c = place[indices[own]]
     inside = c >= 0
@@ -47,21 +45,21 @@ def _centre_rows_plain(
 
 @jit(plain=_centre_rows_plain)
 def centre_rows(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    place: Array,
-    direction: Array,
-    per_value: float,
-    step: float,
-    centres: Array,
-    grid: float,
-    most: float,
-    start: int,
-    stop: int,
-    out: Array,
-    number: Array,
-) -> None:
+    indptr,
+    indices,
+    values,
+    place,
+    direction,
+    per_value,
+    step,
+    centres,
+    grid,
+    most,
+    start,
+    stop,
+    out,
+    number,
+):
     r"""Choose s_i and w_i such that \|s_i x_i - m_w\| is 1 and m_w near s_i d_i e, for every row.
 
     x_i is the row in a head of items, d_i = `per_value` times the sum of x_i, e the direction, and

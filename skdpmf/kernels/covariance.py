@@ -4,18 +4,9 @@ A symmetric h x h matrix is its packed lower triangle, row by row: entry (i, j),
 i (i + 1) / 2 + j. Offsets are int64: a triangle may have more than 2^31 entries.
 """
 
-from typing import Any
-
 import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit, part, part_fast
-
-__all__ = [
-    "clean_pairs",
-    "packed_product",
-    "packed_rows",
-    "pair_sums",
-]
 
 # Rows and columns of a tile of a product: in float64 it fills 32 KiB, and is read once for each
 # column of the other factor.
@@ -37,7 +28,7 @@ def _rows_below(packed: Array, first: int, last: int) -> Array:
 
 
 @part_fast
-def _multiply_tile(packed: Any, at: Any, i: Any, begin: Any, end: Any, Y: Any, Z: Any) -> None:
+def _multiply_tile(packed, at, i, begin, end, Y, Z):
     """Add columns [begin, end) of rows i to i + 3, and of their mirror image, to Z = P Y.
 
     Row i begins at place `at`; no column reaches the diagonal. Y and Z are transposed.
@@ -65,7 +56,7 @@ def _multiply_tile(packed: Any, at: Any, i: Any, begin: Any, end: Any, Y: Any, Z
 
 
 @part_fast
-def _multiply_row(packed: Any, at: Any, i: Any, begin: Any, Y: Any, Z: Any) -> None:
+def _multiply_row(packed, at, i, begin, Y, Z):
     """Add columns from `begin` to the diagonal of row i, and of its mirror image, to Z = P Y."""
     for c in range(Y.shape[0]):
         for j in range(begin, i):
@@ -74,9 +65,7 @@ def _multiply_row(packed: Any, at: Any, i: Any, begin: Any, Y: Any, Z: Any) -> N
         Z[c, i] += packed[at + i] * Y[c, i]
 
 
-def _packed_product_plain(
-    packed: Array, scale: Array, X: Array, start: int, stop: int, out: Array
-) -> None:
+def _packed_product_plain(packed, scale, X, start, stop, out):
     Y = scale[:stop, None] * X[:stop]
     starts = np.arange(start, stop, dtype=np.int64)
     Z = np.zeros_like(Y)
@@ -90,9 +79,7 @@ def _packed_product_plain(
 
 
 @jit(plain=_packed_product_plain)
-def packed_product(
-    packed: Array, scale: Array, X: Array, start: int, stop: int, out: Array
-) -> None:
+def packed_product(packed, scale, X, start, stop, out):
     """Add to `out` the part of (D P D) X that rows [start, stop) of a packed triangle give.
 
     P is symmetric, D = diag(scale). Row i of the triangle stands for row i of P up to the diagonal
@@ -134,18 +121,18 @@ def _entries(packed: Array, i: Array, j: Array) -> Array:
 
 
 @part
-def _entry(packed: Any, i: Any, j: Any) -> Any:
+def _entry(packed, i, j):
     """Return entry (i, j) of a packed symmetric matrix, in either order."""
     low, high = np.int64(min(i, j)), np.int64(max(i, j))
     return packed[high * (high + 1) // 2 + low]
 
 
-def _packed_rows_plain(packed: Array, rows: Array, columns: Array, out: Array) -> None:
+def _packed_rows_plain(packed, rows, columns, out):
     out[:] = _entries(packed, rows[:, None], columns)
 
 
 @jit(plain=_packed_rows_plain)
-def packed_rows(packed: Array, rows: Array, columns: Array, out: Array) -> None:
+def packed_rows(packed, rows, columns, out):
     """Gather a block of a packed symmetric matrix.
 
     packed (h (h + 1) / 2,): lower triangle; rows, columns (n,) and (m,) integer: items, in any
@@ -156,9 +143,7 @@ def packed_rows(packed: Array, rows: Array, columns: Array, out: Array) -> None:
             out[a, b] = _entry(packed, rows[a], columns[b])
 
 
-def _pair_sums_plain(
-    cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: Array
-) -> None:
+def _pair_sums_plain(cov, wgt, mass, start, stop, out):
     out[:] = 0.0
     for first in range(start, stop, _PLAIN_ROWS):
         last = min(first + _PLAIN_ROWS, stop)
@@ -168,7 +153,7 @@ def _pair_sums_plain(
 
 
 @jit(plain=_pair_sums_plain)
-def pair_sums(cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: Array) -> None:
+def pair_sums(cov, wgt, mass, start, stop, out):
     """Sums over the entries off the diagonal of two packed triangles, rows [start, stop).
 
     cov, wgt (h (h + 1) / 2,) float: packed triangles C and W; mass (h,) float64: popularity N; out
@@ -195,19 +180,7 @@ def pair_sums(cov: Array, wgt: Array, mass: Array, start: int, stop: int, out: A
         out[5] += cov_squares
 
 
-def _clean_pairs_plain(
-    cov: Array,
-    wgt: Array,
-    mass: Array,
-    slope: float,
-    relative: float,
-    noise: float,
-    least: float,
-    shrinkage: float,
-    mean: float,
-    start: int,
-    stop: int,
-) -> None:
+def _clean_pairs_plain(cov, wgt, mass, slope, relative, noise, least, shrinkage, mean, start, stop):
     for i in range(start, stop):
         own = slice(i * (i + 1) // 2, (i + 1) * (i + 2) // 2)
         w = wgt[own].astype(np.float64)
@@ -222,19 +195,7 @@ def _clean_pairs_plain(
 
 
 @jit(plain=_clean_pairs_plain)
-def clean_pairs(
-    cov: Array,
-    wgt: Array,
-    mass: Array,
-    slope: float,
-    relative: float,
-    noise: float,
-    least: float,
-    shrinkage: float,
-    mean: float,
-    start: int,
-    stop: int,
-) -> None:
+def clean_pairs(cov, wgt, mass, slope, relative, noise, least, shrinkage, mean, start, stop):
     """Shrink weights to their expectation and divide: rows [start, stop), in place.
 
     With E = slope N_i N_j, W <- max(E + (W - E) s / (s + noise^2), least E), s = relative E^2; and

@@ -2,23 +2,13 @@
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit_fast
+from skdpmf.kernels.jit_and_threads import jit_fast
 from skdpmf.kernels.rows import rows_of
-
-__all__ = ["predict_entries", "weigh_residuals"]
 
 _AT_A_TIME = 1 << 12  # entries whose factors are gathered
 
 
-def _predict_entries_plain(
-    indptr: Array,
-    indices: Array,
-    user_factors: Array,
-    item_factors: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def _predict_entries_plain(indptr, indices, user_factors, item_factors, start, stop, out):
     own, rows = rows_of(indptr, start, stop)
     for first in range(0, rows.size, _AT_A_TIME):
         some = slice(own.start + first, min(own.start + first + _AT_A_TIME, own.stop))
@@ -28,15 +18,7 @@ def _predict_entries_plain(
 
 
 @jit_fast(plain=_predict_entries_plain)
-def predict_entries(
-    indptr: Array,
-    indices: Array,
-    user_factors: Array,
-    item_factors: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def predict_entries(indptr, indices, user_factors, item_factors, start, stop, out):
     """Dot products u_i . v_j at the stored positions of rows [start, stop) of a CSR pattern.
 
     indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
@@ -56,18 +38,8 @@ def predict_entries(
 
 
 def _weigh_residuals_plain(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    weights: Array,
-    user_factors: Array,
-    item_factors: Array,
-    bound: float,
-    start: int,
-    stop: int,
-    out: Array,
-    out_norms: Array,
-) -> None:
+    indptr, indices, values, weights, user_factors, item_factors, bound, start, stop, out, out_norms
+):
     own, rows = rows_of(indptr, start, stop)
     _predict_entries_plain(indptr, indices, user_factors, item_factors, start, stop, out)
     out[own] = weights[own] * np.clip(values[own] - out[own], -bound, bound)
@@ -76,18 +48,8 @@ def _weigh_residuals_plain(
 
 @jit_fast(plain=_weigh_residuals_plain)
 def weigh_residuals(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    weights: Array,
-    user_factors: Array,
-    item_factors: Array,
-    bound: float,
-    start: int,
-    stop: int,
-    out: Array,
-    out_norms: Array,
-) -> None:
+    indptr, indices, values, weights, user_factors, item_factors, bound, start, stop, out, out_norms
+):
     """Weighted residuals w_ij e_ij of the rows [start, stop) of a CSR matrix, and their norms.
 
     e_ij = y_ij - u_i . v_j, clipped to [-bound, bound].

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
-
-__all__ = ["sample_rows"]
+from skdpmf.kernels.jit_and_threads import jit, jit_fast, later, part
 
 _gram = later("_gram")
 _vectors = later("_vectors")
@@ -55,7 +53,7 @@ class _Work(NamedTuple):
 
 
 @part
-def _new_work(k: Any, like: Any) -> Any:
+def _new_work(k, like):
     gram = _vectors.new_gram(k, like)
     width = gram.shape[1]
     return _Work(
@@ -76,7 +74,7 @@ def _new_work(k: Any, like: Any) -> Any:
 
 
 @part
-def _fill_panel(ratings: Any, row_root: Any, position: Any, end: Any, work: Any) -> Any:
+def _fill_panel(ratings, row_root, position, end, work):
     """Load the next ratings of positive weight; return their number and the next position.
 
     Ratings without weight take no place in the panel: they change the order of no sum.
@@ -100,9 +98,7 @@ def _fill_panel(ratings: Any, row_root: Any, position: Any, end: Any, work: Any)
 
 
 @part
-def _sum_ratings(
-    ratings: Any, row_root: Any, begin: Any, end: Any, own_bias: Any, prior_std: Any, work: Any
-) -> Any:
+def _sum_ratings(ratings, row_root, begin, end, own_bias, prior_std, work):
     """Fill gram, rhs and border; return the bias's own elements of A and b."""
     work.gram[:] = 0.0
     work.rhs[:] = 0.0
@@ -124,7 +120,7 @@ def _sum_ratings(
 
 
 @part
-def _propose(k: Any, corner: Any, corner_rhs: Any, own_bias: Any, z: Any, work: Any) -> Any:
+def _propose(k, corner, corner_rhs, own_bias, z, work):
     """Put a draw of N(A^-1 b, A^-1) into work.new; return whether there is a finite one.
 
     With A = F^T F: F^-1 (F^-T b + z). The bias is the last coordinate, so that it comes first.
@@ -155,7 +151,7 @@ def _propose(k: Any, corner: Any, corner_rhs: Any, own_bias: Any, z: Any, work: 
 
 
 @part
-def _predict(ratings: Any, row_root: Any, begin: Any, end: Any, work: Any, row: Any) -> Any:
+def _predict(ratings, row_root, begin, end, work, row):
     """Fill `row` with the ratings of positive weight and three predictions; return their number.
 
     The predictions are those of work.old, work.new and work.ray.
@@ -191,7 +187,7 @@ def _predict(ratings: Any, row_root: Any, begin: Any, end: Any, work: Any, row: 
 
 
 @jit_fast
-def _excess(row: Any, which: Any, n: Any, bound: Any) -> Any:
+def _excess(row, which, n, bound):
     """D: half the sum of q ((e - clip(p))^2 - (e - p)^2)."""
     total = 0.0
     for s in range(n):
@@ -202,7 +198,7 @@ def _excess(row: Any, which: Any, n: Any, bound: Any) -> Any:
 
 
 @jit_fast
-def _loss(row: Any, which: Any, cosine: Any, sine: Any, n: Any, bound: Any) -> Any:
+def _loss(row, which, cosine, sine, n, bound):
     """Half the clipped loss where a turn by an angle leads from a prediction."""
     total = 0.0
     for s in range(n):
@@ -213,7 +209,7 @@ def _loss(row: Any, which: Any, cosine: Any, sine: Any, n: Any, bound: Any) -> A
 
 
 @part
-def _turn(row: Any, which: Any, n: Any, bound: Any, uniforms: Any) -> Any:
+def _turn(row, which, n, bound, uniforms):
     """Return the angle of an elliptical slice step; 0 if all tries fail."""
     limit = _loss(row, which, 1.0, 0.0, n, bound) - np.log(uniforms[0])
     angle = 2.0 * np.pi * uniforms[1]
@@ -230,17 +226,7 @@ def _turn(row: Any, which: Any, n: Any, bound: Any, uniforms: Any) -> Any:
 
 
 @part
-def _move(
-    ratings: Any,
-    root: Any,
-    begin: Any,
-    end: Any,
-    good: Any,
-    bound: Any,
-    chances: Any,
-    work: Any,
-    row: Any,
-) -> Any:
+def _move(ratings, root, begin, end, good, bound, chances, work, row):
     """Overwrite work.new with the row's next value; return whether the proposal was accepted."""
     n = _predict(ratings, root, begin, end, work, row)
     if good:
@@ -258,24 +244,24 @@ def _move(
 
 @jit
 def sample_rows(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    column_bias: Array,
-    row_roots: Array,
-    column_roots: Array,
-    factors: Array,
-    prior_std: Array,
-    bound: float,
-    normals: Array,
-    directions: Array,
-    uniforms: Array,
-    start: int,
-    stop: int,
-    x: Array,
-    bias: Array,
-    accepted: Array,
-) -> None:
+    indptr,
+    indices,
+    values,
+    column_bias,
+    row_roots,
+    column_roots,
+    factors,
+    prior_std,
+    bound,
+    normals,
+    directions,
+    uniforms,
+    start,
+    stop,
+    x,
+    bias,
+    accepted,
+):
     """Take one step of every row's factors, with its bias if it has one, in a Gibbs sampler.
 
     Row i's conditional density, over its stored columns j, is proportional to

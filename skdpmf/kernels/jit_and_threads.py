@@ -24,24 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ANSWER_WORK",
-    "MOST_PLAIN_WORK",
-    "Array",
-    "Kernel",
-    "balanced_blocks",
-    "in_threads",
-    "is_small",
-    "jit",
-    "jit_fast",
-    "later",
-    "n_threads",
-    "part",
-    "part_fast",
-    "run_blocks",
-    "sized",
-]
-
 Array = NDArray[Any]
 
 # Rows times columns times rounds up to which a fit, or an answer, takes plain forms.

@@ -4,8 +4,6 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit
 
-__all__ = ["diffuse_rows", "diffusion"]
-
 
 def diffusion(precision: Array, time: float) -> tuple[Array, Array]:
     r"""Return the decay and the scale with which :func:`diffuse_rows` diffuses for a time.
@@ -24,17 +22,13 @@ def diffusion(precision: Array, time: float) -> tuple[Array, Array]:
     return decay, np.sqrt(-np.expm1(-time * precision) / precision)
 
 
-def _diffuse_rows_plain(
-    F: Array, start: int, decay: Array, scale: Array, values: Array, offsets: Array
-) -> None:
+def _diffuse_rows_plain(F, start, decay, scale, values, offsets):
     x = F[start : start + len(offsets), : len(decay)]
     x[:] = x + (scale * values[offsets[:, None] + np.arange(len(decay))] - decay * x)
 
 
 @jit(plain=_diffuse_rows_plain)
-def diffuse_rows(
-    F: Array, start: int, decay: Array, scale: Array, values: Array, offsets: Array
-) -> None:
+def diffuse_rows(F, start, decay, scale, values, offsets):
     """Take a step of the process in every column of rows [start, start + n).
 
     Row start + i becomes x - decay x + scale xi, the k values xi being those of `values` from

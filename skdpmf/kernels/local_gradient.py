@@ -6,13 +6,10 @@ of Phi X_i, and costs one pass over the user's own ratings.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit_fast, part_fast
-
-__all__ = ["gradient_values", "projected_gradient_values", "step_users"]
 
 
 def _each(
@@ -27,7 +24,7 @@ def _each(
 
 
 @part_fast
-def _residual(ratings: Any, p: Any, U: Any, i: Any, V: Any, j: Any) -> Any:
+def _residual(ratings, p, U, i, V, j):
     """Return e_ij for the rating at position p."""
     total = ratings[p]
     for c in range(U.shape[1]):
@@ -35,18 +32,7 @@ def _residual(ratings: Any, p: Any, U: Any, i: Any, V: Any, j: Any) -> Any:
     return total
 
 
-def _gradient_values_plain(
-    indptr: Array,
-    indices: Array,
-    ratings: Array,
-    U: Array,
-    V: Array,
-    items: Array,
-    components: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def _gradient_values_plain(indptr, indices, ratings, U, V, items, components, start, stop, out):
     out[start:stop] = 0.0
     for i in range(start, stop):
         for p in indptr[i] + np.flatnonzero(indices[indptr[i] : indptr[i + 1]] == items[i]):
@@ -54,18 +40,7 @@ def _gradient_values_plain(
 
 
 @jit_fast(plain=_gradient_values_plain)
-def gradient_values(
-    indptr: Array,
-    indices: Array,
-    ratings: Array,
-    U: Array,
-    V: Array,
-    items: Array,
-    components: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def gradient_values(indptr, indices, ratings, U, V, items, components, start, stop, out):
     """Value X_i[s_i, l_i] of each user's gradient, for rows [start, stop) of a CSR matrix.
 
     indptr (n_users + 1,) integer: user i owns the positions indptr[i] to indptr[i + 1]; indices
@@ -82,18 +57,8 @@ def gradient_values(
 
 
 def _projected_gradient_values_plain(
-    indptr: Array,
-    indices: Array,
-    ratings: Array,
-    U: Array,
-    V: Array,
-    projection: Array,
-    rows: Array,
-    components: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+    indptr, indices, ratings, U, V, projection, rows, components, start, stop, out
+):
     for i, items, _, errors in _each(indptr, indices, ratings, U, V, start, stop):
         total = projection[rows[i], items].astype(np.float64) @ errors
         out[i] = -2.0 * U[i, components[i]] * total
@@ -101,18 +66,8 @@ def _projected_gradient_values_plain(
 
 @jit_fast(plain=_projected_gradient_values_plain)
 def projected_gradient_values(
-    indptr: Array,
-    indices: Array,
-    ratings: Array,
-    U: Array,
-    V: Array,
-    projection: Array,
-    rows: Array,
-    components: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+    indptr, indices, ratings, U, V, projection, rows, components, start, stop, out
+):
     """Value (Phi X_i)[s_i, l_i] of each user's projected gradient: sum_j Phi[s_i, j] X_i[j, l_i].
 
     indptr, indices, ratings, U, V: as for `gradient_values`; projection (q, n_items) float: phi,
@@ -127,18 +82,7 @@ def projected_gradient_values(
         out[i] = -2.0 * U[i, components[i]] * total
 
 
-def _step_users_plain(
-    indptr: Array,
-    indices: Array,
-    ratings: Array,
-    V: Array,
-    step: float,
-    penalty: float,
-    limit: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def _step_users_plain(indptr, indices, ratings, V, step, penalty, limit, start, stop, out):
     for i, items, rated, errors in _each(indptr, indices, ratings, out, V, start, stop):
         slope = -2.0 * (errors @ rated) / max(1, len(items)) + 2.0 * penalty * out[i]
         out[i] -= step * slope
@@ -146,18 +90,7 @@ def _step_users_plain(
 
 
 @jit_fast(plain=_step_users_plain)
-def step_users(
-    indptr: Array,
-    indices: Array,
-    ratings: Array,
-    V: Array,
-    step: float,
-    penalty: float,
-    limit: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def step_users(indptr, indices, ratings, V, step, penalty, limit, start, stop, out):
     """One gradient step of every user on (1 / n_i) sum_j e_ij^2 + penalty |u_i|^2.
 
     indptr, indices, ratings, V: as for `gradient_values`; step, penalty: step size, and penalty;

@@ -1,14 +1,10 @@
 """Predictions by neighbours from a packed item covariance; see `covariance` for the packing."""
 
-from typing import Any
-
 import numpy as np
 
 from skdpmf.kernels.covariance import _entries, _entry
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 from skdpmf.kernels.topk import _scan
-
-__all__ = ["knn_scores"]
 
 _gram = later("_gram")
 _vectors = later("_vectors")
@@ -23,7 +19,7 @@ _PLAIN_ENTRIES = 1 << 20  # of all systems that the plain form solves at a time
 
 
 @part
-def _place(known: Any, i: Any) -> Any:
+def _place(known, i):
     """Return where i stands, or -1: a search by halves compiles longer than the rest."""
     for c in range(known.shape[0]):
         if known[c] == i:
@@ -32,7 +28,7 @@ def _place(known: Any, i: Any) -> Any:
 
 
 @part
-def _neighbours(wgt: Any, known: Any, i: Any, own: Any, near: Any, row: Any, heap: Any) -> Any:
+def _neighbours(wgt, known, i, own, near, row, heap):
     """Put the places of the known items with the largest weights to i into `near`, ascending.
 
     Return how many there are, at most the length of `near`. Place `own`, if it is not -1, is left
@@ -58,7 +54,7 @@ def _neighbours(wgt: Any, known: Any, i: Any, own: Any, near: Any, row: Any, hea
 
 
 @part
-def _load_system(cov: Any, known: Any, near: Any, ridge: Any, gram: Any) -> None:
+def _load_system(cov, known, near, ridge, gram):
     """Put the upper triangle of A_NN + ridge I into gram, zeros elsewhere."""
     n = near.shape[0]
     for a in range(gram.shape[0]):
@@ -72,9 +68,7 @@ def _load_system(cov: Any, known: Any, near: Any, ridge: Any, gram: Any) -> None
 
 
 @part
-def _fit_row(
-    cov: Any, known: Any, residuals: Any, near: Any, ridge: Any, flat: Any, vectors: Any, z: Any
-) -> None:
+def _fit_row(cov, known, residuals, near, ridge, flat, vectors, z):
     """Put the solution of (A_NN + ridge I) z = r_N into z, with a larger ridge if need be.
 
     `flat` and the three `vectors` are working memory for the largest system. Without a solution,
@@ -139,19 +133,8 @@ def _user_scores(
 
 
 def _knn_scores_plain(
-    cov: Array,
-    wgt: Array,
-    indptr: Array,
-    indices: Array,
-    residuals: Array,
-    t_indptr: Array,
-    t_indices: Array,
-    n_neighbors: int,
-    ridge: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+    cov, wgt, indptr, indices, residuals, t_indptr, t_indices, n_neighbors, ridge, start, stop, out
+):
     for u in range(start, stop):
         own = slice(indptr[u], indptr[u + 1])
         known, asked = indices[own], np.arange(t_indptr[u], t_indptr[u + 1])
@@ -170,19 +153,8 @@ def _knn_scores_plain(
 
 @jit(plain=_knn_scores_plain)
 def knn_scores(
-    cov: Array,
-    wgt: Array,
-    indptr: Array,
-    indices: Array,
-    residuals: Array,
-    t_indptr: Array,
-    t_indices: Array,
-    n_neighbors: int,
-    ridge: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+    cov, wgt, indptr, indices, residuals, t_indptr, t_indices, n_neighbors, ridge, start, stop, out
+):
     """Interpolate residuals at target items from those at their neighbours.
 
     The neighbours N of item i for a user are those n_neighbors of the user's known items j != i

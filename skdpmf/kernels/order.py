@@ -2,25 +2,12 @@
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit
-
-__all__ = ["item_runs", "order_by_item"]
+from skdpmf.kernels.jit_and_threads import jit
 
 _LARGEST = float(np.finfo(np.float64).max)
 
 
-def _order_by_item_plain(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    start: int,
-    stop: int,
-    mean: float,
-    std: float,
-    places: Array,
-    users: Array,
-    out: Array,
-) -> None:
+def _order_by_item_plain(indptr, indices, values, start, stop, mean, std, places, users, out):
     own = slice(indptr[start], indptr[stop])
     order = np.argsort(indices[own], kind="stable")
     counts = np.bincount(indices[own], minlength=len(places))
@@ -32,18 +19,7 @@ def _order_by_item_plain(
 
 
 @jit(plain=_order_by_item_plain)
-def order_by_item(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    start: int,
-    stop: int,
-    mean: float,
-    std: float,
-    places: Array,
-    users: Array,
-    out: Array,
-) -> None:
+def order_by_item(indptr, indices, values, start, stop, mean, std, places, users, out):
     """Put the ratings of rows [start, stop) in item order, users ascending, standardised.
 
     indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
@@ -60,19 +36,7 @@ def order_by_item(
             out[place] = (values[p] - mean) / std
 
 
-def _item_runs_plain(
-    user: Array,
-    item: Array,
-    rating: Array,
-    rows: tuple[int, int],
-    n_items: int,
-    bounds: tuple[float, float],
-    scale: tuple[float, float],
-    items: Array,
-    indptr: Array,
-    users: Array,
-    out: Array,
-) -> int:
+def _item_runs_plain(user, item, rating, rows, n_items, bounds, scale, items, indptr, users, out):
     n = len(item)
     inside = (user >= rows[0]) & (user < rows[1]) & (item >= 0) & (item < n_items)
     new = item[1:] != item[:-1]
@@ -88,19 +52,7 @@ def _item_runs_plain(
 
 
 @jit(plain=_item_runs_plain)
-def item_runs(
-    user: Array,
-    item: Array,
-    rating: Array,
-    rows: tuple[int, int],
-    n_items: int,
-    bounds: tuple[float, float],
-    scale: tuple[float, float],
-    items: Array,
-    indptr: Array,
-    users: Array,
-    out: Array,
-) -> int:
+def item_runs(user, item, rating, rows, n_items, bounds, scale, items, indptr, users, out):
     """Find the runs of items in ratings in item order, users ascending, and standardise these.
 
     user, item (n_ratings,) integer; rating (n_ratings,) floating; rows: first user, and one past

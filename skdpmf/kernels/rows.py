@@ -4,8 +4,6 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit
 
-__all__ = ["centred_residuals", "hash_rows", "rows_of", "weigh_by_item"]
-
 
 def rows_of(indptr: Array, start: int, stop: int) -> tuple[slice, Array]:
     """Return the positions of the rows [start, stop), and the row of each, counted from start.
@@ -16,9 +14,7 @@ def rows_of(indptr: Array, start: int, stop: int) -> tuple[slice, Array]:
     return slice(int(indptr[start]), int(indptr[stop])), rows
 
 
-def _hash_rows_plain(
-    indptr: Array, indices: Array, words: Array, odd: Array, start: int, stop: int, out: Array
-) -> None:
+def _hash_rows_plain(indptr, indices, words, odd, start, stop, out):
     own = slice(indptr[start], indptr[stop])
     mixed = (words[own] ^ (indices[own].astype(np.uint64) + odd[0])) * odd[1]
     mixed = (mixed ^ (mixed >> np.uint64(31))) * odd[2]
@@ -27,9 +23,7 @@ def _hash_rows_plain(
 
 
 @jit(plain=_hash_rows_plain, same_bits=True)
-def hash_rows(
-    indptr: Array, indices: Array, words: Array, odd: Array, start: int, stop: int, out: Array
-) -> None:
+def hash_rows(indptr, indices, words, odd, start, stop, out):
     """Sum a hash of every rating, modulo 2^64: whatever order they have.
 
     indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
@@ -44,9 +38,7 @@ def hash_rows(
         out[i - start] = total
 
 
-def _weigh_by_item_plain(
-    indptr: Array, indices: Array, logs: Array, l1: bool, start: int, stop: int, out: Array
-) -> None:
+def _weigh_by_item_plain(indptr, indices, logs, l1, start, stop, out):
     own, rows = rows_of(indptr, start, stop)
     raw, largest = logs[indices[own]], np.full(stop - start, -np.inf)
     np.maximum.at(largest, rows, raw)
@@ -58,9 +50,7 @@ def _weigh_by_item_plain(
 
 
 @jit(plain=_weigh_by_item_plain)
-def weigh_by_item(
-    indptr: Array, indices: Array, logs: Array, l1: bool, start: int, stop: int, out: Array
-) -> None:
+def weigh_by_item(indptr, indices, logs, l1, start, stop, out):
     """Put weights w_ij ~ exp(logs_j) of norm 1 at most into out, the largest one 1 or less.
 
     indptr, indices: the rows, as in `hash_rows`; logs (n_items,) float64; l1: norm: sum of the
@@ -80,17 +70,7 @@ def weigh_by_item(
             out[p] *= scale
 
 
-def _centred_residuals_plain(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    weights: Array,
-    mean: Array,
-    damping: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def _centred_residuals_plain(indptr, indices, values, weights, mean, damping, start, stop, out):
     own, rows = rows_of(indptr, start, stop)
     residuals = values[own] - mean[indices[own]]
     n = np.diff(indptr[start : stop + 1])
@@ -99,17 +79,7 @@ def _centred_residuals_plain(
 
 
 @jit(plain=_centred_residuals_plain)
-def centred_residuals(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    weights: Array,
-    mean: Array,
-    damping: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def centred_residuals(indptr, indices, values, weights, mean, damping, start, stop, out):
     """Put w_ij (y_ij - b_j - o_i) into out, o_i the sum of y_ij - b_j over n_i + damping.
 
     indptr, indices, values (float64): the rows, as in `hash_rows`; weights (n_stored,) float64:

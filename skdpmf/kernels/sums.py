@@ -13,17 +13,6 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later, part
 
-__all__ = [
-    "accumulate_items",
-    "accumulate_pairs",
-    "accumulate_rhs",
-    "pair_blocks",
-    "pair_products",
-    "pair_work",
-    "row_norms",
-    "triangle_starts",
-]
-
 _vectors = later("_vectors")
 
 # How many entries of the next user's row are asked for while one row is read.
@@ -31,13 +20,11 @@ _AHEAD = 128
 
 
 @part
-def _size(x: Any, l1: Any) -> Any:
+def _size(x, l1):
     return abs(x) if l1 else x * x
 
 
-def _row_norms_plain(
-    indptr: Array, terms: Array, l1: bool, start: int, stop: int, out: Array
-) -> None:
+def _row_norms_plain(indptr, terms, l1, start, stop, out):
     # reduceat adds a row pairwise, its last 128 terms in 8 chains: a sum of positive terms, each of
     # which is rounded at most 20 + log2(n) times, is right to so many units of 2^-53.
     own, counts = terms[indptr[start] : indptr[stop]], np.diff(indptr[start : stop + 1])
@@ -50,7 +37,7 @@ def _row_norms_plain(
 
 
 @jit(plain=_row_norms_plain)
-def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out: Array) -> None:
+def row_norms(indptr, terms, l1, start, stop, out):
     """Norm of every row of terms: l2, or l1.
 
     Sums of 256 terms are added up with compensation (Kahan): the relative error stays below 100
@@ -79,17 +66,7 @@ def row_norms(indptr: Array, terms: Array, l1: bool, start: int, stop: int, out:
         out[i] = total if l1 else np.sqrt(total)
 
 
-def _accumulate_rhs_plain(
-    indptr: Array,
-    indices: Array,
-    terms: Array,
-    scale: Array,
-    factors: Array,
-    grid: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def _accumulate_rhs_plain(indptr, indices, terms, scale, factors, grid, start, stop, out):
     own = slice(indptr[start], indptr[stop])
     rows = np.repeat(np.arange(start, stop), np.diff(indptr[start : stop + 1]))
     finite = np.isfinite(terms[own])
@@ -101,17 +78,7 @@ def _accumulate_rhs_plain(
 
 
 @jit(plain=_accumulate_rhs_plain)
-def accumulate_rhs(
-    indptr: Array,
-    indices: Array,
-    terms: Array,
-    scale: Array,
-    factors: Array,
-    grid: float,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
+def accumulate_rhs(indptr, indices, terms, scale, factors, grid, start, stop, out):
     """Add sum_i t_ij z_i over the rows i in [start, stop) of a CSR matrix to row j of `out`.
 
     t_ij = trunc(scale_i terms_ij) and z_i = trunc(u_i), both truncated *towards zero* to multiples
@@ -144,13 +111,13 @@ def accumulate_rhs(
 
 
 @part
-def _truncated(x: Any, grid: Any) -> Any:
+def _truncated(x, grid):
     """Return x truncated towards zero to the grid, a power of two: both scalings are exact."""
     return np.trunc(x / grid) * grid if grid > 0.0 else x
 
 
 @part
-def _truncate(array: Any, grid: Any) -> None:
+def _truncate(array, grid):
     """Truncate towards zero to the grid, a power of two: both scalings are exact."""
     inverse = 1.0 / grid
     for c in range(array.shape[0]):
@@ -158,24 +125,15 @@ def _truncate(array: Any, grid: Any) -> None:
 
 
 @part
-def _truncate_panel(panel: Any, n: Any, grid: Any) -> None:
+def _truncate_panel(panel, n, grid):
     lanes = _vectors.lanes_of(panel)
     for at in range(0, panel.shape[0], _vectors.slab_of(panel)):
         _truncate(panel[at : at + n * lanes], grid)
 
 
 def _accumulate_items_plain(
-    indptr: Array,
-    users: Array,
-    weights: Array,
-    targets: Array,
-    factors: Array,
-    grid: float,
-    start: int,
-    stop: int,
-    out_gram: Array,
-    out_rhs: Array,
-) -> None:
+    indptr, users, weights, targets, factors, grid, start, stop, out_gram, out_rhs
+):
     lower = np.tril_indices(factors.shape[1])
     for j in range(start, stop):
         own = slice(indptr[j], indptr[j + 1])
@@ -188,17 +146,8 @@ def _accumulate_items_plain(
 
 @jit(plain=_accumulate_items_plain)
 def accumulate_items(
-    indptr: Array,
-    users: Array,
-    weights: Array,
-    targets: Array,
-    factors: Array,
-    grid: float,
-    start: int,
-    stop: int,
-    out_gram: Array,
-    out_rhs: Array,
-) -> None:
+    indptr, users, weights, targets, factors, grid, start, stop, out_gram, out_rhs
+):
     """Sufficient statistics of every item's regression on its users, exact on a grid.
 
     With z_ij = trunc(sqrt(w_ij) u_i) and t_ij = trunc(sqrt(w_ij) y_ij), truncated *towards zero*
@@ -251,17 +200,13 @@ def triangle_starts(n_rows: int) -> NDArray[np.int64]:
     return rows * (rows + 1) // 2
 
 
-def _pair_work_plain(
-    indptr: Array, item_ptr: Array, item_user: Array, item_entry: Array, out: Array
-) -> None:
+def _pair_work_plain(indptr, item_ptr, item_user, item_entry, out):
     pairs = np.cumsum(np.append(0, item_entry - indptr[item_user] + 1), dtype=np.int64)
     out[:] = pairs[item_ptr] + triangle_starts(len(item_ptr) - 1)
 
 
 @jit(plain=_pair_work_plain)
-def pair_work(
-    indptr: Array, item_ptr: Array, item_user: Array, item_entry: Array, out: Array
-) -> None:
+def pair_work(indptr, item_ptr, item_user, item_entry, out):
     """Cumulative work of `accumulate_pairs`: pairs of ratings plus entries of the triangle.
 
     indptr (n_users + 1,) integer: row pointers of the users; item_ptr, item_user, item_entry: who
@@ -298,7 +243,7 @@ def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int,
 
 
 @part
-def _add_row(indices: Any, x: Any, begin: Any, last: Any, left: Any, n: Any, sums: Any) -> None:
+def _add_row(indices, x, begin, last, left, n, sums):
     """Add one user's share to one row of sums: even places for cov, odd ones for wgt."""
     for p in range(np.uint64(begin), np.uint64(last + 1)):  # unsigned: no test for negative indices
         j = np.uint64(2) * np.uint64(indices[p])
@@ -307,19 +252,8 @@ def _add_row(indices: Any, x: Any, begin: Any, last: Any, left: Any, n: Any, sum
 
 
 def _accumulate_pairs_plain(
-    indptr: Array,
-    indices: Array,
-    x: Array,
-    weight: Array,
-    item_ptr: Array,
-    item_user: Array,
-    item_entry: Array,
-    unit: float,
-    start: int,
-    stop: int,
-    cov: Array,
-    wgt: Array,
-) -> None:
+    indptr, indices, x, weight, item_ptr, item_user, item_entry, unit, start, stop, cov, wgt
+):
     cov[:], wgt[:] = 0, 0
     own = slice(item_ptr[start], item_ptr[stop])
     users, entries = item_user[own], item_entry[own].astype(np.int64)
@@ -342,19 +276,8 @@ def _accumulate_pairs_plain(
 
 @jit(plain=_accumulate_pairs_plain)
 def accumulate_pairs(
-    indptr: Array,
-    indices: Array,
-    x: Array,
-    weight: Array,
-    item_ptr: Array,
-    item_user: Array,
-    item_entry: Array,
-    unit: float,
-    start: int,
-    stop: int,
-    cov: Array,
-    wgt: Array,
-) -> None:
+    indptr, indices, x, weight, item_ptr, item_user, item_entry, unit, start, stop, cov, wgt
+):
     """Sum w x x^T and w e e^T over users, exactly, in whole numbers of a unit.
 
     Rows [start, stop) of the packed triangles of Cov and Wgt: each user u who rated i and j <= i

@@ -1,25 +1,21 @@
 """The best unseen items of each row of a block of scores."""
 
-from typing import Any
-
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit, part
-
-__all__ = ["top_k_rows"]
+from skdpmf.kernels.jit_and_threads import jit, part
 
 # Scores are compared with the running threshold in strips of this many, which vectorises.
 _STRIP = 128
 
 
 @part
-def _precedes(score_a: Any, item_a: Any, score_b: Any, item_b: Any) -> Any:
+def _precedes(score_a, item_a, score_b, item_b):
     """Whether a ranks ahead of b: higher score first, then smaller item index."""
     return score_a > score_b or (score_a == score_b and item_a < item_b)
 
 
 @part
-def _sift_down(items: Any, scores: Any, size: Any) -> None:
+def _sift_down(items, scores, size):
     """Restore the heap whose root is its last-ranked element."""
     item, score = items[0], scores[0]
     hole = 0
@@ -36,7 +32,7 @@ def _sift_down(items: Any, scores: Any, size: Any) -> None:
 
 
 @part
-def _scan(row: Any, seen: Any, items: Any, scores: Any) -> None:
+def _scan(row, seen, items, scores):
     """Put the heap of the best unseen items of one row of scores into items, scores."""
     n_items = row.shape[0]
     next_seen = 0
@@ -59,14 +55,8 @@ def _scan(row: Any, seen: Any, items: Any, scores: Any) -> None:
 
 
 def _top_k_rows_plain(
-    scores: Array,
-    seen_indptr: Array,
-    seen_indices: Array,
-    row_offset: int,
-    n_recommendations: int,
-    out_items: Array,
-    out_scores: Array,
-) -> None:
+    scores, seen_indptr, seen_indices, row_offset, n_recommendations, out_items, out_scores
+):
     out_items[:], out_scores[:] = -1, -np.inf
     for r in range(scores.shape[0] if n_recommendations else 0):
         row = np.where(scores[r] > -np.inf, scores[r], -np.inf)
@@ -81,14 +71,8 @@ def _top_k_rows_plain(
 
 @jit(plain=_top_k_rows_plain, same_bits=True)
 def top_k_rows(
-    scores: Array,
-    seen_indptr: Array,
-    seen_indices: Array,
-    row_offset: int,
-    n_recommendations: int,
-    out_items: Array,
-    out_scores: Array,
-) -> None:
+    scores, seen_indptr, seen_indices, row_offset, n_recommendations, out_items, out_scores
+):
     """Rank the best unseen items of each row of a block of scores.
 
     Higher scores come first; of equal scores the smaller item index comes first. Scores that are

@@ -10,21 +10,17 @@ iteration are this kernel. Y. J. Lim, Y. W. Teh, "Variational Bayesian approach 
 prediction", KDD Cup and Workshop 2007.
 """
 
-from typing import Any
-
 import numpy as np
 
 from skdpmf.kernels.als import factored, systems
-from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part
-
-__all__ = ["row_posteriors"]
+from skdpmf.kernels.jit_and_threads import jit, jit_fast, later, part
 
 _gram = later("_gram")
 _vectors = later("_vectors")
 
 
 @part
-def _add_variances(indices: Any, variances: Any, begin: Any, end: Any, total: Any) -> None:
+def _add_variances(indices, variances, begin, end, total):
     """Put the sum of v_j over the positions [begin, end) into total; zeros without variances."""
     for c in range(total.shape[0]):
         total[c] = 0
@@ -35,7 +31,7 @@ def _add_variances(indices: Any, variances: Any, begin: Any, end: Any, total: An
 
 
 @part
-def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, out: Any) -> None:
+def _inverse_diagonal(gram, k, inverse, unit, out):
     """Put the diagonal of the inverse of a factored gram into out: squared rows of U^-T."""
     width, lanes = gram.shape[1], _vectors.lanes_of(gram)
     for c in range(k):
@@ -53,7 +49,7 @@ def _inverse_diagonal(gram: Any, k: Any, inverse: Any, unit: Any, out: Any) -> N
 
 
 @jit_fast
-def _squared_errors(indices: Any, values: Any, F: Any, begin: Any, end: Any, x: Any) -> Any:
+def _squared_errors(indices, values, F, begin, end, x):
     """Return sum (y_ij - x . F_j)^2 over the positions [begin, end)."""
     total = 0.0
     for p in range(begin, end):
@@ -65,20 +61,20 @@ def _squared_errors(indices: Any, values: Any, F: Any, begin: Any, end: Any, x: 
 
 
 def _row_posteriors_plain(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    factors: Array,
-    variances: Array,
-    ridge: Array,
-    priors: Array,
-    noise: float,
-    start: int,
-    stop: int,
-    out: Array,
-    out_variances: Array,
-    out_losses: Array,
-) -> None:
+    indptr,
+    indices,
+    values,
+    factors,
+    variances,
+    ridge,
+    priors,
+    noise,
+    start,
+    stop,
+    out,
+    out_variances,
+    out_losses,
+):
     k = factors.shape[1]
     none = np.empty(0)
     for rows, products, D in systems(indptr, indices, values, none, factors, start, stop):
@@ -103,20 +99,20 @@ def _row_posteriors_plain(
 
 @jit(plain=_row_posteriors_plain)
 def row_posteriors(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    factors: Array,
-    variances: Array,
-    ridge: Array,
-    priors: Array,
-    noise: float,
-    start: int,
-    stop: int,
-    out: Array,
-    out_variances: Array,
-    out_losses: Array,
-) -> None:
+    indptr,
+    indices,
+    values,
+    factors,
+    variances,
+    ridge,
+    priors,
+    noise,
+    start,
+    stop,
+    out,
+    out_variances,
+    out_losses,
+):
     """Posterior mean, marginal variances and expected squared error of every row.
 
     indptr, indices, values: the rows, as in `solve_rows`, float64; factors, variances (n_columns,

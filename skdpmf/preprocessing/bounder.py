@@ -14,8 +14,6 @@ from skdpmf.preprocessing.rating_step import RatingStep, dense_of
 from skdpmf.privacy.recording import recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key, slot_priorities
 
-__all__ = ["ContributionBounder"]
-
 
 class ContributionBounder(  # type: ignore[call-arg]
     RatingStep, OneToOneFeatureMixin, TransformerMixin, BaseEstimator, auto_wrap_output_keys=None

@@ -39,8 +39,6 @@ from skdpmf.privacy.statement import PrivacyStatement, as_made
 from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
 from skdpmf.privacy.users import Rows
 
-__all__ = ["DPItemSelector"]
-
 _COUNTS = "item counts"
 
 

@@ -7,8 +7,6 @@ from sklearn import get_config
 
 from skdpmf.estimators.contract.parameters import require
 
-__all__ = ["RatingStep"]
-
 
 class RatingStep:
     """A base before scikit-learn's, which then must not wrap results: sparse ones stay sparse."""

@@ -36,24 +36,6 @@ from scipy import special
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.sampler.grid import as_float
 
-__all__ = [
-    "MARGIN",
-    "Event",
-    "GaussianEvent",
-    "PureEvent",
-    "SamplerSlack",
-    "bisect",
-    "compose_gaussian",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "is_met",
-    "log_delta",
-    "mu_to_pure_epsilon",
-    "pure_epsilon_to_mu",
-    "sum_pure",
-]
-
 MARGIN = 1e-9  # in ln delta, above every error of the evaluation
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _SQRT_HALF, _SQRT_HALF_PI = math.sqrt(0.5), math.sqrt(0.5 * math.pi)
@@ -382,10 +364,12 @@ def float_up(exact: Fraction) -> float:
 
 
 def rounded_up(x: float) -> float:
+    """Return x, larger by more than its rounding errors."""
     return x * (1.0 + 1e-12)
 
 
 def rounded_down(x: float) -> float:
+    """Return x, smaller by more than its rounding errors."""
     return x * (1.0 - 1e-12)
 
 
@@ -394,6 +378,7 @@ def _require_mu(mu: Any) -> float:
 
 
 def require_epsilon(epsilon: Any) -> float:
+    """Return a float from 0 to infinity, or raise."""
     return _require_level("epsilon", epsilon, "pass a number such as 1.0, or inf for no privacy.")
 
 
@@ -405,6 +390,7 @@ def _require_level(name: str, value: Any, remedy: str) -> float:
 
 
 def require_delta(delta: Any) -> float:
+    """Return a float from 0 to below 1, or raise."""
     number = _require_level("delta", delta, "pass a probability such as 1e-5.")
     if number >= 1.0:
         raise PrivacyParameterError(

@@ -13,16 +13,6 @@ from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
-__all__ = [
-    "NEIGHBORS",
-    "NEIGHBOR_WORDS",
-    "UNITS",
-    "BudgetKeeper",
-    "PrivacyBudget",
-    "check_relation",
-    "public_rows",
-]
-
 UNITS = ("user", "rating")
 NEIGHBORS = ("add-remove", "replace")
 # how two neighbours differ: statements and docs/protection.md say it in these words
@@ -87,10 +77,8 @@ class PrivacyBudget:
 
     Notes
     -----
-    ``a <= b`` says that a is provably at least as private as b: equal unit, neighbouring relation
-    and ledger, and neither epsilon nor delta larger. It is a partial order: budgets may be
-    incomparable. Equality and hash are those of all parameters; do not change a budget that serves
-    as a dictionary key.
+    Equality and hash are those of all parameters; do not change a budget that serves as a
+    dictionary key.
 
     References
     ----------
@@ -347,19 +335,6 @@ class PrivacyBudget:
         pairs = zip(epsilons, deltas, strict=True)
         parts = [replace(self, epsilon=epsilon, delta=delta) for epsilon, delta in pairs]
         return dict(zip(shares, parts, strict=True)) if isinstance(shares, Mapping) else parts
-
-    def __le__(self, other: object) -> bool:
-        if not isinstance(other, PrivacyBudget):
-            return NotImplemented
-        same = all(
-            getattr(self, name) == getattr(other, name) for name in ("unit", "neighbors", "ledger")
-        )
-        return bool(same and self.epsilon <= other.epsilon and self.delta <= other.delta)
-
-    def __lt__(self, other: object) -> bool:
-        if not isinstance(other, PrivacyBudget):
-            return NotImplemented
-        return self <= other and self != other
 
     def __repr__(self) -> str:
         shown = [f"epsilon={self.epsilon!r}", f"delta={self.delta!r}"]

@@ -14,9 +14,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["compose_statements", "state_fits"]
-
-
 _RULE = (
     "Composed of {names}, all from the same data: Gaussian releases by mu^2, pure ones by the sum "
     "of their epsilons, and the two parts by basic composition."

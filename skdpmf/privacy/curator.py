@@ -27,8 +27,6 @@ from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import PerUser, Rows, Users, set_once
 
-__all__ = ["Curator", "Released", "release_score"]
-
 _SUM_IT = "sum over users by skdpmf.privacy.sums"
 _ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
 

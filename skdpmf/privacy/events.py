@@ -11,8 +11,6 @@ from typing import Any
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy.accounting import Event, GaussianEvent, PureEvent
 
-__all__ = ["from_dp_event", "to_dp_event"]
-
 
 def to_dp_event(*events: Event) -> Any:
     """Return the events as one `dp_accounting.DpEvent`.

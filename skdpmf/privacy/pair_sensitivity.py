@@ -93,16 +93,6 @@ from skdpmf.kernels.sums import (
 from skdpmf.privacy.sampler.grid import check_exact, exact_grid, require_number, truncate_to_grid
 from skdpmf.privacy.users import Rows, Users, reveal, set_once
 
-__all__ = [
-    "PairSums",
-    "centre_rows",
-    "centred_interval",
-    "covariance_weights",
-    "pair_grid",
-    "pair_sensitivity",
-    "rating_profile",
-]
-
 _CENTRED_GRID = 2.0**-30  # of y - b, so that users' sums are exact
 # Neighbours' entries differ by the grid of the sums and by the float errors of x; if a user comes
 # or goes, truncation lowers what there is

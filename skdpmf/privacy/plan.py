@@ -25,8 +25,6 @@ from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
 
-__all__ = ["PureRelease", "Release", "ReleasePlan", "pure_total"]
-
 _LARGEST = math.nextafter(math.inf, 0.0)
 
 

@@ -22,21 +22,6 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.sampler.grid import diagonal_of_packed
 from skdpmf.privacy.sampler.noise import BlockRelease, NoiseSource, ReleaseTerms
 
-__all__ = [
-    "DrawRecord",
-    "Recorder",
-    "Recording",
-    "RecordingNoise",
-    "ReleaseRecord",
-    "ReportRecord",
-    "active_recorder",
-    "noise_source",
-    "record_releases",
-    "recorded_draw",
-    "recorded_key",
-    "recorded_reports",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class ReleaseRecord(ReleaseTerms):

@@ -29,15 +29,6 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.sampler.grid import require_number
 
-__all__ = [
-    "count_sensitivity",
-    "gram_sensitivity",
-    "item_mean_sensitivity",
-    "item_statistics_sensitivity",
-    "rhs_sensitivity",
-    "sum_sensitivity",
-]
-
 
 def count_sensitivity(
     weight_budget: float, *, neighbors: str = "add-remove", unit: str = "user"

@@ -31,20 +31,6 @@ from skdpmf.privacy.text import (
     table_lines,
 )
 
-__all__ = [
-    "LOCAL_ASSUMPTIONS",
-    "NOT_COVERED",
-    "PERSONAL_ASSUMPTION",
-    "PURE_ASSUMPTIONS",
-    "SEEDED",
-    "SEEDED_ASSUMPTION",
-    "STANDARD_ASSUMPTIONS",
-    "UNDECLARED",
-    "WEAK",
-    "PrivacyStatement",
-    "as_made",
-]
-
 WEAK = 10.0  # an epsilon above it promises little
 _ROUNDING = 1e-4  # an epsilon computed twice, for other numbers of noised values
 _COMMON = (

@@ -41,21 +41,6 @@ from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, pair_products,
 from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal
 
-__all__ = [
-    "BoundedSum",
-    "centred_products",
-    "gram",
-    "item_grams",
-    "item_scalars",
-    "item_vectors",
-    "padded",
-    "products",
-    "rating_sums",
-    "shrink_to_ball",
-    "stack",
-    "user_scalars",
-]
-
 _HAIR = 2.0**-40
 _USERS_AT_ONCE, _RATINGS_AT_ONCE = 1024, 2**21
 _MADE_HERE = object()

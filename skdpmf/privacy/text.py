@@ -8,17 +8,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = [
-    "field_lines",
-    "folded",
-    "guarantee_fields",
-    "guarantee_lines",
-    "list_lines",
-    "outward",
-    "release_shares",
-    "table_lines",
-]
-
 _WIDTH = 88
 _GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
 _PURE_HEAD = ("release", "values", "times", "sensitivity", "epsilon", "noise scale", "share")

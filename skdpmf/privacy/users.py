@@ -24,8 +24,6 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.jit_and_threads import run_blocks
 
-__all__ = ["PerUser", "Rows", "Users", "reveal", "set_once"]
-
 
 def set_once(self: Any, name: str, value: Any) -> None:
     """Set an attribute that is not there yet, as what a bound rests on does not change later."""

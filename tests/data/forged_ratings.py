@@ -60,7 +60,7 @@ def manifest_cases(manifest):
     for key in sorted(manifest.keys() - {"format", "version", "fingerprint"}):
         without = {name: value for name, value in manifest.items() if name != key}
         # one is there where something was read off, the others where ids are known
-        if key not in ("undeclared", "group_rows", *optional):
+        if key not in ("undeclared", *optional):
             yield f"without {key}", without
         for value in NO_COUNTS:
             if value is not None or key not in optional:

@@ -58,15 +58,6 @@ def test_numbers_say_where_they_are_missing():
     assert made["price is missing"].tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_words_repeat_and_bring_like_titles_together():
-    titles = pd.DataFrame({"title": ["Star Wars", "Star Trek", "Alien", "Aliens of Wars", None]})
-    made = item_features(titles, words="title", n_word_columns=3)
-    pd.testing.assert_frame_equal(made, item_features(titles, words="title", n_word_columns=3))
-    assert made.shape == (5, 3)
-    assert made.loc[4].tolist() == [0.0, 0.0, 0.0]
-    assert made.loc[0] @ made.loc[1] > made.loc[0] @ made.loc[2] + 0.1
-
-
 @pytest.mark.parametrize(
     ("items", "given", "words"),
     [
@@ -77,7 +68,7 @@ def test_words_repeat_and_bring_like_titles_together():
         (FILMS, {"numbers": ["mean_rating"]}, "seems to be made of ratings or counts"),
         (FILMS[["item", "price"]], {}, r"\['price'\], which say nothing of use"),
         (FILMS, {"n_periods": 1}, "n_periods=1 must be an integer >= 2"),
-        (FILMS, {"n_word_columns": True}, "n_word_columns=True must be an integer >= 1"),
+        (FILMS, {"n_periods": True}, "n_periods=True must be an integer >= 2"),
     ],
 )
 def test_errors_name_what_is_wrong(items, given, words):

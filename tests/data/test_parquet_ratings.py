@@ -264,7 +264,7 @@ def test_pickles_as_its_path(small, path, monkeypatch):
     assert len(pickled) < 500
     monkeypatch.chdir("/")
     again = pickle.loads(pickled)
-    assert again.fingerprint == small.fingerprint == ParquetRatings.open(path).fingerprint
+    assert again.fingerprint == small.fingerprint == ParquetRatings(path).fingerprint
     (path / "rows-000000000002.parquet").unlink()
     with pytest.raises(RatingStoreError):
         pickle.loads(pickled)
@@ -404,7 +404,7 @@ def test_interrupted_write_leaves_nothing(path, monkeypatch, existing, step):
     assert seen  # something had been written by then
     assert os.listdir(path.parent) == (["ratings"] if existing else [])
     if existing:
-        assert ParquetRatings.open(path).nnz == 7
+        assert ParquetRatings(path).nnz == 7
 
 
 def test_failed_exchange_brings_the_old_ratings_back(small, path, monkeypatch):
@@ -419,7 +419,7 @@ def test_failed_exchange_brings_the_old_ratings_back(small, path, monkeypatch):
     with pytest.raises(OSError, match="no"):
         ParquetRatings.write(path, np.ones((1, 1)), overwrite=True)
     assert os.listdir(path.parent) == ["ratings"]
-    assert ParquetRatings.open(path).nnz == 7
+    assert ParquetRatings(path).nnz == 7
 
 
 def test_overwriting_never_deletes_what_holds_no_ratings(small, path):
@@ -441,7 +441,7 @@ def test_overwriting_never_deletes_what_holds_no_ratings(small, path):
 
 def test_without_pyarrow(small, path, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    opened = ParquetRatings.open(path)  # the manifest alone
+    opened = ParquetRatings(path)  # the manifest alone
     for action in (
         opened.check,
         opened.read_rows,

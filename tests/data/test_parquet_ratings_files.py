@@ -1,18 +1,14 @@
-"""Parquet ratings that are not as they were written, or that another program wrote."""
+"""Parquet ratings that are not as they were written."""
 
 import json
 import os
 import stat
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
 
 from skdpmf.data import ParquetRatings, ratings_folder
 from skdpmf.data import parquet_ratings as module
@@ -20,7 +16,7 @@ from skdpmf.data.ratings_folder import serialised, signed
 from skdpmf.exceptions import RatingStoreError
 from tests.systems import needs_posix
 
-from .twins import NAN, SMALL, rating_rows, rows_of
+from .twins import SMALL
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -91,7 +87,7 @@ def test_files_of_another_size_are_refused_at_once(small, path, number, change):
         file.mkdir()
     elif change != "missing":
         file.write_bytes({"shorter": content[:-1], "longer": content + b"\0", "empty": b""}[change])
-    for action in (lambda: ParquetRatings.open(path), small.check, small.read_rows):
+    for action in (lambda: ParquetRatings(path), small.check, small.read_rows):
         with pytest.raises(RatingStoreError, match=f"{file.name}.*write them anew"):
             action()
 
@@ -115,12 +111,12 @@ def test_altered_labels_are_found(path):
     file = path / "item_ids.json"
     content = file.read_bytes()
     file.write_bytes(content.replace(b"a", b"z"))
-    for action in (ratings.verify, lambda: ParquetRatings.open(path).item_ids):
+    for action in (ratings.verify, lambda: ParquetRatings(path).item_ids):
         with pytest.raises(RatingStoreError, match=r"item_ids\.json: its bytes do not match"):
             action()
     file.write_bytes(content[:-1])
     with pytest.raises(RatingStoreError, match=r"item_ids\.json: it has .* bytes; expected"):
-        ParquetRatings.open(path)
+        ParquetRatings(path)
 
 
 def test_swapped_parts_are_refused_by_their_footers(path):
@@ -131,7 +127,7 @@ def test_swapped_parts_are_refused_by_their_footers(path):
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)
-    again = ParquetRatings.open(path)
+    again = ParquetRatings(path)
     with pytest.raises(RatingStoreError, match=r"users outside of its rows, 0 to 0, who may"):
         again.check()
     again.check(0, 0)
@@ -145,10 +141,10 @@ def test_manifests_that_were_altered(small, path):
     for at in range(len(content)):
         file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         with pytest.raises(RatingStoreError, match=r"manifest\.json"):
-            ParquetRatings.open(path)
+            ParquetRatings(path)
     file.unlink()
     with pytest.raises(RatingStoreError, match=r"manifest\.json: there is no such file"):
-        ParquetRatings.open(path)
+        ParquetRatings(path)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +160,12 @@ def test_manifests_that_were_altered(small, path):
 def test_manifests_that_are_none(small, path, content):
     (path / "manifest.json").write_bytes(content)
     with pytest.raises(RatingStoreError, match=r"manifest\.json"):
-        ParquetRatings.open(path)
+        ParquetRatings(path)
 
 
 def test_other_versions_bytes_and_paths_are_refused(path, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"ParquetRatings\.write"):
-        ParquetRatings.open(path)
+        ParquetRatings(path)
     for version in (1, 3):
         with monkeypatch.context() as patch:
             patch.setattr(ratings_folder, "_VERSION", version)
@@ -177,11 +173,11 @@ def test_other_versions_bytes_and_paths_are_refused(path, tmp_path, monkeypatch)
         file = path / "manifest.json"
         file.write_bytes(file.read_bytes())
         with pytest.raises(RatingStoreError, match=rf"version {version};.*Update skdpmf"):
-            ParquetRatings.open(path)
+            ParquetRatings(path)
     ParquetRatings.write(path, SMALL, overwrite=True)
     file.write_text(json.dumps(json.loads(file.read_bytes()), indent=1))  # the same in meaning
     with pytest.raises(RatingStoreError, match="checksum"):
-        ParquetRatings.open(path)
+        ParquetRatings(path)
 
 
 def test_rows_of_no_users_are_refused_even_if_they_add_up(path):
@@ -190,13 +186,13 @@ def test_rows_of_no_users_are_refused_even_if_they_add_up(path):
     claim_part(path, 1, first_row=3, n_rows=-1)
     claim_part(path, 2, first_row=2, n_rows=3)
     with pytest.raises(RatingStoreError, match=r"do not hold each row exactly once"):
-        ParquetRatings.open(path)
+        ParquetRatings(path)
 
 
 def test_manifest_that_moves_a_border_is_refused_by_the_footers(small, path):
     claim_part(path, 0, n_rows=3)
     claim_part(path, 1, first_row=3, n_rows=1)
-    ratings = ParquetRatings.open(path)
+    ratings = ParquetRatings(path)
     ratings.check(0, 1)  # its users are within its new rows
     for action in (ratings.check, ratings.read_rows, lambda: ratings.check(1, 2)):
         with pytest.raises(RatingStoreError, match=r"000002\.parquet.*outside of its rows, 3 to 3"):
@@ -208,7 +204,7 @@ STRAY = ([2, 2, 4], [0, 1, 2], [1.0, 2.0, 3.0])  # the last user has ratings in 
 
 def test_user_in_two_parts_is_refused_by_the_footer(small, path):
     file = replace_part(path, 1, *STRAY)
-    ratings = ParquetRatings.open(path)
+    ratings = ParquetRatings(path)
     for action in (ratings.check, ratings.verify, lambda: ratings.read_rows(1, 2)):
         with pytest.raises(RatingStoreError, match="voids the privacy guarantee") as error:
             action()
@@ -218,7 +214,7 @@ def test_user_in_two_parts_is_refused_by_the_footer(small, path):
 @pytest.mark.parametrize("user", [4, 1, -1, 2**40])
 def test_user_in_two_parts_is_refused_by_the_content(small, path, monkeypatch, user):
     replace_part(path, 1, [2, user, 3], [0, 1, 2], [1.0, 2.0, 3.0])
-    ratings = ParquetRatings.open(path)
+    ratings = ParquetRatings(path)
     monkeypatch.setattr(module, "user_range", lambda *_: (2, 3))  # a footer that lies
     ratings.check(1, 2)
     with pytest.raises(RatingStoreError, match="voids the privacy guarantee"):
@@ -237,7 +233,7 @@ def test_user_in_two_parts_is_refused_by_the_content(small, path, monkeypatch, u
 )
 def test_contents_that_are_refused(small, path, columns, options, message):
     file = replace_part(path, 1, *columns, **options)
-    ratings = ParquetRatings.open(path)
+    ratings = ParquetRatings(path)
     for action in (ratings.verify, lambda: ratings.read_rows(1, 2)):
         with pytest.raises(RatingStoreError, match=message) as error:
             action()
@@ -311,7 +307,7 @@ def test_killed_write_leaves_no_folder_that_opens(path):
     assert left
     for folder in left:
         with pytest.raises(RatingStoreError):
-            ParquetRatings.open(folder)
+            ParquetRatings(folder)
 
 
 @needs_posix
@@ -327,88 +323,3 @@ def test_ratings_are_their_owners_alone(path):
         ratings.verify()
     finally:
         path.chmod(0o700)
-
-
-# Folders that another program has written
-
-
-def test_adopted_files_are_used_as_they_are(path):
-    # Out of order, with a pair rated twice, an unknown rating, a missing one, and other columns.
-    put(path / "b.parquet", [5, 3, 3, 3], [1, 2, 0, 2], [4.0, 0.1, 2.0, 0.3], pa.float64())
-    put(path / "a.parquet", [0, 1, 1], [2, 0, 1], [NAN, 1.0, None])
-    put(path / "empty.parquet", [], [], [])
-    (path / "_SUCCESS").touch()
-    ratings = ParquetRatings.adopt(path, (7, 3))
-    assert (ratings.shape, ratings.nnz, ratings.n_parts) == ((7, 3), 7, 2)
-    R = ratings.read_rows()
-    assert rows_of(R) == [{}, {0: 1.0}, {}, {0: 2.0, 2: 0.2}, {}, {1: 4.0}, {}]
-    again = ParquetRatings.open(path)
-    assert again.fingerprint == ratings.fingerprint
-    again.verify()
-    assert rows_of(again.read_rows(1)) == rows_of(R[3:])
-    with pytest.raises(FileExistsError, match=r"manifest\.json exists already"):
-        ParquetRatings.adopt(path, (7, 3))
-
-
-@settings(max_examples=30)
-@given(
-    entries=st.lists(
-        st.tuples(st.integers(0, 7), st.integers(0, 3), st.integers(1, 9)), min_size=1
-    ),
-    cuts=st.sets(st.integers(1, 7), max_size=3),
-    group=st.integers(1, 5),
-)
-def test_adopted_files_equal_the_twin(entries, cuts, group):
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PIECE", 3)
-        path = Path(folder) / "p"
-        for start, stop in zip([0, *sorted(cuts)], [*sorted(cuts), 8], strict=True):
-            part = [entry for entry in entries if start <= entry[0] < stop]
-            put(path / f"{start}.parquet", *zip(*part, strict=True) if part else ([], [], []),
-                rating_type=pa.float64(), row_group_size=group)  # fmt: skip
-        ratings = ParquetRatings.adopt(path, (8, 4))
-        assert rows_of(ratings.read_rows()) == rating_rows(entries, (8, 4))
-
-
-@pytest.mark.parametrize("users", [[1, 2], [2, 9], [0, 1, 3]])
-def test_files_that_may_share_a_user_are_not_adopted(path, users):
-    put(path / "a.parquet", [0, 2], [0, 0], [1.0, 1.0])
-    put(path / "b.parquet", users, [1] * len(users), [1.0] * len(users))
-    with pytest.raises(RatingStoreError, match="share a range of users") as error:
-        ParquetRatings.adopt(path, (10, 3))
-    assert str(path / "a.parquet") in str(error.value)
-    assert str(path / "b.parquet") in str(error.value)
-    assert sorted(os.listdir(path)) == ["a.parquet", "b.parquet"]
-
-
-@pytest.mark.parametrize(
-    ("columns", "options", "shape", "message"),
-    [
-        (([0, 2], [0, 1], [1.0, 2.0]), {}, (2, 3), "users outside of these rows"),
-        (([-1, 1], [0, 1], [1.0, 2.0]), {}, (2, 3), "users outside of these rows"),
-        (([0, 1], [0, 3], [1.0, 2.0]), {}, (2, 3), "items outside of the columns, 0 to 2"),
-        (([0, 1], [0, 1], [1.0, -np.inf]), {}, (2, 3), "infinite ratings"),
-        (([0, 1], [0, 1], [1, 2]), {"rating_type": pa.int32()}, (2, 3), "'rating' is int32"),
-        (([0], [0], [1.0]), {"write_statistics": False}, (2, 3), "write statistics"),
-        (([], [], []), {}, (2, 3), "hold no ratings"),
-    ],
-)
-def test_files_that_are_not_adopted(path, columns, options, shape, message):
-    put(path / "a.parquet", *columns, **options)
-    with pytest.raises(RatingStoreError, match=message):
-        ParquetRatings.adopt(path, shape)
-    assert os.listdir(path) == ["a.parquet"]
-
-
-def test_files_of_other_kinds_are_not_adopted(path):
-    path.mkdir()
-    file = path / "a.parquet"
-    file.write_text("user,item,rating")
-    with pytest.raises(RatingStoreError, match=r"a\.parquet: it is no Parquet file"):
-        ParquetRatings.adopt(path, (2, 2))
-    pd.DataFrame({"user": ["a"], "item": [1], "rating": [1.0]}).to_parquet(file)
-    with pytest.raises(RatingStoreError, match=r"'user' is .*string; expected int32 or int64"):
-        ParquetRatings.adopt(path, (2, 2))
-    pd.DataFrame({"user": [1], "rating": [1.0]}).to_parquet(file)
-    with pytest.raises(RatingStoreError, match=r"'item' is missing or there twice"):
-        ParquetRatings.adopt(path, (2, 2))

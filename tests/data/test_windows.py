@@ -71,7 +71,7 @@ def test_ratings_in_use_stay_and_the_error_says_so(tmp_path, in_use):
         ParquetRatings.write(path, X[:9], overwrite=True)
     assert caught.value.filename == str(path)
     assert os.listdir(tmp_path) == ["ratings"]
-    assert (ParquetRatings.open(path).read_rows() != X).nnz == 0
+    assert (ParquetRatings(path).read_rows() != X).nnz == 0
 
 
 def test_a_file_in_use_stays_and_the_error_says_so(tmp_path, in_use):

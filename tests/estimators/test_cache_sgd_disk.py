@@ -220,19 +220,6 @@ def test_a_file_that_changes_between_rounds_ends_the_fit(change, X, path, monkey
     assert own_threads() == []
 
 
-def test_files_of_another_program_are_written_anew_first(X, path):
-    """Their row groups are in any order."""
-    path.mkdir()
-    users, items = X.nonzero()
-    frame = pd.DataFrame({"user": users, "item": items.astype(np.int32), "rating": X.data})
-    frame.to_parquet(path / "a.parquet", row_group_size=100)
-    adopted = ParquetRatings.adopt(path, X.shape)
-    with pytest.raises(ValueError, match=r"another program wrote it: pass ParquetRatings\.write"):
-        fitted(adopted)
-    again = fitted(ParquetRatings.write(path.with_name("b"), adopted))
-    assert fingerprint(again) == fingerprint(fitted(ParquetRatings.write(path.with_name("c"), X)))
-
-
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("action", [fail, interrupt])
@@ -276,7 +263,7 @@ fit_with_snapshots(store, snapshot)
 
 def fit_with_snapshots(store, snapshot, **params):
     """15 parts in batches of one, a snapshot every 4, that is, also across rounds."""
-    X = ParquetRatings.open(store)
+    X = ParquetRatings(store)
     options = {"max_iter": 5, "snapshot_path": snapshot, "snapshot_every": 4}
     return fitted(X if params.pop("from_disk", True) else X.read_rows(), **(options | params))
 

@@ -159,29 +159,6 @@ def test_equality_hash_copies():
     assert hash(PrivacyBudget(1, 0)) == hash(PrivacyBudget(1.0, 0.0))
 
 
-def test_order_is_partial():
-    small, large = PrivacyBudget(1.0, 1e-6), PrivacyBudget(2.0, 1e-5)
-    assert small <= large
-    assert small < large
-    assert large >= small
-    assert large > small
-    assert not large <= small
-    assert small <= copy.copy(small)
-    assert not small < copy.copy(small)
-    crossed = PrivacyBudget(0.5, 1e-4)
-    assert not small <= crossed
-    assert not crossed <= small
-    for other in ({"unit": "rating"}, {"neighbors": "replace"}):
-        different = PrivacyBudget(2.0, 1e-5, **other)
-        assert not small <= different
-        assert not different <= small
-    assert large <= PrivacyBudget(math.inf, 0.5)
-    with pytest.raises(TypeError):
-        assert small <= 1.0
-    with pytest.raises(TypeError):
-        assert small < 1.0
-
-
 def test_params_follow_scikit_learn():
     budget = PrivacyBudget(1.0)
     assert budget.set_params(epsilon=3.0, delta=0.1) is budget

@@ -121,19 +121,14 @@ class MatrixBatches:
 class ParquetBatches:
     """Row groups of ratings on disk, read ahead by a thread of its own; too large ones are cut.
 
-    They are `ParquetRatings` that `write` has made. Ratings outside of `rating_range` are clipped
-    to it. Batches have about `n_rows` users: row groups are cut in equal parts, never joined.
+    They are `ParquetRatings`. Ratings outside of `rating_range` are clipped to it. Batches have
+    about `n_rows` users: row groups are cut in equal parts, never joined.
     """
 
     def __init__(
         self, ratings: ParquetRatings, rating_range: tuple[float, float], n_rows: int
     ) -> None:
         group_rows = ratings._group_rows
-        if not group_rows:
-            raise ValueError(
-                f"X={ratings!r} must be in the order of items, and another program wrote it: pass "
-                "ParquetRatings.write(path, X)."
-            )
         self.shape, self.nnz = ratings.shape, ratings.nnz
         self._ratings, self._range = ratings, rating_range
         self._n_groups = [-(-n // group_rows) for n in np.diff(ratings._bounds[0]).tolist()]

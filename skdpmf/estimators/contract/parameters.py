@@ -13,20 +13,6 @@ from scipy import sparse
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.privacy.budget import PrivacyBudget
 
-__all__ = [
-    "OptionParameters",
-    "Options",
-    "check_count",
-    "check_items",
-    "check_where",
-    "is_count",
-    "is_finite",
-    "is_int",
-    "require",
-    "require_budget",
-    "require_random_state",
-]
-
 
 def is_int(value: Any) -> bool:
     """Return whether a value is an integer, and no bool."""

@@ -19,8 +19,6 @@ from skdpmf.estimators.contract.refreshed import notes_of_a_year
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["Planner", "PrivatePlanner", "alone"]
-
 
 class Planner(OptionParameters, ABC):
     """The base of an estimator that needs no scikit-learn: it has seen no ratings.

@@ -42,8 +42,6 @@ except ImportError:  # scikit-learn < 1.9
         return method
 
 
-__all__ = ["RoundsMixin", "SpentDisplay", "one_at_a_time", "with_callbacks", "work_of"]
-
 _IN_USE: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by the thread that fits it
 _CHANGING = threading.Lock()
 

@@ -15,16 +15,6 @@ from skdpmf.privacy.composition import compose_statements
 from skdpmf.privacy.plan import ReleasePlan, pure_total
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = [
-    "added_up",
-    "check_addable",
-    "check_refreshable",
-    "extended",
-    "in_model_columns",
-    "notes_of_a_year",
-    "of_refresh",
-]
-
 
 def check_refreshable(model: Any, budget: Any) -> None:
     """Raise ValueError where a fitted model keeps nothing, or not for such a budget."""

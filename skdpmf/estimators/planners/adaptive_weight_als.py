@@ -17,8 +17,6 @@ from skdpmf.mechanisms.als import (
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["DPALS", "DPSGD", "AdaptiveWeightALSPlanner", "Clicks", "Pooled"]
-
 _SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals, "dpsgd": dpsgd}
 _CLICK_SOLVERS: dict[str, Any] = {**_SOLVERS, "pooled": pooled_clicks}
 _ROUNDS, _EXACT_ROUNDS = {"pooled": 15, "dpals": 10, "dpsgd": 10}, 10

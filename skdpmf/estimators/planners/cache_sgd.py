@@ -9,8 +9,6 @@ from skdpmf.estimators.contract.parameters import Options, is_count, is_finite
 from skdpmf.estimators.contract.planner import Planner
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["NO_PRIVACY", "CacheSGDFactorizerPlanner", "Snapshots"]
-
 NO_PRIVACY = PrivacyStatement(
     epsilon=math.inf,
     delta=0.0,

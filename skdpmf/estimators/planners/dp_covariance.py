@@ -10,8 +10,6 @@ from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["DPCovarianceRecommenderPlanner", "NearestItems", "NoisyCovariance"]
-
 
 @dataclass(repr=False)
 class NearestItems(Options):

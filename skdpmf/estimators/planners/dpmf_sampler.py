@@ -13,8 +13,6 @@ from skdpmf.mechanisms.posterior_draw.guarantee import CALIBRATIONS
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["DPMFSamplerPlanner", "PosteriorDraw"]
-
 _CAP = 200  # ratings a user in the posterior, as in the paper
 _ITERATIONS = {"every-step": 40, "gibbs": 100, "sgld": 1500}
 

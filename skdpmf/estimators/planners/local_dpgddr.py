@@ -16,8 +16,6 @@ from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["GradientReports", "LocalDPGDDRPlanner", "ResponseReports"]
-
 _GRADIENT_ROUNDS = 5
 
 

@@ -20,17 +20,6 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import jit, part
 
-__all__ = [
-    "LANES",
-    "blocks",
-    "chacha",
-    "join_words",
-    "set_key",
-    "set_position",
-    "slot_words",
-    "states",
-]
-
 LANES = 64
 MOST_LANES = 1 << 13  # blocks that a plain form computes at once, to bound its memory
 
@@ -42,7 +31,7 @@ _S32 = np.uint64(32)
 
 
 @part
-def _quarter(p, q, r, s):  # type: ignore[no-untyped-def]
+def _quarter(p, q, r, s):
     """Return the four words, or columns of words, after a quarter round."""
     p = np.uint32(p + q)
     s = s ^ p
@@ -59,7 +48,7 @@ def _quarter(p, q, r, s):  # type: ignore[no-untyped-def]
     return p, q, r, s
 
 
-def _chacha_plain(words, lanes):  # type: ignore[no-untyped-def]
+def _chacha_plain(words, lanes):
     """Compute the blocks by rounds of whole rows, which turn for the diagonals and back."""
     a, b, c, d = words[16 * lanes :].reshape(4, 4, lanes)
     ahead, across, back = [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2]
@@ -70,7 +59,7 @@ def _chacha_plain(words, lanes):  # type: ignore[no-untyped-def]
 
 
 @jit(plain=_chacha_plain)
-def chacha(words, lanes):  # type: ignore[no-untyped-def]
+def chacha(words, lanes):
     """Compute so many blocks from the states in ``words``, (32 * lanes,) uint32."""
     half = 16 * lanes
     for i in range(half):
@@ -87,7 +76,7 @@ def chacha(words, lanes):  # type: ignore[no-untyped-def]
 
 
 @part
-def set_key(words, lanes, key):  # type: ignore[no-untyped-def]
+def set_key(words, lanes, key):
     """Set constant and key of all lanes, as `states` does for one key."""
     for i in range(4 * lanes):
         words[16 * lanes + i] = _EXPAND[i // lanes]
@@ -96,14 +85,14 @@ def set_key(words, lanes, key):  # type: ignore[no-untyped-def]
 
 
 @part
-def set_position(words, lanes, lane, low, high):  # type: ignore[no-untyped-def]
+def set_position(words, lanes, lane, low, high):
     """Set the position of a lane's block, given as two integers of 64 bits."""
     at = 28 * lanes + lane
     words[at], words[at + lanes] = low & _MASK32, low >> 32 & _MASK32
     words[at + 2 * lanes], words[at + 3 * lanes] = high & _MASK32, high >> 32 & _MASK32
 
 
-def states(key, lanes):  # type: ignore[no-untyped-def]
+def states(key, lanes):
     """Return ``words`` for blocks of a key, or of a key for each lane, at position 0.
 
     A thread that computes blocks has words of its own. key (8,) or (lanes, 8) uint32: in
@@ -114,7 +103,7 @@ def states(key, lanes):  # type: ignore[no-untyped-def]
     return words.ravel()
 
 
-def blocks(key, low, high, compute):  # type: ignore[no-untyped-def]
+def blocks(key, low, high, compute):
     """Return the blocks (16, n) at positions that are given as two (n,) int64 arrays.
 
     key: as for `states`; compute: `chacha`, or its plain form.
@@ -126,12 +115,12 @@ def blocks(key, low, high, compute):  # type: ignore[no-untyped-def]
 
 
 @part
-def join_words(low, high):  # type: ignore[no-untyped-def]
+def join_words(low, high):
     """Return the 64-bit word made of two 32-bit ones."""
     return np.uint64(high) << _S32 | np.uint64(low)
 
 
-def _slot_words_plain(words, indptr, indices, first_slot, start, stop, out):  # type: ignore[no-untyped-def]
+def _slot_words_plain(words, indptr, indices, first_slot, start, stop, out):
     key, begin, end = words[20 * LANES : 28 * LANES : LANES], int(indptr[start]), int(indptr[stop])
     slots = np.repeat(first_slot + np.arange(start, stop), np.diff(indptr[start : stop + 1]))
     for first in range(begin, end, MOST_LANES):
@@ -142,7 +131,7 @@ def _slot_words_plain(words, indptr, indices, first_slot, start, stop, out):  # 
 
 
 @jit(plain=_slot_words_plain, same_bits=True)
-def slot_words(words, indptr, indices, first_slot, start, stop, out):  # type: ignore[no-untyped-def]
+def slot_words(words, indptr, indices, first_slot, start, stop, out):
     """Give each stored entry of rows [start, stop) the first 64 bits of its own block.
 
     The block of an entry stands at (item, slot) and nowhere else, so a value depends on the

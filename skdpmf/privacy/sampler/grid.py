@@ -10,19 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 
-__all__ = [
-    "ReleaseGrid",
-    "calibrate_grid",
-    "calibrate_laplace_grid",
-    "check_exact",
-    "diagonal_of_packed",
-    "exact_grid",
-    "grid_of",
-    "noise_parameters",
-    "release_grid",
-    "truncate_to_grid",
-]
-
 Layout = Literal["full", "packed"]
 Noise = Literal["gaussian", "laplace"]
 

@@ -115,25 +115,6 @@ from skdpmf.privacy.sampler.cipher import (
     states,
 )
 
-__all__ = [
-    "CHUNK",
-    "LAPLACE",
-    "LAPLACE_ETA",
-    "NORMAL",
-    "PRECISION",
-    "SAMPLER_ETA",
-    "SAMPLER_TAU",
-    "TAIL_CELL",
-    "add_grid_noise",
-    "cumulative_table",
-    "exp_minus",
-    "laplace_tables",
-    "normal_tables",
-    "rounded_draws",
-    "scratch",
-    "staircase_tables",
-]
-
 SAMPLER_ETA = 2.0**-50
 SAMPLER_TAU = 2.0**-72
 
@@ -211,7 +192,7 @@ def normal_tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.
 
 
 @part
-def _find_cell(word, high, guide):  # type: ignore[no-untyped-def]
+def _find_cell(word, high, guide):
     """Return the last cell whose cumulative probability has a high word <= ``word``."""
     cell = guide[np.int64(word >> _GUIDE_SHIFT)]
     while cell + 1 < high.shape[0] and high[cell + 1] <= word:
@@ -223,7 +204,7 @@ def _find_cell(word, high, guide):  # type: ignore[no-untyped-def]
 
 
 @part
-def _rejection_threshold(cell, fine, law):  # type: ignore[no-untyped-def]
+def _rejection_threshold(cell, fine, law):
     """Return floor(2^64 (1 - exp(-y))) for the place that ``fine`` names."""
     base, step, curve = law
     place = np.int64(fine >> _PLACE_SHIFT & _PLACE_MASK)
@@ -243,7 +224,7 @@ def _rejection_threshold(cell, fine, law):  # type: ignore[no-untyped-def]
 
 
 @part
-def _signed_integer(cell, fine, bits, far):  # type: ignore[no-untyped-def]
+def _signed_integer(cell, fine, bits, far):
     """Round the place to the nearest integer of the grid 2^-bits; add ``far``; give it its sign."""
     place = np.int64(fine >> _PLACE_SHIFT & _PLACE_MASK)
     halves = (np.int64(cell) << 44 | place) >> (51 - bits)
@@ -252,7 +233,7 @@ def _signed_integer(cell, fine, bits, far):  # type: ignore[no-untyped-def]
 
 
 @part
-def _patient_value(index, coarse, fine, bits, high, low, guide, law, block):  # type: ignore[no-untyped-def]
+def _patient_value(index, coarse, fine, bits, high, low, guide, law, block):
     """Draw value ``index`` with ties resolved, rejections repeated and tails begun anew.
 
     The block of attempt t holds the low bits of attempt t and, from t = 1 on, its words.
@@ -277,13 +258,13 @@ def _patient_value(index, coarse, fine, bits, high, low, guide, law, block):  # 
         attempt += 1
 
 
-def scratch(key):  # type: ignore[no-untyped-def]
+def scratch(key):
     """Return ``words``, ``block`` and ``noise`` for a thread that draws from this key's stream."""
     return states(key, LANES), states(key, 1), np.empty(CHUNK, np.int64)
 
 
 @part
-def fill_chunk(chunk, bits, high, low, guide, law, words, block, out):  # type: ignore[no-untyped-def]
+def fill_chunk(chunk, bits, high, low, guide, law, words, block, out):
     """Draw the values [chunk * CHUNK, (chunk + 1) * CHUNK) of a stream into ``out``."""
     for lane in range(LANES):
         set_position(words, LANES, lane, chunk * LANES + lane, _HASTY)
@@ -302,7 +283,7 @@ def fill_chunk(chunk, bits, high, low, guide, law, words, block, out):  # type: 
                 out[value] = _patient_value(index, coarse, fine, bits, high, low, guide, law, block)
 
 
-def _plain_patient(key, index, coarse, fine, bits, high, low, law):  # type: ignore[no-untyped-def]
+def _plain_patient(key, index, coarse, fine, bits, high, low, law):
     """Return `_patient_value` of a column of values, an attempt of all that are left at a time."""
     out, far, left = np.empty_like(index), np.zeros_like(index), np.arange(index.shape[0])
     attempt = 0
@@ -325,7 +306,7 @@ def _plain_patient(key, index, coarse, fine, bits, high, low, law):  # type: ign
     return out
 
 
-def plain_chunks(key, chunks, bits, high, low, law):  # type: ignore[no-untyped-def]
+def plain_chunks(key, chunks, bits, high, low, law):
     """Return the values of chunks, a row each: of one key, or of a key for each (n, 8)."""
     shape = chunks.shape[0], LANES
     key = key if key.ndim == 1 else np.repeat(key, LANES, axis=0)
@@ -343,7 +324,7 @@ def plain_chunks(key, chunks, bits, high, low, law):  # type: ignore[no-untyped-
     return out.reshape(-1, CHUNK)
 
 
-def _plain_values(key, bits, high, low, law, start, stop):  # type: ignore[no-untyped-def]
+def _plain_values(key, bits, high, low, law, start, stop):
     """Return the values [start, stop) of a stream."""
     chunks, at_once = np.arange(start // CHUNK, -(-stop // CHUNK)), MOST_LANES // LANES
     parts = [chunks[i : i + at_once] for i in range(0, chunks.size, at_once)]
@@ -351,12 +332,12 @@ def _plain_values(key, bits, high, low, law, start, stop):  # type: ignore[no-un
     return np.concatenate([*drawn, chunks[:0]])[start % CHUNK :][: stop - start]
 
 
-def _draws_plain(words, block, noise, bits, high, low, guide, law, start, stop, out):  # type: ignore[no-untyped-def]
+def _draws_plain(words, block, noise, bits, high, low, guide, law, start, stop, out):
     out[start:stop] = _plain_values(block[20:28], bits, high, low, law, start, stop)
 
 
 @jit(plain=_draws_plain, same_bits=True)
-def rounded_draws(words, block, noise, bits, high, low, guide, law, start, stop, out):  # type: ignore[no-untyped-def]
+def rounded_draws(words, block, noise, bits, high, low, guide, law, start, stop, out):
     """Draw the values [start, stop) of a stream into ``out[start:stop]`` (int64).
 
     words, block, noise: the `scratch` of the stream's key; bits: the law's unit is 2^bits integers,
@@ -372,14 +353,14 @@ def rounded_draws(words, block, noise, bits, high, low, guide, law, start, stop,
 
 
 @part
-def _row_of(place):  # type: ignore[no-untyped-def]
+def _row_of(place):
     """Return the row of a place in a lower triangle: row r begins at r (r + 1) / 2."""
     # at a row's beginning the square root is exact, so that it is never too small
     row = np.int64((np.sqrt(8.0 * place + 1.0) - 1.0) / 2.0)
     return row - (row * (row + 1) // 2 > place)
 
 
-def _add_plain(  # type: ignore[no-untyped-def]
+def _add_plain(
     statistic, units, order, bound, words, block, noise, bits, high, low, guide, law, *ends
 ):
     offset, start, stop, out = ends
@@ -393,7 +374,7 @@ def _add_plain(  # type: ignore[no-untyped-def]
 
 
 @jit(plain=_add_plain, same_bits=True)
-def add_grid_noise(  # type: ignore[no-untyped-def]
+def add_grid_noise(
     statistic,
     units,
     order,
@@ -439,7 +420,7 @@ def add_grid_noise(  # type: ignore[no-untyped-def]
 
 
 @part
-def _clamp(value, bound):  # type: ignore[no-untyped-def]
+def _clamp(value, bound):
     return -bound if value < -bound else bound if value > bound else value
 
 
