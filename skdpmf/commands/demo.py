@@ -23,12 +23,11 @@ from skdpmf.commands.terminal import (
     least_liked,
     liked_entries,
     mean_predictions,
-    most_popular,
     used_features,
 )
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
-from skdpmf.evaluation import recall_at_k, rmse, split_table
+from skdpmf.evaluation import popularity, recall_at_k, rmse, split_table
 
 __all__ = ["main"]
 
@@ -116,7 +115,7 @@ def _print_errors(X: Any, Y: Any, private: Any, exact: Any, budget: PrivacyBudge
     }
     errors = {name: rmse(Y.data, mean) for name, mean in mean_predictions(X, Y).items()}
     liked = liked_entries(Y, private.rating_range)
-    lists = {POPULAR: most_popular(X)}
+    lists = {POPULAR: popularity(X, X, N_RANKED)[0]}
     for name, model in models.items():
         errors[name] = rmse(Y.data, model.predict_entries(X, Y).data)
         lists[name] = model.recommend(X, N_RANKED)[0]
