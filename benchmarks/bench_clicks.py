@@ -15,7 +15,10 @@ table for each metric.
     python benchmarks/bench_clicks.py --synthetic 20m --epsilons 1 5 20 --seeds 1 --held-out 2000
     python benchmarks/bench_clicks.py --synthetic sparse --epsilons 20 --seeds 1 --methods pooled
     python benchmarks/bench_clicks.py --synthetic popular --methods item-item pooled
+    python benchmarks/bench_clicks.py --synthetic plays --log --methods item-item pooled
 """
+
+from functools import partial
 
 import numpy as np
 from harness import data_path, note, parser, print_head, print_row, spread
@@ -23,7 +26,7 @@ from ratings import LEAST_CLICKS, budget_of, clicks_of_ratings, popular_part, so
 from scipy import sparse
 from sklearn.base import clone
 
-from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, DPCovarianceRecommender
+from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, Clicks, DPCovarianceRecommender
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
 
@@ -39,6 +42,7 @@ METHODS = {
     "AdaDPSGD, exponent 1/4": {"solver": DPSGD(weight_exponent=0.25)},
     "AdaDPSGD, exponent 0": {"solver": DPSGD()},
 }
+LOG = ", log"  # of methods with ``Clicks(weighting="log")``
 POPULAR = "most popular"
 MANY_STEPS = 40  # inner steps a round of the non-private limit of gradient descent
 MOST_CLICKS = 400  # a user of the synthetic sets
@@ -103,6 +107,30 @@ def synthetic_sparse(seed, n_users=5000, n_items=17_000, n_communities=250):
     return sparse.csr_array((np.ones(rows.size), (rows, columns)), shape=(n_users, n_items))
 
 
+def synthetic_plays(
+    seed, slope=1.0, dispersion=0.5, spread=0.7, n_users=3000, n_items=500, zipf=0.8
+):
+    """Plays: whom a user chooses as in `synthetic_clicks`, and negative-binomial counts.
+
+    The logarithm of a count's mean is the user's own level (standard deviation `spread`) plus
+    `slope` times the affinity in standard deviations; `dispersion` is the shape of the law, whose
+    tail is the longer the smaller it is.
+    """
+    rng = np.random.default_rng(seed)
+    affinity = rng.normal(size=(n_users, 6)) @ rng.normal(scale=0.8, size=(6, n_items))
+    appeal = affinity - zipf * np.log(np.arange(1, n_items + 1)) + rng.gumbel(size=affinity.shape)
+    n = np.clip(rng.lognormal(3.4, 0.8, n_users).astype(int), LEAST_CLICKS, n_items // 2)
+    order = np.argsort(-appeal, axis=1)
+    rows = np.repeat(np.arange(n_users), n)
+    chosen = order[np.arange(n_items) < n[:, None]]
+    known = affinity[rows, chosen]
+    known = (known - known.mean()) / known.std()
+    mean = np.exp(1.0 + slope * known + spread * rng.normal(size=n_users)[rows])
+    counts = 1.0 + rng.poisson(rng.gamma(dispersion, mean / dispersion))
+    columns = rng.permutation(n_items)[chosen]
+    return sparse.csr_array((counts, (rows, columns)), shape=(n_users, n_items))
+
+
 def synthetic_popular(seed):
     """Clicks by popularity alone: nobody has tastes, so that no list beats the most popular."""
     X = make_ratings(6000, 1000, density=0.05, min_ratings_per_user=LEAST_CLICKS, random_state=seed)
@@ -115,6 +143,11 @@ SYNTHETIC = {
     "20m": synthetic_20m,
     "sparse": synthetic_sparse,
     "popular": synthetic_popular,
+    "plays": synthetic_plays,
+    "plays, weak": partial(synthetic_plays, slope=0.3),
+    "plays, chance": partial(synthetic_plays, slope=0.0),
+    "plays, heavy": partial(synthetic_plays, dispersion=0.2, spread=1.2),
+    "plays, long": partial(synthetic_plays, n_items=3000, zipf=1.1),
 }
 PARSER = parser(
     __doc__,
@@ -127,6 +160,7 @@ PARSER = parser(
     users=0,  # only so many training users, at random; 0: all
     items=0,  # only so many items, the most popular ones; 0: all
     methods=METHODS,
+    log=False,  # also with counts that weigh by their logarithm
     n_jobs=1,
 )
 PARSER.add_argument("--synthetic", nargs="?", const="small", choices=list(SYNTHETIC))
@@ -150,7 +184,7 @@ def evaluate(ranked, targets):
 def measure(name, X, known, targets, budget, n_seeds, n_jobs):
     """Both metrics, a row for each noise seed."""
     found = []
-    params = METHODS.get(name, {})
+    params = METHODS.get(name.removesuffix(LOG), {})
     if not budget.is_private and isinstance(params.get("solver"), DPSGD):
         params = {"solver": clone(params["solver"]).set_params(n_inner_steps=MANY_STEPS)}
     for seed in range(n_seeds if budget.is_private else 1):
@@ -160,7 +194,8 @@ def measure(name, X, known, targets, budget, n_seeds, n_jobs):
             # Seeded, so that the table can be made again; a real release leaves random_state alone.
             make = params.get("model", AdaptiveWeightALS)
             own = {key: value for key, value in params.items() if key != "model"}
-            model = make(budget, feedback="implicit", random_state=seed, n_jobs=n_jobs, **own)
+            feedback = Clicks(weighting="log" if name.endswith(LOG) else None)
+            model = make(budget, feedback=feedback, random_state=seed, n_jobs=n_jobs, **own)
             ranked = model.fit(X).recommend(known, 100)[0]
         found.append(evaluate(ranked, targets))
     note(name, budget.epsilon, np.round(np.mean(found, axis=0), 4))
@@ -180,12 +215,14 @@ def main(arguments=None):
     if options.users:
         X = some_users(X, options.users)
     budgets = [budget_of(epsilon, options.delta) for epsilon in (*options.epsilons, np.inf)]
+    names = [POPULAR, *options.methods]
+    names += [name + LOG for name in options.methods if options.log]
     cells = {
         (name, budget.epsilon): measure(
             name, X, known, targets, budget, options.seeds, options.n_jobs
         )
         for budget in budgets
-        for name in (POPULAR, *options.methods)
+        for name in names
     }
     n_users, n_items = X.shape
     print(
@@ -195,7 +232,7 @@ def main(arguments=None):
     )
     for column, metric in enumerate(("Recall@20", "NDCG@100")):
         print_head(metric, *(f"epsilon {b.epsilon:g}" for b in budgets))
-        for name in (POPULAR, *options.methods):
+        for name in names:
             print_row(name, *(spread(cells[name, b.epsilon][:, column]) for b in budgets))
         print(flush=True)
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from bench_lists import cell, measured, of_scores
+from bench_lists import cell, measured, of_lists
 from harness import data_path, parser, print_head, print_row
 from ratings import budget_of, clicks_of_ratings, liked_of, own_mean_error, split
 from scipy import sparse
@@ -30,7 +30,7 @@ from skdpmf import (
 )
 from skdpmf.data import item_features, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
-from skdpmf.evaluation import ndcg_at_k, recall_at_k, rmse, split_users
+from skdpmf.evaluation import ndcg_at_k, popularity, recall_at_k, rmse, split_users
 
 EPSILONS = (0.5, 1.0, 4.0, 8.0, 20.0, np.inf)
 CLICK_EPSILONS = (0.5, 1.0, 5.0, 20.0)
@@ -105,7 +105,7 @@ def print_lists(X, variants, split, seeds):
     """Lists and errors for users whom the model never saw, beside what needs no model."""
     train, known, hidden = split_users(X, random_state=split)
     liked = liked_of(hidden)
-    popular = of_scores(np.bincount(train.indices, minlength=X.shape[1]), known, liked)[0]
+    popular = of_lists(popularity(train, known, 100)[0], liked)[0]
     found = {
         (name, label): [
             np.array([measured(model, known, hidden, liked) for model, _ in models])

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 from skdpmf import AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import split_users
-from skdpmf.evaluation.metrics import popularity_buckets
+from skdpmf.evaluation.popularity import popularity_buckets
 
 DELTA = 1e-5
 N_NEAREST, N_RECOMMENDED = 10, 20

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         load_model,
         private_multi_task_ridge,
     )
-    from skdpmf.estimators.planners.adaptive_weight_als import DPALS, DPSGD, Clicks, Pooled
+    from skdpmf.estimators.contract.planner import Clicks
+    from skdpmf.estimators.planners.adaptive_weight_als import DPALS, DPSGD, Pooled
     from skdpmf.estimators.planners.cache_sgd import Snapshots
     from skdpmf.estimators.planners.dp_covariance import NearestItems, NoisyCovariance
     from skdpmf.estimators.planners.dpmf_sampler import PosteriorDraw
@@ -61,7 +62,8 @@ __getattr__, __dir__ = lazy_names(
             *("AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender", "DPItemMeans"),
             *("DPMFSampler", "LocalDPGDDR", "load_model", "private_multi_task_ridge", "estimators"),
         ),
-        "estimators.planners.adaptive_weight_als": ("DPALS", "DPSGD", "Clicks", "Pooled"),
+        "estimators.contract.planner": ("Clicks",),
+        "estimators.planners.adaptive_weight_als": ("DPALS", "DPSGD", "Pooled"),
         "estimators.planners.cache_sgd": ("Snapshots",),
         "estimators.planners.dp_covariance": ("NearestItems", "NoisyCovariance"),
         "estimators.planners.dpmf_sampler": ("PosteriorDraw",),

@@ -10,10 +10,10 @@ def _own_name(options: Any, name: str) -> str | None:
 
 
 def _home_of(kind: Any, name: str) -> str | None:
-    """Return the parameter whose options have `name`; None if the estimator has it itself."""
+    """Return the last parameter whose options have `name`; None if the estimator has it itself."""
     if name in kind._get_param_names():
         return None
-    homes = kind._options.items()
+    homes = reversed(kind._options.items())
     return next((h for h, kinds in homes if any(_own_name(k, name) for k in kinds.values())), None)
 
 

@@ -84,8 +84,9 @@ GUARANTEES = re.compile(
     r"^(books/|mechanisms/(device_reports|private_search|posterior_draw/guarantee)"
     r"|evaluation/_audit_releases)"
 )
-# Modules outside `privacy` that may draw: synthetic ratings and random splits hide nothing.
-DRAWING_MODULES = {"data/synthetic.py", "evaluation/splits.py"}
+# Modules outside `privacy` that may draw: synthetic ratings, random splits and bootstrap draws of
+# users hide nothing.
+DRAWING_MODULES = {"data/synthetic.py", "evaluation/metrics.py", "evaluation/splits.py"}
 DRAWERS = re.compile(
     r"^(random|secrets)(\.|$)|^(numpy|np)\.random(\.|$)|^os\.urandom$|\.rvs$"
     r"|(^|\.)(default_rng|RandomState|check_random_state)$"

@@ -365,8 +365,9 @@ def _describing(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--implicit",
         action="store_true",
-        help="rows are clicks, plays or purchases: values up to 1 are their weights, and items "
-        "without one count as weak evidence against",
+        help="rows are clicks, plays or purchases: values up to 1 are their weights (larger ones "
+        "count as 1, or by their logarithm with --set feedback__weighting=log), and items without "
+        "one count as weak evidence against",
     )
     group.add_argument(
         "--set",

@@ -16,7 +16,6 @@ __all__ = [
     "liked_entries",
     "list_measures",
     "mean_predictions",
-    "most_popular",
     "remark",
     "used_features",
 ]
@@ -126,17 +125,6 @@ def liked_entries(Y: Any, rating_range: tuple[float, float]) -> Any:
     from skdpmf.data.bounding import keep_entries
 
     return keep_entries(Y, Y.data > least_liked(rating_range))
-
-
-def most_popular(X: Any) -> "np.ndarray":
-    """Rank each row's unseen items by how many rows of X have rated them."""
-    import numpy as np
-
-    from skdpmf.estimators.contract.recommend import ItemModel, top_items
-
-    popularity = np.bincount(X.indices, minlength=X.shape[1]).astype(np.float64)
-    model = ItemModel(popularity, np.empty((popularity.size, 0)), np.empty((0, 0)))
-    return top_items(model, X, min(N_RANKED, popularity.size))[0]
 
 
 def list_measures(X: Any, relevant: Any, ranked: "np.ndarray") -> dict[str, float]:

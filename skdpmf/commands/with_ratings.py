@@ -22,7 +22,6 @@ from skdpmf.commands.terminal import (
     liked_entries,
     list_measures,
     mean_predictions,
-    most_popular,
     remark,
     used_features,
 )
@@ -240,13 +239,15 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[str, float]]:
     """Return the measures of lists by their maker, or none where no list can hold what is liked."""
+    from skdpmf.evaluation import popularity  # heavy
+
     relevant = held_out
     if not _is_implicit(model):
         relevant = liked_entries(held_out, model.rating_range)
     if relevant.nnz == 0 or known.nnz == known.shape[0] * known.shape[1]:
         return {}
     return {
-        POPULAR: list_measures(known, relevant, most_popular(known)),
+        POPULAR: list_measures(known, relevant, popularity(known, known, N_RANKED)[0]),
         name: list_measures(known, relevant, model.recommend(known, N_RANKED)[0]),
     }
 
@@ -386,7 +387,7 @@ def _rating_column(frame: Any, options: argparse.Namespace) -> str | None:
 
 
 def _is_implicit(model: Any) -> bool:
-    return bool(getattr(model, "feedback", "") == "implicit")
+    return bool(getattr(model, "_implicit", False))
 
 
 def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Namespace) -> Any:

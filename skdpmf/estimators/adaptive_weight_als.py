@@ -61,8 +61,9 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         tastes for them.
     feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
-        a larger one a click of weight 1. 0 or less is no click, and marks an item down: nobody
-        gets what he marked down (zeros of a dense row without NaN say nothing).
+        a larger one a click of weight 1; ``Clicks(weighting="log")`` weighs counts. 0 or less is no
+        click, and marks an item down: nobody gets what he marked down (zeros of a dense row without
+        NaN say nothing).
         `predict` then gives scores within [0, 1], and `score` is the recall of held-out clicks
         among 20 recommended items.
     solver : {"pooled", "dpals", "dpsgd"}, `Pooled`, `DPALS` or `DPSGD`, default="pooled"

@@ -13,18 +13,27 @@ from skdpmf.evaluation.displays import (
 )
 from skdpmf.evaluation.fitted import recommender_of
 from skdpmf.evaluation.metrics import (
-    by_popularity,
+    bootstrap_interval,
     catalogue_coverage_at_k,
+    intra_list_diversity_at_k,
     ndcg_at_k,
     novelty_at_k,
+    precision_at_k,
     recall_at_k,
     rmse,
 )
+from skdpmf.evaluation.popularity import by_popularity, popularity
 from skdpmf.evaluation.private_search import PrivateSearchCV
 from skdpmf.evaluation.regressor import RatingRegressor
 from skdpmf.evaluation.scorers import recommender_scorer
 from skdpmf.evaluation.spending import privacy_spent
-from skdpmf.evaluation.splits import leave_one_out, split_ratings, split_table, split_users
+from skdpmf.evaluation.splits import (
+    leave_one_out,
+    rolling_folds,
+    split_ratings,
+    split_table,
+    split_users,
+)
 
 __all__ = [
     "AuditDisplay",
@@ -34,16 +43,21 @@ __all__ = [
     "PrivateSearchCV",
     "RatingRegressor",
     "audit",
+    "bootstrap_interval",
     "by_popularity",
     "catalogue_coverage_at_k",
+    "intra_list_diversity_at_k",
     "leave_one_out",
     "ndcg_at_k",
     "novelty_at_k",
+    "popularity",
+    "precision_at_k",
     "privacy_spent",
     "recall_at_k",
     "recommender_of",
     "recommender_scorer",
     "rmse",
+    "rolling_folds",
     "split_ratings",
     "split_table",
     "split_users",

@@ -17,7 +17,8 @@ from skdpmf.books.ledger_rules import RULES
 from skdpmf.data.labels import RatingMatrix, catalogue_of
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation.audit import ROUNDING, AuditReport, audit
-from skdpmf.evaluation.metrics import by_popularity, rmse
+from skdpmf.evaluation.metrics import rmse
+from skdpmf.evaluation.popularity import by_popularity
 from skdpmf.evaluation.spending import privacy_spent
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy.plan import Release, ReleasePlan, pure_total

@@ -1,4 +1,4 @@
-"""Error of predicted ratings, quality and variety of ranked items, error by item popularity.
+"""Error of predicted ratings, quality and variety of ranked items, and their intervals.
 
 All of them are exact functions of the ratings: a figure on private ratings is the curator's and
 stands outside every privacy guarantee.
@@ -6,29 +6,28 @@ stands outside every privacy guarantee.
 
 from collections.abc import Callable
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.utils import check_scalar
+from sklearn.preprocessing import normalize
+from sklearn.utils import check_array, check_scalar
 
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.mechanisms.common import rows_of
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 __all__ = [
     "average_precision_at_k",
-    "by_popularity",
+    "bootstrap_interval",
     "catalogue_coverage_at_k",
     "hit_rate_at_k",
+    "intra_list_diversity_at_k",
     "mae",
     "ndcg_at_k",
     "novelty_at_k",
-    "popularity_buckets",
+    "precision_at_k",
     "recall_at_k",
     "reciprocal_rank_at_k",
     "rmse",
@@ -131,6 +130,41 @@ def recall_at_k(relevant: Any, ranked: Any, k: int) -> float:
     """
     hits, n_targets = _hits(relevant, ranked, k)
     return float(np.mean(hits.sum(axis=1) / np.minimum(n_targets, k)))
+
+
+def precision_at_k(relevant: Any, ranked: Any, k: int) -> float:
+    """Precision at k, the mean over users with targets of ``|top-k & targets| / k``.
+
+    A -1 (no item) is a miss: the denominator is k for every user. With n targets of a user no list
+    has more than ``min(k, n) / k``; `recall_at_k` has a denominator that takes it off.
+
+    Parameters
+    ----------
+    relevant : sparse matrix or array-like of shape (n_users, n_items), or of shape (n_users,)
+        The targets of each user, as in `recall_at_k`.
+    ranked : array-like of int, shape (n_users, >= k)
+        Recommended items, best first, as in `recall_at_k`.
+    k : int
+        How many recommended items count, at least 1.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; larger is better.
+
+    Raises
+    ------
+    ValueError
+        As `recall_at_k`.
+
+    Examples
+    --------
+    >>> from skdpmf.evaluation import precision_at_k
+    >>> precision_at_k([3, 1], [[0, 3, 2], [0, 2, 3]], k=2)
+    0.25
+    """
+    hits, _ = _hits(relevant, ranked, k)
+    return float(np.mean(hits))
 
 
 def ndcg_at_k(relevant: Any, ranked: Any, k: int) -> float:
@@ -337,7 +371,7 @@ def novelty_at_k(item_counts: Any, ranked: Any, k: int, n_users: int | None = No
             )
         n_users = np.shape(item_counts)[0]
     check_scalar(n_users, "n_users", Integral, min_val=1)
-    counts = _item_counts(item_counts)
+    counts = item_counts_of(item_counts)
     largest = counts.max(initial=0)
     if not 1 <= largest <= n_users:
         raise ValueError(
@@ -358,131 +392,147 @@ def novelty_at_k(item_counts: Any, ranked: Any, k: int, n_users: int | None = No
     return float(np.mean(total[length > 0] / length[length > 0]))
 
 
-def popularity_buckets(item_counts: Any, n_buckets: int = 5) -> np.ndarray:
-    """Bucket of each item: equally many items a bucket, the rarest items in bucket 0.
+def intra_list_diversity_at_k(item_vectors: Any, ranked: Any, k: int) -> float:
+    """Mean distance of two items of the same top k: 1 minus the cosine of their vectors.
 
-    Items are sorted by their count (ties by column) and cut into `n_buckets` runs whose sizes
-    differ by one at most.
-
-    item_counts (array-like of shape (n_items,), or matrix of shape (n_users, n_items)): ratings of
-    each item in the training data, or the training matrix itself, whose known entries are counted;
-    n_buckets: number of buckets, from 1 to n_items. Returns (n_items,) int: bucket of each item, 0
-    .. n_buckets - 1. Raises ValueError if there are more buckets than items, or a count is negative
-    or NaN.
-
-    Examples
-    --------
-    Recall on the targets of one bucket only:
-
-    >>> import numpy as np
-    >>> from scipy import sparse
-    >>> from skdpmf.evaluation import recall_at_k
-    >>> from skdpmf.evaluation.metrics import popularity_buckets
-    >>> buckets = popularity_buckets([9, 1, 5, 2], n_buckets=2)
-    >>> buckets
-    array([1, 0, 1, 0])
-    >>> held_out = sparse.csr_matrix([[1.0, 1.0, 0.0, 0.0]])
-    >>> rare = held_out.tocoo()
-    >>> keep = buckets[rare.col] == 0
-    >>> rare = sparse.csr_matrix((rare.data[keep], (rare.row[keep], rare.col[keep])), shape=(1, 4))
-    >>> recall_at_k(rare, [[1, 2]], k=2)
-    1.0
-    """
-    counts = _item_counts(item_counts)
-    check_scalar(n_buckets, "n_buckets", Integral, min_val=1)
-    if n_buckets > counts.size:
-        raise ValueError(
-            f"n_buckets={n_buckets} is more than the {counts.size} items: a bucket needs at least "
-            "one item. Lower n_buckets."
-        )
-    buckets = np.empty(counts.size, dtype=np.intp)
-    for bucket, items in enumerate(np.array_split(np.argsort(counts, kind="stable"), n_buckets)):
-        buckets[items] = bucket
-    return buckets
-
-
-def by_popularity(
-    item_counts: Any,
-    y_true: Any,
-    y_pred: Any,
-    n_buckets: int = 5,
-    metric: Callable[[np.ndarray, np.ndarray], float] = rmse,
-) -> "pd.DataFrame":
-    """A rating metric on each popularity bucket of items (see `popularity_buckets`).
+    The diversity of a list is the mean of ``1 - cos(v_i, v_j)`` over its pairs of items, and the
+    result is the mean over the users. A -1 (no item) does not count, nor does a user with fewer
+    than two items. A zero vector is at distance 1 from all others.
 
     Parameters
     ----------
-    item_counts : array-like of shape (n_items,), or matrix of shape (n_users, n_items)
-        Ratings of each item in the training data, or the training matrix.
-    y_true : sparse matrix or array-like of shape (n_users, n_items)
-        True ratings of the test data, as in `rmse`.
-    y_pred : sparse matrix or array-like of shape (n_users, n_items)
-        Predicted ratings, as in `rmse`.
-    n_buckets : int, default=5
-        Number of buckets, from 1 to n_items.
-    metric : callable, default=rmse
-        ``metric(true, predicted) -> float`` on 1-D arrays.
+    item_vectors : {array-like, sparse matrix, DataFrame} of shape (n_items, d)
+        A row for each column of X, which says when items are alike: public features, such as genres
+        (`skdpmf.data.item_features`), or factors (``model.components_.T``). Finite.
+    ranked : array-like of int, shape (n_users, >= k)
+        Recommended items of each user, as in `catalogue_coverage_at_k`.
+    k : int
+        How many recommended items count, at least 2.
 
     Returns
     -------
-    pandas.DataFrame
-        A row a bucket, rarest items first; columns ``n_items``, ``min_count``, ``max_count`` (of
-        training ratings an item), ``n_ratings`` (test ratings in the bucket) and the metric under
-        its own name: NaN for a bucket without test ratings.
+    float
+        0 if all items of a list are alike, 1 if they have nothing in common, at most 2. Larger is
+        more diverse, which is not yet better: compare models of the same recall.
 
     Raises
     ------
     ValueError
-        As `rmse` and `popularity_buckets`, or if the item counts are not those of the columns.
+        If `item_vectors` is no finite matrix, `ranked` is refused as by `catalogue_coverage_at_k`,
+        or no list has two items.
 
     References
     ----------
-    Krichene, Jain, Song, Sundararajan, Thakurta, Zhang (2023). Multi-task differential privacy
-    under distribution skew. ICML, arXiv:2302.07975 (figures on five buckets of items).
+    Ziegler, McNee, Konstan, Lausen (2005). Improving recommendation lists through topic
+    diversification. WWW.
 
     Examples
     --------
-    >>> from skdpmf.evaluation import by_popularity
-    >>> y_true, y_pred = [[3.0, 4.0], [5.0, 1.0]], [[3.0, 2.0], [4.0, 1.0]]
-    >>> by_popularity([10, 2], y_true, y_pred, n_buckets=2)
-            n_items  min_count  max_count  n_ratings      rmse
-    bucket
-    0             1          2          2          2  1.414214
-    1             1         10         10          2  0.707107
-    """
-    import pandas as pd
+    Items 0 and 1 are of one genre, item 2 of another:
 
-    counts = _item_counts(item_counts)
-    buckets = popularity_buckets(counts, n_buckets)
-    true, predicted, items = _matrix_pairs(y_true, y_pred)
-    n_items = np.shape(y_true)[1]
-    if counts.size != n_items:
+    >>> from skdpmf.evaluation import intra_list_diversity_at_k
+    >>> intra_list_diversity_at_k([[1, 0], [1, 0], [0, 1]], [[0, 1], [0, 2]], k=2)
+    0.5
+    """
+    check_scalar(k, "k", Integral, min_val=2)
+    V = normalize(check_array(item_vectors, accept_sparse=True, dtype=np.float64))
+    V = sparse.csr_array(V)
+    top = _top(ranked, k, V.shape[0])
+    length = (top >= 0).sum(axis=1)
+    pairs, has_pair = length * (length - 1.0), length > 1
+    if not has_pair.any():
         raise ValueError(
-            f"item_counts has {counts.size} items and y_true has {n_items} columns: they must be "
-            "the same items in the same order. Pass the training matrix of the same catalogue."
+            f"ranked names two items for none of the {len(top)} users: at least one list must hold "
+            "two. Check that the users have not seen the whole catalogue."
         )
-    name = getattr(metric, "__name__", "score")
-    rows = []
-    for bucket in range(n_buckets):
-        inside = buckets[items] == bucket
-        members = counts[buckets == bucket]
-        rows.append(
-            {
-                "n_items": members.size,
-                "min_count": members.min(),
-                "max_count": members.max(),
-                "n_ratings": int(inside.sum()),
-                name: metric(true[inside], predicted[inside]) if inside.any() else np.nan,
-            }
+    ends = np.concatenate(([0], np.cumsum(length)))
+    lists = sparse.csr_array((np.ones(ends[-1]), top[top >= 0], ends), (len(top), V.shape[0]))
+    # all cosines of a list, less those of its items with themselves
+    cosines = (lists @ V).power(2).sum(axis=1) - lists @ V.power(2).sum(axis=1)
+    return float(np.mean(1.0 - cosines[has_pair] / pairs[has_pair]))
+
+
+def bootstrap_interval(
+    metric: Callable[..., float],
+    *by_user: Any,
+    confidence: float = 0.95,
+    n_resamples: int = 1000,
+    random_state: int = 0,
+    **params: Any,
+) -> tuple[float, float]:
+    """Bootstrap percentile interval of a metric, over users.
+
+    Users are drawn with replacement, as many as there are, `n_resamples` times; the interval is
+    between the quantiles of the metric on these draws. It says how much the figure depends on whom
+    was tested, not on the noise of a fit, for which fits must be repeated.
+
+    Parameters
+    ----------
+    metric : callable
+        ``metric(*by_user, **params) -> float``: any metric of this package, or one of yours, such
+        as the difference of two models on the same users.
+    *by_user : arrays or matrices with a row for each user
+        They are drawn together, such as targets and lists.
+    confidence : float, default=0.95
+        Share of the draws inside, in (0, 1).
+    n_resamples : int, default=1000
+        Number of draws, each of which computes the metric, at least 1.
+    random_state : int, default=0
+        Seed of ``numpy.random.default_rng``: the same draws of users at every call.
+    **params
+        Further arguments of the metric.
+
+    Returns
+    -------
+    low, high : float
+        The ends of the interval.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to draw, numbers of rows differ, `confidence` is not in (0, 1), or the
+        metric refuses a draw, such as one of few users of whom none has a target.
+
+    References
+    ----------
+    Efron (1979). Bootstrap methods: another look at the jackknife. Annals of Statistics 7(1).
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from skdpmf.evaluation import bootstrap_interval, catalogue_coverage_at_k, recall_at_k
+    >>> targets, ranked = [3, 1, 2, 2], [[3, 1], [0, 1], [0, 3], [2, 0]]
+    >>> recall_at_k(targets, ranked, k=2), bootstrap_interval(recall_at_k, targets, ranked, k=2)
+    (0.75, (0.25, 1.0))
+    >>> coverage = partial(catalogue_coverage_at_k, 4)  # whose first argument is not by user
+    >>> bootstrap_interval(coverage, ranked, k=2)
+    (0.5, 1.0)
+    """
+    check_scalar(n_resamples, "n_resamples", Integral, min_val=1)
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(
+            f"confidence={confidence!r} must be a share in (0, 1) of the draws: use 0.95."
         )
-    return pd.DataFrame(rows, index=pd.RangeIndex(n_buckets, name="bucket"))
+    plain = [values.X if isinstance(values, RatingMatrix) else values for values in by_user]
+    sizes = {np.shape(values)[0] for values in plain}
+    if len(sizes) != 1 or sizes == {0}:
+        raise ValueError(
+            f"by_user has {sorted(sizes)} rows and must have one number of them, at least 1: pass "
+            "arrays with a row for each user, and other arguments of the metric by name."
+        )
+    rows = [values.tocsr() if sparse.issparse(values) else np.asarray(values) for values in plain]
+    rng, n = np.random.default_rng(random_state), sizes.pop()
+    draws = (rng.integers(n, size=n) for _ in range(n_resamples))
+    found = [metric(*(values[draw] for values in rows), **params) for draw in draws]
+    low, high = np.quantile(found, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
+    return float(low), float(high)
 
 
 def _is_matrix(values: Any) -> bool:
     return sparse.issparse(values) or np.ndim(values) == 2
 
 
-def _item_counts(item_counts: Any) -> np.ndarray:
+def item_counts_of(item_counts: Any) -> np.ndarray:
     if _is_matrix(item_counts):
         ratings = as_rating_matrix(item_counts)
         return np.bincount(ratings.indices, minlength=ratings.shape[1])
@@ -497,7 +547,7 @@ def _item_counts(item_counts: Any) -> np.ndarray:
 
 def _known_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
     """True and predicted values at the known entries of y_true, both 1-D."""
-    true, predicted, _ = _matrix_pairs(y_true, y_pred)
+    true, predicted, _ = known_entries(y_true, y_pred)
     if true.size == 0:
         raise ValueError(
             f"y_true of shape {np.shape(y_true)} holds no known rating: the metric needs at least "
@@ -506,7 +556,7 @@ def _known_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
     return true, predicted
 
 
-def _matrix_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """True values, predictions and items (columns) at the known entries of y_true; 1-D: one row."""
     if np.shape(y_true) != np.shape(y_pred):
         raise ValueError(

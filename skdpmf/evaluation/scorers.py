@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.validation import held_out_ratings
+from skdpmf.data.bounding import keep_entries
+from skdpmf.data.labels import RatingMatrix, catalogue_of
+from skdpmf.data.validation import as_rating_matrix, held_out_ratings
+from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation.metrics import (
     average_precision_at_k,
     hit_rate_at_k,
     ndcg_at_k,
+    precision_at_k,
     recall_at_k,
     reciprocal_rank_at_k,
     rmse,
@@ -23,6 +27,7 @@ _OF_LISTS: dict[str, Callable[[Any, Any, int], float]] = {
     "average_precision": average_precision_at_k,
     "hit_rate": hit_rate_at_k,
     "ndcg": ndcg_at_k,
+    "precision": precision_at_k,
     "recall": recall_at_k,
     "reciprocal_rank": reciprocal_rank_at_k,
 }
@@ -36,8 +41,8 @@ def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
 
     Parameters
     ----------
-    metric : {"ndcg", "recall", "average_precision", "reciprocal_rank", "hit_rate", "rmse"}, \
-            default="ndcg"
+    metric : {"ndcg", "recall", "precision", "average_precision", "reciprocal_rank", "hit_rate", \
+            "rmse"}, default="ndcg"
         "rmse" is minus the `rmse` of ``predict_entries`` at the known entries of y, in units of
         ratings. The others measure each user's k best unseen items, such as `ndcg_at_k`; "hit_rate"
         is the share of users with a held-out item among them. Coverage and novelty of lists have no
@@ -48,7 +53,9 @@ def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
     Returns
     -------
     callable
-        ``scorer(estimator, X, y)``: X holds the known ratings of the users. y holds their held-out
+        ``scorer(estimator, X, y=None)``: X holds the known ratings of the users. None, as after
+        ``GridSearchCV(...).fit(X)``: a fifth of each row of X is hidden before the fold-in, the
+        same at every call, and is what the rest must find. Otherwise y holds their held-out
         ratings, a users x items matrix, sparse (stored = rated) or dense (NaN = unknown; one that
         holds zeros and no NaN, as of ``toarray``, is refused); for lists also 1-D, one item each
         (column index, negative for none; or the name of a column, where the estimator has
@@ -72,6 +79,10 @@ def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
     True
     >>> 0.0 <= recommender_scorer("recall", k=5)(model, known, hidden) <= 1.0
     True
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> grid, lists = {"user_damping": [5.0, 20.0]}, recommender_scorer("recall", k=5)
+    >>> 0.0 <= GridSearchCV(model, grid, scoring=lists).fit(known).best_score_ <= 1.0
+    True
     """
     if metric not in ("rmse", *_OF_LISTS):
         raise ValueError(f"metric={metric!r} must be one of {['rmse', *_OF_LISTS]}.")
@@ -87,10 +98,7 @@ class _Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
         if y is None:
-            raise ValueError(
-                "y=None must be held-out items or ratings of the rows of X: leave_one_out and "
-                "split_ratings make such. Pass y to the search, or score with estimator.score."
-            )
+            X, y = _hidden(estimator, X)
         if self.k is not None:
             items, _ = estimator.recommend(X, n=self.k)
             k = min(self.k, items.shape[1])  # no more than there are items
@@ -102,6 +110,22 @@ class _Scorer:
             )
         held_out = held_out_ratings(y, getattr(estimator, "rating_range", None))
         return -rmse(held_out, estimator.predict_entries(X, held_out))
+
+
+def _hidden(estimator: Any, X: Any) -> tuple[Any, Any]:
+    """Rows of X without a fifth of each, and that fifth, as `score` hides them."""
+    R = as_rating_matrix(X)
+    if getattr(estimator, "_implicit", False):
+        R = keep_entries(R, R.data > 0.0)
+    hidden = hidden_fifth(R)
+    if not hidden.any():
+        raise ValueError(
+            f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of each row: pass "
+            "held-out ratings as y, which split_ratings makes."
+        )
+    known, catalogue = keep_entries(R, ~hidden), catalogue_of(X)
+    named = known if catalogue is None else RatingMatrix(known, None, catalogue.items)
+    return named, keep_entries(R, hidden)
 
 
 def _held_out(estimator: Any, X: Any, y: Any) -> Any:

@@ -3,18 +3,21 @@
 A split is public randomness: `random_state` chooses which ratings are held out and never noise.
 """
 
+from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, check_scalar
 
+from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
 from skdpmf.data.loaders import known_columns
 from skdpmf.data.times import comparable_times
 from skdpmf.data.validation import as_rating_matrix
 
-__all__ = ["leave_one_out", "split_ratings", "split_table", "split_users"]
+__all__ = ["leave_one_out", "rolling_folds", "split_ratings", "split_table", "split_users"]
 
 
 def split_ratings(X: Any, *, test_size: float = 0.1, random_state: Any = None) -> tuple[Any, Any]:
@@ -60,7 +63,7 @@ def split_ratings(X: Any, *, test_size: float = 0.1, random_state: Any = None) -
     )
     test = np.zeros(ratings.nnz, dtype=bool)
     test[chosen] = True
-    return _like(X, _keep(ratings, ~test)), _like(X, _keep(ratings, test))
+    return _like(X, keep_entries(ratings, ~test)), _like(X, keep_entries(ratings, test))
 
 
 def split_users(
@@ -124,7 +127,7 @@ def split_users(
     # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
     target = _choose(users.indptr, n_targets, rng)
-    known, targets = _keep(users, ~target), _keep(users, target)
+    known, targets = keep_entries(users, ~target), keep_entries(users, target)
     return (
         _like(X, ratings[train], train),
         _like(X, known, held_out),
@@ -174,7 +177,7 @@ def leave_one_out(X: Any, random_state: Any = None) -> tuple[Any, np.ndarray]:
     y[has_two] = ratings.indices[chosen]
     known = np.ones(ratings.nnz, dtype=bool)
     known[chosen] = False
-    return _like(X, _keep(ratings, known)), y
+    return _like(X, keep_entries(ratings, known)), y
 
 
 def split_table(
@@ -253,29 +256,105 @@ def split_table(
     return frame[~test], frame[test]
 
 
+def rolling_folds(
+    frame: Any, n_splits: int = 5, *, test_size: float = 0.1, time: str | None = None
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Folds by time of a ratings table: each tests the rows after those that it trains on.
+
+    The last ``n_splits * test_size`` of the rows, by time, are cut into `n_splits` windows. Fold f
+    tests the f-th window, and trains on all rows that are older than it, as a recommender at work
+    that is fitted anew before each window. Rows of equal times stay together.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame, or table of polars or Arrow
+        Ratings, one a row.
+    n_splits : int, default=5
+        Number of folds, at least 1.
+    test_size : float, default=0.1
+        Share of the rows in each window; ``n_splits * test_size`` is below 1.
+    time : str, default=None
+        Column of the times, as in `split_table`.
+
+    Returns
+    -------
+    list of (train, test)
+        Numbers of rows of `frame`, ascending, oldest fold first: for ``frame.iloc[train]``, and,
+        with `RatingRegressor`, for ``cv=`` of scikit-learn's tools.
+
+    Raises
+    ------
+    ValueError
+        If the shares are not as above, the column is missing, times have no order, or a fold would
+        have no row to train on or to test, as where too many times are equal.
+
+    See Also
+    --------
+    split_table : One split by time, of all rows or of each user's.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skdpmf.evaluation import rolling_folds
+    >>> table = pd.DataFrame({"time": [9, 1, 2, 3, 4, 5, 6, 7, 8, 10]})
+    >>> for train, test in rolling_folds(table, 2, test_size=0.2):
+    ...     print(train.tolist(), test.tolist())
+    [1, 2, 3, 4, 5, 6] [7, 8]
+    [1, 2, 3, 4, 5, 6, 7, 8] [0, 9]
+    """
+    check_scalar(n_splits, "n_splits", Integral, min_val=1)
+    if not (test_size > 0.0 and n_splits * test_size < 1.0):
+        raise ValueError(
+            f"test_size={test_size!r} must be a share of the rows > 0 that leaves some to train on "
+            f"before {n_splits} windows of it: use less than {1 / n_splits:g}."
+        )
+    times = _columns_of(as_frame(frame), time)[0]
+    in_order, n = np.sort(times), len(times)
+    starts = [n - int(np.ceil(k * test_size * n)) for k in range(n_splits, 0, -1)]
+    first = [in_order[start] for start in starts]
+    after = [times >= start for start in first] + [np.zeros(n, dtype=bool)]
+    folds = [
+        (np.flatnonzero(~here), np.flatnonzero(here & ~later)) for here, later in pairwise(after)
+    ]
+    if not all(train.size and test.size for train, test in folds):
+        raise ValueError(
+            f"n_splits={n_splits} windows of test_size={test_size:g} of {n} rows must each hold a "
+            "row that is later than one to train on, and equal times stay together: lower n_splits,"
+            " or raise test_size."
+        )
+    return folds
+
+
+def _columns_of(frame: Any, time: str | None, user: str | None = None) -> tuple[Any, Any]:
+    """Return the comparable times of a table's rows, and its users if their column is given."""
+    names = list(getattr(frame, "columns", ()))
+    if time is None:
+        time = next(iter(known_columns(names, "time")), "time")
+    wanted = [time] if user is None else [user, time]
+    for name in wanted:
+        if name not in names:
+            raise ValueError(
+                f"frame has no column {name!r}; its columns are {names}. Name yours by user= and "
+                "time=."
+            )
+    columns = as_pandas(frame, wanted)
+    times = np.asarray(comparable_times(columns[time], f"column {time!r}"))
+    return times, None if user is None else columns[user]
+
+
 def _latest(frame: Any, share: float, by: str, user: str, time: str | None) -> np.ndarray:
     """Mark the latest rows, of all or of each user."""
     import pandas as pd
 
     if by not in ("time", "user-time"):
         raise ValueError(f"by={by!r} must be None, 'time' or 'user-time': how rows are split.")
-    names = list(getattr(frame, "columns", ()))
-    if time is None:
-        time = next(iter(known_columns(names, "time")), "time")
-    for name in (time, user) if by == "user-time" else (time,):
-        if name not in names:
-            raise ValueError(
-                f"frame has no column {name!r}; its columns are {names}. Name yours by user= and "
-                "time=."
-            )
-    columns = as_pandas(frame, [user, time] if by == "user-time" else [time])
-    times = comparable_times(columns[time], f"column {time!r}")
+    times, users = _columns_of(frame, time, user if by == "user-time" else None)
     if by == "time":
         n_known = len(times) - int(np.ceil(share * len(times)))
         test = np.asarray(times >= np.sort(times)[n_known])
         trouble = "all rows as old as the first test row are test rows, and none is older"
     else:
-        groups = pd.factorize(columns[user])[0]
+        groups = pd.factorize(users)[0]
         counts = np.bincount(groups)
         n_known = counts - np.floor(share * counts)
         test = np.asarray(_rank(times, groups) >= n_known[groups])
@@ -307,11 +386,3 @@ def _rank(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def _like(X: Any, ratings: Any, rows: Any = slice(None)) -> Any:
     """The ratings, of some rows of X, with its labels if it has some."""
     return X[rows].with_ratings(ratings) if isinstance(X, RatingMatrix) else ratings
-
-
-def _keep(ratings: Any, mask: np.ndarray) -> Any:
-    """The entries under the mask, in a CSR of the same shape (stored zeros stay stored)."""
-    kept = np.concatenate(([0], np.cumsum(mask)))
-    return type(ratings)(
-        (ratings.data[mask], ratings.indices[mask], kept[ratings.indptr]), shape=ratings.shape
-    )

@@ -6,6 +6,7 @@ from scipy import sparse
 from skdpmf import (
     DPALS,
     AdaptiveWeightALS,
+    Clicks,
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
@@ -41,7 +42,7 @@ FITS = {
     "clicks, dpals": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-05), solver="dpals", **CLICKS),
     "clicks, dpsgd": AdaptiveWeightALS(PrivacyBudget(50.0, 1e-5), solver="dpsgd", **CLICKS),
     "clicks, item-item": DPCovarianceRecommender(
-        PrivacyBudget(50.0, 1e-5), feedback="implicit", **SEED
+        PrivacyBudget(50.0, 1e-5), feedback=Clicks(weighting="log"), **SEED
     ),
     "every step": DPMFSampler(MUCH, n_components=3, max_iter=4, **SEED),
     "covariance by user": DPCovarianceRecommender(MUCH, n_components=3, **SEED),

@@ -8,7 +8,13 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, PrivacyBudget
+from skdpmf import (
+    AdaptiveWeightALS,
+    Clicks,
+    DPCovarianceRecommender,
+    PrivacyBudget,
+    load_model,
+)
 from skdpmf.data import make_ratings, validate_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
@@ -147,9 +153,50 @@ def test_better_than_popularity(solver):
     assert recalls[math.inf] > 1.05 * popularity
 
 
+def plays_of(seed=0, n_users=300, n_items=30):
+    """Counts of plays, some of 0 and below, a row of none and one of the largest number."""
+    rng = np.random.default_rng(seed)
+    X = np.where(rng.random((n_users, n_items)) < 0.4, rng.poisson(9.0, (n_users, n_items)), np.nan)
+    X[0], X[1, 3], X[2, 4] = np.nan, -2.0, 1e308
+    return X
+
+
+@pytest.mark.parametrize("kind", [AdaptiveWeightALS, DPCovarianceRecommender])
+def test_counts_weigh_by_their_logarithm(kind, tmp_path):
+    """A fit on counts is that on the weights by hand, in the fold-in and from a file as well."""
+    X, weights = plays_of(), np.full((300, 30), np.nan)
+    for row, own in zip(X, weights, strict=True):
+        played = row > 0
+        if played.any():
+            own[played] = 0.5 + 0.5 * np.log1p(row[played]) / np.log1p(row[played].max())
+    params = {"budget": BUDGET, "random_state": 0}
+    model = kind(feedback=Clicks(weighting="log"), **params).fit(X)
+    twin = kind(feedback="implicit", **params).fit(weights)
+    assert 0.5 <= np.nanmin(weights) < np.nanmax(weights) == 1.0
+    np.testing.assert_allclose(model.components_, twin.components_, atol=1e-9)
+    np.testing.assert_allclose(
+        model.decision_function(X), twin.decision_function(weights), atol=1e-9
+    )
+    lists = model.recommend(X, 5)
+    np.testing.assert_array_equal(lists[0][3:], twin.recommend(weights, 5)[0][3:])
+    row = {j: X[9, j] for j in np.flatnonzero(X[9] > 0).tolist()}
+    np.testing.assert_array_equal(model.recommend(row, 5)[0][0], lists[0][9])
+    # counts of twice the size are about the same taste, equal ones and likes the same
+    equal = np.where(X > 0, 7.0, np.nan)
+    np.testing.assert_array_equal(model.transform(equal), model.transform(equal / 7.0))
+    model.save(tmp_path / "plays.skdpmf")
+    again = load_model(tmp_path / "plays.skdpmf")
+    assert again.feedback == Clicks(weighting="log")
+    np.testing.assert_array_equal(again.recommend(X, 5)[0], lists[0])
+    # without the weighting a count says no more than one play
+    plain, once = (kind(feedback="implicit", **params).fit(Y) for Y in (X, np.where(X > 0, 1.0, X)))
+    np.testing.assert_array_equal(plain.components_, once.components_)
+
+
 def test_public_audit():
-    report = audit(model_of(max_iter=2), make_clicks(300, 15), random_state=0)
-    assert report.passed, report
+    for params in ({}, {"feedback": Clicks(weighting="log")}):
+        report = audit(model_of(max_iter=2, **params), make_clicks(300, 15), random_state=0)
+        assert report.passed, report
 
 
 def test_the_private_search_compares_ratings_only():

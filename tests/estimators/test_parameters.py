@@ -10,6 +10,7 @@ import skdpmf.estimators
 from skdpmf import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
+    Clicks,
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
@@ -68,6 +69,7 @@ OWN = {
     "dpals": [("item_means", ("yes", None, 1.5), "", "")],
     "clicks": [
         ("feedback", ("clicks", None), FEEDBACK, "default"),
+        ("feedback", (Clicks(weighting="sqrt"), Clicks(weighting=True)), "None or 'log'", "alike"),
         ("unobserved_weight", (0.0, -1.0, math.inf, True), "finite number > 0", "use the default"),
     ],
     "covariance": [

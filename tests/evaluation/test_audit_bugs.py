@@ -18,6 +18,8 @@ from skdpmf import (
     ResponseReports,
 )
 from skdpmf.data import make_ratings
+from skdpmf.data.bounding import keep_entries
+from skdpmf.data.validation import clipped as clip_to
 from skdpmf.estimators import local_dpgddr
 from skdpmf.evaluation import audit
 from skdpmf.evaluation.audit import _Run
@@ -430,9 +432,8 @@ def test_exact_numbers_that_a_file_would_hold_are_found(name, plant, monkeypatch
 class ClicksUpTo50(AdaptiveWeightALS):
     """Takes clicks with weights up to 50, where the bounds have 1."""
 
-    @property
-    def _value_range(self):
-        return 0.0, 50.0
+    def _prepared(self, R):
+        return clip_to(keep_entries(R, R.data > 0.0), (0.0, 50.0))
 
 
 def head_of(monkeypatch, change):

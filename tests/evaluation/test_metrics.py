@@ -10,11 +10,16 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 
+from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import (
+    bootstrap_interval,
     by_popularity,
     catalogue_coverage_at_k,
+    intra_list_diversity_at_k,
     ndcg_at_k,
     novelty_at_k,
+    popularity,
+    precision_at_k,
     recall_at_k,
     rmse,
 )
@@ -22,9 +27,9 @@ from skdpmf.evaluation.metrics import (
     average_precision_at_k,
     hit_rate_at_k,
     mae,
-    popularity_buckets,
     reciprocal_rank_at_k,
 )
+from skdpmf.evaluation.popularity import popularity_buckets
 
 NAN = np.nan
 FORMATS = [
@@ -40,6 +45,7 @@ RANKING = [
     hit_rate_at_k,
     average_precision_at_k,
     reciprocal_rank_at_k,
+    precision_at_k,
 ]
 
 
@@ -110,7 +116,7 @@ def test_error_metrics_refuse(metric, y_true, y_pred, message):
 
 def slow_ranking(relevant, ranked, k):
     """All of RANKING with sets and loops; relevant: one set a user."""
-    recall, ndcg, hit, precision, first = [], [], [], [], []
+    recall, ndcg, hit, average, first, precision = [], [], [], [], [], []
     for targets, row in zip(relevant, ranked, strict=True):
         if not targets:
             continue
@@ -122,11 +128,12 @@ def slow_ranking(relevant, ranked, k):
             / sum(1 / np.log2(rank + 2) for rank in range(reachable))
         )
         hit.append(bool(found))
-        precision.append(
+        average.append(
             sum(len(targets & set(row[: rank + 1])) / (rank + 1) for rank in found) / reachable
         )
         first.append(1 / (found[0] + 1) if found else 0.0)
-    return [np.mean(values) for values in (recall, ndcg, hit, precision, first)]
+        precision.append(len(found) / k)
+    return [np.mean(values) for values in (recall, ndcg, hit, average, first, precision)]
 
 
 def random_targets_and_ranking(seed, n_users=60, n_items=17, width=12):
@@ -202,7 +209,7 @@ def test_ranking_invariances(metric):
 @pytest.mark.parametrize("none", [-1, -5])
 def test_no_recommendation_is_never_a_hit(metric, none):
     ranked = [[none, none], [0, none], [1, 0]]
-    assert metric([none, 0, -1], ranked, 2) == 1.0
+    assert metric([none, 0, -1], ranked, 2) == (0.5 if metric is precision_at_k else 1.0)
     assert metric(csr([[1.0, 1.0], [NAN, 1.0], [NAN, NAN]]), ranked, 2) == 0.0
 
 
@@ -337,7 +344,117 @@ def test_novelty_needs_a_list_and_coverage_a_catalogue():
         novelty_at_k([1, 2], [[0]], 1, n_users=2.0)
 
 
+# --- diversity
+
+
+def slow_diversity(vectors, ranked, k):
+    users = []
+    for row in ranked:
+        items = [item for item in row[:k] if item >= 0]
+        distances = []
+        for i, one in enumerate(items):
+            for other in items[:i]:
+                a, b = vectors[one], vectors[other]
+                length = np.linalg.norm(a) * np.linalg.norm(b)
+                distances.append(1.0 - (a @ b / length if length else 0.0))
+        if distances:
+            users.append(np.mean(distances))
+    return np.mean(users)
+
+
+@pytest.mark.parametrize("k", [2, 5, 12])
+def test_diversity_equals_its_slow_twin(k):
+    _, ranked = random_targets_and_ranking(3)
+    ranked[0], ranked[1, 1:] = -1, -1  # no item, and one: both lists have no pair
+    rng = np.random.default_rng(k)
+    features = np.where(rng.random((17, 4)) < 0.5, 1.0, 0.0)
+    for vectors in (features, rng.normal(size=(17, 3))):
+        got = intra_list_diversity_at_k(vectors, ranked, k)
+        assert 0 < got == pytest.approx(slow_diversity(vectors, ranked, k), rel=1e-12)
+        for same in (sparse.csr_array(vectors), pd.DataFrame(vectors), 7.0 * vectors):
+            assert intra_list_diversity_at_k(same, ranked, k) == pytest.approx(got, rel=1e-12)
+
+
+def test_bounds_of_diversity():
+    alike, apart = np.ones((3, 2)), np.eye(3)
+    lists = [[0, 1, 2], [2, 0, -1]]
+    assert intra_list_diversity_at_k(alike, lists, 3) == pytest.approx(0.0, abs=1e-15)
+    assert intra_list_diversity_at_k(apart, lists, 3) == 1.0
+    assert intra_list_diversity_at_k([[1.0], [-1.0]], [[0, 1]], 2) == pytest.approx(2.0)
+    for vectors, ranked, k, message in (
+        (apart, lists, 1, "k == 1, must be >= 2"),
+        (apart, [[0, -1]], 2, "two items for none of the 1 users"),
+        (apart, [[0, 3]], 2, "names item 3 and the catalogue has 3 items"),
+        (np.full((3, 1), NAN), lists, 2, "NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            intra_list_diversity_at_k(vectors, ranked, k)
+
+
+# --- intervals
+
+
+def test_interval_is_of_draws_of_users():
+    targets, ranked = random_targets_and_ranking(9)
+    relevant = csr(np.where(targets, 1.0, NAN))
+    got = bootstrap_interval(
+        recall_at_k, relevant, ranked, k=5, n_resamples=99, confidence=0.8, random_state=3
+    )
+    rng, found = np.random.default_rng(3), []
+    for _ in range(99):
+        rows = rng.integers(60, size=60)
+        found.append(slow_ranking([set(np.flatnonzero(targets[i])) for i in rows], ranked[rows], 5))
+    assert_allclose(got, np.quantile([each[0] for each in found], [0.1, 0.9]), rtol=1e-12)
+    assert got[0] < recall_at_k(relevant, ranked, 5) < got[1]
+    for same in (relevant.tocoo(), RatingMatrix(relevant), np.where(targets, 1.0, NAN)):
+        again = bootstrap_interval(recall_at_k, same, ranked.tolist(), k=5, n_resamples=9)
+        assert again == bootstrap_interval(recall_at_k, relevant, ranked, k=5, n_resamples=9)
+
+
+def test_interval_of_a_mean_is_the_normal_one():
+    """Of n users with standard deviation 1 it is 1.96 / sqrt(n) wide, on either side."""
+    values = np.random.default_rng(0).normal(size=2500)
+    low, high = bootstrap_interval(np.mean, values, n_resamples=2000)
+    assert_allclose([low, high], values.mean() + np.array([-1.96, 1.96]) / 50, atol=0.006)
+    assert bootstrap_interval(np.mean, np.full(9, 4.0)) == (4.0, 4.0)
+    paired = bootstrap_interval(lambda a, b: np.mean(a - b), values, values + 0.25)
+    assert_allclose(paired, (-0.25, -0.25))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "params", "message"),
+    [
+        (([1, 2], [1, 2, 3]), {}, r"by_user has \[2, 3\] rows"),
+        (([],), {}, r"by_user has \[0\] rows"),
+        ((), {}, r"by_user has \[\] rows"),
+        (([1, 2],), {"confidence": 1.0}, "confidence=1.0 must be a share"),
+        (([1, 2],), {"n_resamples": 0}, "n_resamples == 0, must be >= 1"),
+    ],
+)
+def test_intervals_refuse(arrays, params, message):
+    with pytest.raises(ValueError, match=message):
+        bootstrap_interval(np.mean, *arrays, **params)
+
+
 # --- popularity
+
+
+def test_the_baseline_ranks_unseen_items_by_exact_counts():
+    rng = np.random.default_rng(0)
+    X, known = (csr(np.where(rng.random((n, 9)) < 0.4, 1.0, NAN)) for n in (40, 12))
+    counts = (X.toarray() > 0).sum(axis=0)
+    items, scores = popularity(X, known, n=6)
+    for row, own, score in zip(known.toarray(), items, scores, strict=True):
+        left = sorted((j for j in range(9) if not row[j]), key=lambda j: (-counts[j], j))[:6]
+        assert own.tolist() == left + [-1] * (6 - len(left))
+        assert score.tolist() == [*counts[left], *[-np.inf] * (6 - len(left))]
+    for same in (counts, X.toarray()[:, ::1] + np.where(X.toarray(), 0.0, NAN)):
+        np.testing.assert_array_equal(popularity(same, RatingMatrix(known), 6)[0], items)
+    assert popularity(X, known, 99)[0].shape == (12, 9)
+    with pytest.raises(ValueError, match="has 8 items and X has 9 columns"):
+        popularity(counts[:8], known)
+    with pytest.raises(ValueError, match="n == 0, must be >= 1"):
+        popularity(counts, known, 0)
 
 
 def test_buckets_are_equal_and_rarest_first():

@@ -6,13 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_validate
 
-from skdpmf import DPItemMeans, PrivacyBudget
+from skdpmf import DPCovarianceRecommender, DPItemMeans, PrivacyBudget
+from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (
     leave_one_out,
     ndcg_at_k,
+    precision_at_k,
     recall_at_k,
     recommender_scorer,
     rmse,
@@ -25,6 +30,7 @@ OF_LISTS = {
     "hit_rate": hit_rate_at_k,
     "recall": recall_at_k,
     "ndcg": ndcg_at_k,
+    "precision": precision_at_k,
     "average_precision": average_precision_at_k,
     "reciprocal_rank": reciprocal_rank_at_k,
 }
@@ -115,8 +121,6 @@ def test_all_scorers_are_used_in_the_same_way(name, ratings):
     assert search.fit(train, test).best_score_ == pytest.approx(scorer(model, train, test), abs=1)
     assert pickle.loads(pickle.dumps(scorer)) == scorer
     assert (scorer == recommender_scorer(name, 8)) == (name == "rmse")
-    with pytest.raises(ValueError, match=r"y.*must be .*held-out"):
-        scorer(model, train)
 
 
 @pytest.mark.parametrize("name", ["recall", "ndcg", "rmse", None])
@@ -135,6 +139,35 @@ def test_held_out_ratings_in_both_searches(name, ratings):
             ValueError, match=r"y has a value in each of its 300 cells, and \d+ .*: "
         ):
             cross_validate(model, known, y, **options)
+
+
+@pytest.mark.parametrize("name", ["recall", "precision", "rmse"])
+def test_without_y_a_fifth_of_each_row_is_hidden(name, ratings):
+    """The same one as that of `score`, whatever holds the rows."""
+    scorer, model = recommender_scorer(name, 3), DPItemMeans(PrivacyBudget.nonprivate())
+    hidden = hidden_fifth(ratings)
+    known, held_out = keep_entries(ratings, ~hidden), keep_entries(ratings, hidden)
+    expected = scorer(model.fit(ratings), known, held_out)
+    names = [f"i{j}" for j in range(15)]
+    frame = pd.DataFrame(np.where(ratings.toarray() > 0, ratings.toarray(), np.nan), columns=names)
+    for X in (ratings, frame, RatingMatrix(ratings, None, names)):
+        assert scorer(model.fit(X), X) == pytest.approx(expected, abs=1e-12)
+    if name == "rmse":
+        assert model.fit(ratings).score(ratings) == pytest.approx(expected, abs=1e-12)
+    grid = {"user_damping": [1.0, 50.0]}
+    search = GridSearchCV(model, grid, cv=2, scoring=scorer, error_score="raise").fit(ratings)
+    best = clone(model).set_params(**search.best_params_).fit(ratings[:30])
+    assert search.cv_results_["split1_test_score"][search.best_index_] == scorer(best, ratings[30:])
+    with pytest.raises(ValueError, match="too few ratings"):
+        scorer(model, sparse.csr_array((2, 15)))
+
+
+def test_without_y_what_is_marked_down_is_no_target():
+    X = np.random.default_rng(0).choice([np.nan, -1.0, 1.0], (80, 30), p=[0.6, 0.2, 0.2])
+    model = DPCovarianceRecommender(PrivacyBudget.nonprivate(), feedback="implicit").fit(X)
+    clicks = as_rating_matrix(np.where(X > 0, X, np.nan))
+    scorer = recommender_scorer("recall", 20)
+    assert scorer(model, X) == scorer(model, clicks) == pytest.approx(model.score(clicks))
 
 
 def test_there_is_no_scorer_of_chance():

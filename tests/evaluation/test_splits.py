@@ -4,8 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import cross_validate
 
-from skdpmf.evaluation import leave_one_out, split_ratings, split_table, split_users
+from skdpmf import DPItemMeans, PrivacyBudget
+from skdpmf.data import make_ratings
+from skdpmf.evaluation import (
+    RatingRegressor,
+    leave_one_out,
+    rolling_folds,
+    split_ratings,
+    split_table,
+    split_users,
+)
 
 
 def random_ratings(seed=0, n_users=50, n_items=20):
@@ -204,6 +215,53 @@ def test_split_by_time_of_all_and_of_each_user(kind):
         earlier, later = (part["time"][part["user"] == user] for part in (known, test))
         assert len(later) == int(0.2 * (len(earlier) + len(later)))
         assert earlier.max() <= later.min()
+
+
+@pytest.mark.parametrize("kind", ["pandas", "lazy", "Arrow"])
+def test_rolling_folds_test_what_is_later_than_what_they_train_on(kind):
+    times = np.asarray(pd.DataFrame(_ratings_in_time("pandas"))["time"])
+    folds, tested = rolling_folds(_ratings_in_time(kind), 3, test_size=0.15), []
+    assert len(folds) == 3
+    for train, test in folds:
+        assert times[train].max() < times[test].min()
+        assert sorted([*train, *test]) == np.flatnonzero(times <= times[test].max()).tolist()
+        assert 20 <= len(test) <= 40  # 30, and rows of one time stay together
+        tested += test.tolist()
+    assert len(set(tested)) == len(tested)
+    assert times[tested].max() == times.max()
+    assert np.diff([len(train) for train, _ in folds]).min() > 0
+    # one fold is the split by time
+    ((train, test),) = rolling_folds(_ratings_in_time("pandas"), 1, test_size=0.2)
+    known, later = split_table(_ratings_in_time("pandas"), 0.2, by="time")
+    assert [train.tolist(), test.tolist()] == [known.index.tolist(), later.index.tolist()]
+
+
+def test_rolling_folds_are_folds_of_scikit_learn():
+    table = make_ratings(60, 10, random_state=0, as_frame=True).ratings
+    folds = rolling_folds(table, 2)
+    model = RatingRegressor(DPItemMeans(PrivacyBudget.nonprivate()))
+    X, y = table[["user", "item"]], table["rating"]
+    found = cross_validate(model, X, y, cv=folds, scoring="neg_root_mean_squared_error")
+    for (train, test), score in zip(folds, found["test_score"], strict=True):
+        fitted = clone(model).fit(X.iloc[train], y.iloc[train])
+        error = np.sqrt(np.mean((fitted.predict(X.iloc[test]) - y.iloc[test]) ** 2))
+        assert score == pytest.approx(-error)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"n_splits": 0}, "n_splits == 0, must be >= 1"),
+        ({"test_size": 0.0}, "test_size=0.0 must be a share of the rows > 0"),
+        ({"n_splits": 4, "test_size": 0.25}, "use less than 0.25"),
+        ({"n_splits": 3}, "must each hold a row that is later"),
+        ({"time": "when"}, "frame has no column 'when'"),
+    ],
+)
+def test_rolling_folds_refuse(params, words):
+    frame = pd.DataFrame({"time": [1] * 10 + [2] * 10})
+    with pytest.raises(ValueError, match=words):
+        rolling_folds(frame, **params)
 
 
 DAYS = pd.date_range("2021-01-01", "2024-12-31", periods=150).floor("s")

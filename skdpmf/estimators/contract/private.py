@@ -110,21 +110,24 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         It runs on every block of users and must not change the estimator.
         """
 
-    def _used(self, R: Any) -> Any:
-        return _clicks_of(R) if self._implicit and not is_stored(R) else R
+    def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
+        if not self._implicit:
+            return super()._check_ratings(X, reset=reset)
+        if not reset:
+            check_is_fitted(self, "_item_model_")
+        R, dtype = check_ratings(self, X, reset=reset, stored=True)
+        return R if reset else self._prepared(R), dtype
 
     def _rows(self, X: Any) -> tuple[Any, Any]:
         if not self._implicit:
             return super()._rows(X)
         check_is_fitted(self, "_item_model_")
         R = check_ratings(self, X, reset=False)[0]  # not clipped: signs count
-        clicks = _clicks_of(R)
-        clicks.data = np.minimum(clicks.data, 1.0)
         n, down = np.diff(R.indptr), R.data <= 0.0
         if hasattr(X, "__array__") or isinstance(X, list):
             # a dense row with a value in every column, as of 0 and 1, says nothing by its zeros
             down &= (R.data < 0.0) | np.repeat(n < R.shape[1], n)
-        return clicks, keep_entries(R, down) if down.any() else None
+        return self._prepared(R), keep_entries(R, down) if down.any() else None
 
     def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
         return super()._score_at(known, _clicks_of(hidden) if self._implicit else hidden, problem)
@@ -135,8 +138,10 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         return recall(hidden, self._top_items(known, _N_RANKED)[0])
 
     def _prepared(self, R: Any) -> Any:
-        """Canonical ratings as the solver wants them."""
-        return R if self._implicit else in_quarter_ranges(R, self.rating_range)
+        """Canonical ratings as the solver wants them; of clicks, not clipped, their weights."""
+        if self._implicit:
+            return click_weights(R, self._chosen("feedback").weighting)
+        return in_quarter_ranges(R, self.rating_range)
 
     @abstractmethod
     def _publish(self, fit: Fit, released: Any) -> None:
@@ -329,8 +334,23 @@ def item_item_model(lists: Lists, *, implicit: bool) -> ItemModel:
 
 
 def _clicks_of(R: Any) -> Any:
-    """Entries above 0: what is 0 or clipped to it is no click."""
+    """Entries above 0: what is 0 or less is no click."""
     return keep_entries(R, R.data > 0.0)
+
+
+def click_weights(R: Any, weighting: str | None) -> Any:
+    """Return the weights in (0, 1] of canonical clicks, each a function of its row alone.
+
+    `skdpmf.Clicks` has the formulas; sums bound each row whatever the weights are.
+    """
+    clicks = _clicks_of(R)
+    if weighting != "log" or not clicks.nnz:
+        clicks.data = np.minimum(clicks.data, 1.0)
+        return clicks
+    size, n = np.log1p(clicks.data), np.diff(clicks.indptr)
+    most = np.maximum.reduceat(size, clicks.indptr[:-1][n > 0])
+    clicks.data = 0.5 + 0.5 * size / np.repeat(most, n[n > 0])
+    return clicks
 
 
 # -- the frame of a fit
@@ -425,8 +445,9 @@ class _BlockFit:
     def __call__(self, block: Any, exchange: Exchange) -> Any:
         R, included = block.load(), self.fit.included
         R = R if included is None else without_rows(R, ~included)
-        R = as_rating_matrix(R, rating_range=self.estimator._value_range)
-        R = self.estimator._prepared(self.estimator._used(R))
+        of_clicks = getattr(self.estimator, "_implicit", False)  # whose values may be counts
+        bounds = None if of_clicks else self.estimator._value_range
+        R = self.estimator._prepared(self.estimator._used(as_rating_matrix(R, rating_range=bounds)))
         with sized(self.work):
             return self.estimator._release(R, self.fit, exchange, **self.metadata)
 

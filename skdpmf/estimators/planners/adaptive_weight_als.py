@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, is_finite, require
-from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.contract.planner import Clicks, PrivatePlanner
 from skdpmf.mechanisms.als import (
     clicks,
     dpals,
@@ -142,29 +142,6 @@ class DPSGD(DPALS):
     def _check(self) -> None:
         super()._check()
         self._require_counts("n_inner_steps")
-
-
-@dataclass(repr=False)
-class Clicks(Options):
-    """Clicks, plays or purchases as what X holds (``feedback="implicit"``).
-
-    Parameters
-    ----------
-    unobserved_weight : float, default=0.4
-        Weight > 0 of the target 0 that every pair of a user and an item has, beside that of a
-        click's target 1.
-
-    Examples
-    --------
-    >>> from skdpmf import AdaptiveWeightALS, Clicks, PrivacyBudget
-    >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), feedback=Clicks(unobserved_weight=0.2)).feedback
-    Clicks(unobserved_weight=0.2)
-    """
-
-    unobserved_weight: float = 0.4
-
-    def _check(self) -> None:
-        self._require_positive("unobserved_weight")
 
 
 @dataclass(repr=False, eq=False)

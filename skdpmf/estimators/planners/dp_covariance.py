@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, is_finite, require
-from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.contract.planner import Clicks, PrivatePlanner
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.privacy.budget import PrivacyBudget
@@ -86,14 +86,14 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
     """Parameters of `DPCovarianceRecommender`, and its plan."""
 
     _options: ClassVar[dict[str, Any]] = {
-        "feedback": {"explicit": None, "implicit": None},
+        "feedback": {"explicit": None, "implicit": Clicks},
         "predictor": {"svd": None, "knn": NearestItems},
         "covariance": {"auto": NoisyCovariance},
     }
 
     budget: PrivacyBudget
     _: KW_ONLY
-    feedback: str = "explicit"
+    feedback: Any = "explicit"
     noise: str = "gaussian"
     predictor: Any = "svd"
     covariance: Any = "auto"
