@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheSGDFactorizer"]
 
+# Share of the learning rate that is left in the end by default.
+_LAST_RATE = 0.04
+
 
 @filled
 class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
@@ -51,15 +54,18 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         that holds them.
     {item_features}
         The fold-in of a user includes tastes for them; training does not use them.
-    max_iter : int, default=15
+    max_iter : int, default=30
         Rounds over all ratings.
     learning_rate : float, default=0.07
         Length of a gradient step in the first round, in standardised units, at most 1 / (8 alpha).
         If the fit diverges it starts again at half the rate, with a `ConvergenceWarning`.
-    learning_rate_decay : float, default=0.8
-        Factor in (0, 1] by which the rate falls after each round. Raise it with `max_iter`.
-    alpha : float, default=0.04
-        Strength >= 0 of the L2 penalty, for each rating, in standardised units.
+    learning_rate_decay : float or None, default=None
+        Factor in (0, 1] by which the rate falls after each round. None: 0.04 ** (1 / max_iter).
+    alpha : float or None, default=None
+        Strength >= 0 of the L2 penalty, for each rating, in standardised units. None: the penalty
+        is learned. It is in units of the mean squared error of the round before, has a part for
+        each user and item beside that for each rating, and is the weaker the more ratings they
+        have.
     fit_bias : bool, default=True
         Whether b_i and c_j are fitted. Without them they are 0; b_0 is the mean in both cases.
     snapshots : `Snapshots` or None, default=None
@@ -203,7 +209,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.components_ = self.components_ + share * (V.T - self.components_)
         self.item_biases_ = self.item_biases_ + share * (c - self.item_biases_)
         self.item_counts_ = self.item_counts_ + counts
-        self._item_model_ = self._fold_in_model()
+        self._item_model_ = self._fold_in_model(trained.penalty())
         self._add_tastes()
         b, U = self._folded_in(R)
         self.user_factors_ = np.concatenate((self.user_factors_, U.astype(np.float32)))
@@ -230,7 +236,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.loss_curve_ = scale.std * np.array(trained.losses)
         self.n_iter_ = int(self.max_iter)
         self.privacy_spent_ = NO_PRIVACY
-        self._item_model_ = self._fold_in_model()
+        self._item_model_ = self._fold_in_model(trained.penalty())
 
     def _descend(
         self, R: Any, scale: "Scale | None", users: Any
@@ -241,13 +247,20 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         from skdpmf.baselines.sgd.snapshot import Snapshot
         from skdpmf.baselines.sgd.workers import Workers
 
+        decay, alpha = self.learning_rate_decay, self.alpha
+        if decay is None:
+            decay = _LAST_RATE ** (1.0 / self.max_iter)
+        penalty = (alpha or 0.0, 0.0, 0.0)
+        if alpha is None and scale is not None:  # partial_fit goes on with what was learned
+            penalty = self._learned_penalty()
         settings = solver.Settings(
-            n_components=int(self.n_components),
-            max_iter=int(self.max_iter),
-            learning_rate=float(self.learning_rate),
-            learning_rate_decay=float(self.learning_rate_decay),
-            alpha=float(self.alpha),
-            fit_bias=bool(self.fit_bias),
+            int(self.n_components),
+            int(self.max_iter),
+            float(self.learning_rate),
+            float(decay),
+            float(penalty[0]),
+            bool(self.fit_bias),
+            *penalty[1:],
         )
         n_threads = effective_n_jobs(self.n_jobs)
         in_files = isinstance(R, ParquetRatings)
@@ -259,6 +272,10 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                 batches = ParquetBatches(R, bounds, n_rows)
             else:
                 batches = MatrixBatches(R, bounds, n_rows, workers, scale)
+            if alpha is None and scale is None:
+                n_users = R.shape[0] if in_files else np.count_nonzero(np.diff(R.indptr))
+                n_items = np.count_nonzero(batches.item_counts)
+                settings = settings.learn(n_users, n_items, batches.nnz)
 
             def start() -> solver.Factors:
                 factors = solver.starting_factors(
@@ -315,14 +332,21 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         b = self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z))
         return b, U
 
-    def _fold_in_model(self) -> ItemModel:
+    def _learned_penalty(self) -> tuple[float, float, float]:
+        """The penalty of the last fit, in standardised units."""
+        model = self._item_model_
+        parts = model.rating_ridge, model.ridge[-1, -1], model.ridge[0, 0]
+        return tuple(float(part) / self._unit_**2 for part in parts)  # type: ignore[return-value]
+
+    def _fold_in_model(self, penalty: tuple[float, float, float]) -> ItemModel:
         V = self.components_.T
-        if self.fit_bias:  # b_i in standardised units: its penalty is that of u_i
+        alpha, ridge, bias_ridge = (self._unit_**2 * part for part in penalty)
+        ridges = np.full(V.shape[1], ridge)
+        if self.fit_bias:  # b_i in standardised units: its penalty for each rating is that of u_i
             V = np.column_stack((np.full(len(V), self._unit_), V))
-        penalty = float(self.alpha) * self._unit_**2
-        ridge = np.zeros((V.shape[1], V.shape[1]))
+            ridges = np.append(bias_ridge, ridges)
         offsets = self.intercept_ + self.item_biases_
-        return ItemModel(offsets, np.ascontiguousarray(V), ridge, penalty)
+        return ItemModel(offsets, np.ascontiguousarray(V), np.diag(ridges), alpha)
 
     def _set_items(self, items: ItemModel) -> None:
         n_new = items.offsets.size - self.item_counts_.size

@@ -87,9 +87,10 @@ def cut_at(rows, k, monkeypatch):
 
 TWINS = [
     {"n_components": 1},
-    {"n_components": 4},
+    {"n_components": 4, "alpha": 0.04},
     {"n_components": 4, "rows": 3},
     {"n_components": 4, "rows": 17, "fit_bias": False},
+    {"n_components": 4, "rows": 17, "fit_bias": False, "alpha": 0.04},
     {"n_components": 17, "rows": 7, "alpha": 0.3},
     {"n_components": 3, "alpha": 0.0, "learning_rate": 0.01, "learning_rate_decay": 1.0},
     {"n_components": 3, "rating_range": (2.0, 4.0)},
@@ -102,6 +103,7 @@ TWINS = [
 @pytest.mark.parametrize("params", TWINS, ids=str)
 def test_a_fit_is_its_twin(params, monkeypatch):
     params = {"max_iter": 6, "rating_range": (1.0, 5.0), "random_state": 3, **params}
+    params.setdefault("learning_rate_decay", 0.8)
     rows, k = params.pop("rows", 30), params["n_components"]
     cut_at(rows, k, monkeypatch)
     X = small()
@@ -130,9 +132,10 @@ def test_a_fit_is_its_twin(params, monkeypatch):
     counts = np.count_nonzero(~np.isnan(X), axis=0)
     np.testing.assert_array_equal(model.item_counts_, counts)
     # predictions and the embedding are of the folded-in rows
-    if model.alpha:
+    if model.alpha != 0.0:
+        penalty = model.alpha or twin.learned_penalty(clipped, model.loss_curve_[-1])
         folded = twin.fold_in(
-            clipped, found.mean, found.c, found.V, model.alpha, model.fit_bias, np.nanstd(clipped)
+            clipped, found.mean, found.c, found.V, penalty, model.fit_bias, np.nanstd(clipped)
         )
         np.testing.assert_allclose(model.decision_function(X), folded, rtol=1e-6, atol=1e-6)
 
@@ -192,7 +195,8 @@ def test_the_defaults_converge_on(low, high, step):
 def test_a_long_run_ends_where_the_objective_is_stationary(k, fit_bias):
     """Terms of the gradient cancel to 0.05 % (0.04 .. 0.06 % measured), by then at rate 1e-4."""
     X = small()
-    settings = {"learning_rate": 0.05, "learning_rate_decay": 0.998, "fit_bias": fit_bias}
+    settings = {"learning_rate": 0.05, "learning_rate_decay": 0.998, "alpha": 0.04}
+    settings["fit_bias"] = fit_bias
     model = as_twin(fitted(X, k, max_iter=3000, **settings))
     parts, sizes = twin.gradient(X, model, 0.04)
     if not fit_bias:

@@ -25,9 +25,9 @@ def data():
 
 def test_warm_start_goes_on(data):
     """Half of the rounds, and then the other half at the rates that they would have had."""
-    X = data[0]
-    whole = fitted(X, max_iter=8)
-    model = fitted(X, max_iter=4, warm_start=True)
+    X, settings = data[0], {"alpha": 0.04, "learning_rate_decay": 0.8}
+    whole = fitted(X, max_iter=8, **settings)
+    model = fitted(X, max_iter=4, warm_start=True, **settings)
     half = model.loss_curve_
     model.set_params(learning_rate=0.07 * 0.8**4).fit(X)
     np.testing.assert_allclose(np.r_[half, model.loss_curve_], whole.loss_curve_, rtol=1e-6)

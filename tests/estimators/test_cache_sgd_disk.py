@@ -164,8 +164,9 @@ def test_partial_fit_with_a_store(X, path):
 
 def test_warm_start_with_a_store(X, path, tmp_path):
     store = ParquetRatings.write(path, X, rows_per_part=64)
-    whole = fitted(store, max_iter=8)
-    model = fitted(store, max_iter=4, warm_start=True)
+    settings = {"alpha": 0.04, "learning_rate_decay": 0.8}
+    whole = fitted(store, max_iter=8, **settings)
+    model = fitted(store, max_iter=4, warm_start=True, **settings)
     model.set_params(learning_rate=0.07 * 0.8**4).fit(store)
     np.testing.assert_allclose(modelled(model), modelled(whole), atol=1e-3)
     fewer = ParquetRatings.write(tmp_path / "fewer", X[:200])

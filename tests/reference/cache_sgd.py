@@ -23,8 +23,9 @@ def fit(X, V, *, rate, decay, rounds, alpha, fit_bias, bounds, rows, group, clip
     """Descend from zero users and the items V; users come in batches of `rows`.
 
     Within a batch the ratings go by item, in groups: a group's errors are all taken before its
-    update.
+    update. Without an alpha the penalty is learned: from the error of the round before.
     """
+    learned, known_alpha = alpha is None, alpha
     X = np.clip(X, *bounds)
     known = ~np.isnan(X)
     mean, std = X[known].mean(), X[known].std()
@@ -37,6 +38,10 @@ def fit(X, V, *, rate, decay, rounds, alpha, fit_bias, bounds, rows, group, clip
         step = rate * decay**t
         bias_step = step if fit_bias else 0.0
         squares = 0.0
+        parts = known_alpha, 0.0, 0.0
+        if learned:
+            parts = learned_penalty(X, losses[-1] if losses else std)
+        alpha, kept, kept_bias = parts[0], 1 + step * parts[1], 1 + bias_step * parts[2]
         for start in range(0, n_users, rows):
             for j in range(n_items):
                 raters = start + np.flatnonzero(known[start : start + rows, j])
@@ -50,8 +55,28 @@ def fit(X, V, *, rate, decay, rounds, alpha, fit_bias, bounds, rows, group, clip
                         c[j] += bias_step * (e - alpha * before_c)
                         U[i] += step * (e * before_v - alpha * U[i])
                         b[i] += bias_step * (e - alpha * b[i])
+            U[start : start + rows] /= kept
+            b[start : start + rows] /= kept_bias
+        V[known.any(axis=0)] /= kept
+        c[known.any(axis=0)] /= kept_bias
         losses.append(std * np.sqrt(squares / known.sum()))
     return Model(mean, std * b, std * c, U, std * V, losses)
+
+
+def learned_penalty(X, loss):
+    """Penalty per rating, per row of U or V and per bias, by the error of a round.
+
+    The penalties of a rank-one component's user and item, for each rating, have a geometric mean of
+    three quarters of the noise's singular value.
+    """
+    known = ~np.isnan(X)
+    variance = np.clip(loss**2 / np.var(X[known]), 0.01, 1.0)
+    users = np.count_nonzero(known.any(axis=1)) / known.sum()
+    items = np.count_nonzero(known.any(axis=0)) / known.sum()
+    least = 0.75 * (np.sqrt(users) + np.sqrt(items))
+    ridge = min(3.0, least / np.sqrt(users * items))
+    roots = np.roots([1.0, ridge * (users + items), ridge**2 * users * items - least**2])
+    return variance * max(0.0, roots.max()), variance * ridge, variance * 5.0
 
 
 def gradient(X, model, alpha):
@@ -75,7 +100,11 @@ def gradient(X, model, alpha):
 
 
 def fold_in(X, mean, c, V, alpha, fit_bias, s):
-    """Ratings that each row's own b and u predict, by the normal equations of its objective."""
+    """Ratings that each row's own b and u predict, by the normal equations of its objective.
+
+    alpha: the penalty of each rating, or all parts of a penalty.
+    """
+    alpha, ridge, bias_ridge = alpha if isinstance(alpha, tuple) else (alpha, 0.0, 0.0)
     out = np.tile(mean + c, (len(X), 1))
     for i, row in enumerate(X):
         rated = np.flatnonzero(~np.isnan(row))
@@ -85,7 +114,10 @@ def fold_in(X, mean, c, V, alpha, fit_bias, s):
         A = V[rated] / s
         if fit_bias:  # unknowns b / s and u
             A = np.column_stack((np.ones(len(rated)), A))
-        z = np.linalg.solve(A.T @ A + len(rated) * alpha * np.eye(A.shape[1]), A.T @ residual)
+        penalty = np.full(A.shape[1], len(rated) * alpha + ridge)
+        if fit_bias:
+            penalty[0] += bias_ridge - ridge
+        z = np.linalg.solve(A.T @ A + np.diag(penalty), A.T @ residual)
         everywhere = np.column_stack((np.ones(len(V)), V / s)) if fit_bias else V / s
         out[i] += s * everywhere @ z
     return out

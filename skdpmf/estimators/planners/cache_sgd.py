@@ -66,10 +66,10 @@ class CacheSGDFactorizerPlanner(Planner):
     _: KW_ONLY
     rating_range: tuple[float, float] = (1.0, 5.0)
     item_features: Any = None
-    max_iter: int = 15
+    max_iter: int = 30
     learning_rate: float = 0.07
-    learning_rate_decay: float = 0.8
-    alpha: float = 0.04
+    learning_rate_decay: float | None = None
+    alpha: float | None = None
     fit_bias: bool = True
     snapshots: Any = None
     random_state: int | None = None
@@ -103,7 +103,14 @@ class CacheSGDFactorizerPlanner(Planner):
         super()._check_params()
         self._require_counts("n_components", "max_iter")
         self._require_positive("learning_rate")
-        rule, remedy = "a number in (0, 1]", "1 keeps the rate"
-        self._require(("learning_rate_decay",), lambda x: is_finite(x) and 0 < x <= 1, rule, remedy)
-        self._require(("alpha",), lambda x: is_finite(x) and x >= 0, "a finite number >= 0")
+        rule, remedy = "None or a number in (0, 1]", "1 keeps the rate"
+        self._require(
+            ("learning_rate_decay",),
+            lambda x: x is None or (is_finite(x) and 0 < x <= 1),
+            *(rule, remedy),
+        )
+        rule, remedy = "None or a finite number >= 0", "None learns it"
+        self._require(
+            ("alpha",), lambda x: x is None or (is_finite(x) and x >= 0), *(rule, remedy)
+        )
         self._require_switches("fit_bias", "warm_start")
