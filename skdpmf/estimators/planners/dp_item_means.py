@@ -10,10 +10,6 @@ from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["DPItemMeansPlanner"]
 
-# By default the fold-in believes users more than a fit does: people whose levels differ much would
-# lose to their own means, and others lose a thousandth.
-FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 3.0
-
 
 @dataclass(repr=False, eq=False)
 class DPItemMeansPlanner(PrivatePlanner):
