@@ -12,6 +12,7 @@ from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
 from skdpmf.estimators.planners.adaptive_weight_als import AdaptiveWeightALSPlanner
 from skdpmf.mechanisms.als import pooled
+from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 
 __all__ = ["AdaptiveWeightALS"]
 
@@ -80,9 +81,10 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         Strength of the L2 penalties on user and item factors, relative to the built-in ones. Where
         penalties are learnt, alpha multiplies the learnt penalty of the fold-in alone.
         Penalties of clicks with "pooled" without privacy grow with a user's and an item's clicks.
-    user_damping : float, default=10.0
-        Penalty on a user's offset: as many fictitious ratings at the item means. Unused for
-        clicks, and where it is learnt.
+    user_damping : float or None, default=None
+        Penalty on a user's offset: as many fictitious ratings at the item means. None: 10 in
+        `fit`, and 1 for predictions, where "pooled" only starts from it and learns. Unused for
+        clicks.
     {random_state, n_jobs}
 
     Attributes
@@ -173,7 +175,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
             self._set_ranking(model.lists)
             self.components_ = self._item_model_.factors[:, pooled.N_LEAD :].T.copy()
         else:
-            damping = float(self.user_damping) if self._chosen("solver").item_means else None
+            damping = self._damping(FOLD_IN_DAMPING) if self._chosen("solver").item_means else None
             self._set_model(model.item_means, model.factors, model.ridge, damping)
         self.n_iter_ = self._n_rounds()
         self._state(fit)

@@ -10,12 +10,9 @@ from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
-from skdpmf.estimators.planners.dp_item_means import (
-    FIT_DAMPING,
-    FOLD_IN_DAMPING,
-    DPItemMeansPlanner,
-)
+from skdpmf.estimators.planners.dp_item_means import DPItemMeansPlanner
 from skdpmf.mechanisms.item_means import baseline as solver
+from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 
 __all__ = ["DPItemMeans"]
 
@@ -45,7 +42,7 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
         Budget of the fit, and its unit, "user" or "rating". With delta > 0 noise is
         Gaussian, with delta = 0 Laplace's. ``PrivacyBudget.nonprivate()`` is without noise.
     user_damping : float or None, default=None
-        Fictitious ratings in a user's offset, at the item means. None: 10 in `fit`, and 3 for
+        Fictitious ratings in a user's offset, at the item means. None: 10 in `fit`, and 1 for
         predictions, which are then no worse than users' own means where items differ little.
     {rating_range}
     {item_features}
@@ -98,9 +95,6 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
             self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
         )
         self._state(fit)
-
-    def _damping(self, default: float) -> float:
-        return default if self.user_damping is None else float(self.user_damping)
 
     @property
     def n_components_(self) -> int:

@@ -11,6 +11,7 @@ from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.dpmf_sampler import DPMFSamplerPlanner
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.als.pooled import PooledModel
+from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
 
@@ -69,9 +70,9 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     alpha : float, default=1.0
         Strength of the L2 penalties on factors, relative to the learnt ones in "every-step"; that
         of the fold-in for "posterior".
-    user_damping : float, default=10.0
-        Penalty on a user's offset: as many fictitious ratings at the item means. Learnt for
-        "every-step" without privacy.
+    user_damping : float or None, default=None
+        Penalty on a user's offset: as many fictitious ratings at the item means. None: 10 in
+        `fit`, and 1 for predictions. Learnt for "every-step" without privacy.
     {random_state, n_jobs}
 
     Attributes
@@ -190,7 +191,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             self.components_ = self._item_model_.factors[:, 1:].T.copy()
         else:
             means, factors, ridge = model[:3]
-            self._set_model(means, factors, ridge, float(self.user_damping))
+            self._set_model(means, factors, ridge, self._damping(FOLD_IN_DAMPING))
         self.n_iter_ = self._n_rounds()
         self.nonprivate_diagnostics_ = None
         more: dict[str, Any] = {"personal": personal}

@@ -74,6 +74,7 @@ from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.common import planned_gram, planned_vectors, strength_of, subset
 from skdpmf.mechanisms.item_means import residual_rounds as ir
+from skdpmf.mechanisms.item_means.joint_release import item_prior
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
@@ -433,7 +434,7 @@ class _Items:
         self.mean_X, self.mean_P = _filtered(*given)
         doubt = self.mean_P + self.doubt
         guess = averages.prior_variance
-        self.variance, line = ir.item_prior(self.mean_X, doubt, averages.design, guess)
+        self.variance, line = item_prior(self.mean_X, doubt, averages.design, guess)
         self.b = line + self.variance / (self.variance + doubt) * (self.mean_X - line)
 
     def step_factors(self, G: NDArray[np.float64], noise: float, *, starting: bool) -> None:

@@ -95,8 +95,9 @@ OWN = {
         *((name, (*COUNTS, None), "integer", "use") for name in ("n_draws", "table_size")),
         *(
             (name, NUMBERS, "> 0", "use")
-            for name in ("alpha", "user_damping", "user_std", "item_std", "bias_std", "rating_std")
+            for name in ("alpha", "user_std", "item_std", "bias_std", "rating_std")
         ),
+        ("user_damping", (0.0, -1.0, math.nan, "1"), "> 0", "use"),
         ("step_size", NUMBERS, "> 0", "use"),
         ("kappa", (-0.1, math.inf, math.nan), "finite number >= 0", "use"),
         ("weight_cap", (0.0, -math.inf, math.nan, "1"), "> 0", "inf"),

@@ -336,7 +336,8 @@ def test_rounds_are_combined_by_precision():
         np.testing.assert_allclose(server.precision, total, rtol=1e-12)
         np.testing.assert_allclose(server.shift / server.precision, combined, rtol=1e-10)
         server.significant = True
-        expected = im.shrink_to_line(server.mass, combined, 1 / total, start.means.prior_variance)
+        design = im.design_of(server.mass, np.log(server.mass))
+        expected = im.posterior(combined, 1 / total, design, im.PRIOR_VARIANCE)[0]
         np.testing.assert_allclose(server.item_means, expected, rtol=1e-9)
     before = one.item_means
     add_later(one, later[0], variance=1e12, noise=rng.normal(size=m + 1))  # tells nothing

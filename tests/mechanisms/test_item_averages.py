@@ -68,20 +68,14 @@ def test_averages_without_noise_are_the_published_ones():
     assert not ia.plain_averages(Rows(csr(np.full((3, 4), np.nan)), 1), 5.0)[0].any()
 
 
-def line(N, x, precision):
-    """Weighted regression of x on (1, log N) by the normal equations."""
-    D = np.stack((np.ones(len(N)), np.log(N)))
-    return np.linalg.solve((D * precision) @ D.T, (D * precision) @ x) @ D
-
-
 @NOISES
 @pytest.mark.parametrize("epsilon", [3.0, 100.0])
 def test_averages_are_posterior_means(noise, epsilon):
-    """With the prior variance of item_damping ratings, whose own variance is RATING_VARIANCE."""
+    """Of a prior variance around that of item_damping ratings, each of RATING_VARIANCE."""
     found, _ = made(quarters(), noise, epsilon=epsilon)
-    t, N = im.RATING_VARIANCE / DAMPING[0], found.popularity.mass
+    guess, N = im.RATING_VARIANCE / DAMPING[0], found.popularity.mass
     x, variance = found.shift / found.precision, 1.0 / found.precision
-    prior = line(N, x, 1.0 / (t + variance))
+    t, prior = im.item_prior(x, variance, im.design_of(N, np.log(N)), guess)
     np.testing.assert_allclose(found.mean, (t * x + variance * prior) / (t + variance), atol=1e-9)
 
 

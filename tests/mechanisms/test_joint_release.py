@@ -90,29 +90,40 @@ def test_popularity_is_seldom_seen_in_noise_alone():
     assert np.count_nonzero([m.sure_popularity for m in means]) <= 8
 
 
-def test_a_line_in_the_logarithm_is_kept():
-    N = np.array([1.0, 3.0, 10.0, 40.0, 200.0])
-    x = 0.3 - 0.2 * np.log(N)
-    for variance in (np.full(5, 0.01), np.geomspace(1e-3, 1e3, 5)):
-        np.testing.assert_allclose(im.shrink_to_line(N, x, variance, 0.1), x, atol=1e-9)
+@pytest.mark.parametrize("guess", [0.03, 0.3])
+def test_the_posterior_of_averages(guess):
+    """Given t, by conditioning the joint normal law; t is its geometric mean over all tried."""
+    rng = np.random.default_rng(0)
+    n_items, truth = 40, 0.3
+    variance, N = rng.uniform(0.01, 0.5, n_items), rng.uniform(1.0, 50.0, n_items)
+    design = im.design_of(N, np.log(N))
+    np.testing.assert_allclose(N @ design, [N.sum(), 0.0], atol=1e-9)
+    x = design @ [0.3, 0.1] + rng.normal(0.0, np.sqrt(truth + variance))
+    found, spread = im.posterior(x, variance, design, guess)
+    S = (design * np.square(im._LINE)) @ design.T
+
+    def line(t):
+        return S @ np.linalg.solve(S + np.diag(variance + t), x)
+
+    def density(t):
+        left = -0.5 * np.sum((x - line(t)) ** 2 / (variance + t) + np.log(variance + t))
+        return left - 0.5 * (np.log(t / (im._CAUTION * guess)) / im._LOG_VARIANCE) ** 2
+
+    tried = guess * im._VARIANCES
+    t = np.exp(np.average(np.log(tried), weights=np.exp([density(t) for t in tried])))
+    np.testing.assert_allclose(found, (t * x + variance * line(t)) / (t + variance), rtol=1e-8)
+    np.testing.assert_allclose(spread, t * variance / (t + variance), rtol=1e-12)
 
 
-def test_shrinkage_by_variance():
-    """Nothing at variance 0, all the way to the line without prior variance, half at equal ones."""
-    rng = np.random.default_rng(6)
-    N, x = rng.uniform(1, 50, 12), rng.normal(size=12)
-    np.testing.assert_allclose(im.shrink_to_line(N, x, np.full(12, 1e-14), 0.1), x, atol=1e-9)
-    slope, start = np.polyfit(np.log(N), x, 1)
-    line = start + slope * np.log(N)
-    flat = np.full(12, 0.1)
-    np.testing.assert_allclose(im.shrink_to_line(N, x, flat, 1e-15), line, atol=1e-9)
-    np.testing.assert_allclose(im.shrink_to_line(N, x, flat, 0.1), (line + x) / 2, atol=1e-9)
-
-
-def test_equally_popular_items_have_a_line_of_one_point():
-    x = np.array([1.0, 2.0, 6.0])
-    found = im.shrink_to_line(np.full(3, 7.0), x, np.ones(3), 1.0)
-    np.testing.assert_allclose(found, (x + 3.0) / 2, atol=1e-9)
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_items_that_do_not_differ_get_one_mean(noise):
+    """Whatever the noise hides, and most of what it makes up is taken off."""
+    rng = np.random.default_rng(1)
+    N = rng.uniform(1.0, 50.0, 400)
+    x = rng.normal(0.2, noise, 400)
+    found, _ = im.posterior(x, np.full(400, noise**2), im.design_of(N, np.log(N)), 0.28)
+    assert found.std() < 0.2 * noise
+    assert found.mean() == pytest.approx(0.2, abs=0.2 * noise + 0.01)
 
 
 def test_errors_of_the_measured_means_are_those_of_the_noise():

@@ -94,29 +94,6 @@ def test_a_round_measures_the_averages(noise):
     np.testing.assert_allclose(measured, b + record.output[:-1] / slope, rtol=0.0, atol=1e-9)
 
 
-@pytest.mark.parametrize("guess", [0.03, 0.3])
-def test_the_posterior_of_averages(guess):
-    """Given t, by conditioning the joint normal law; t by trying all."""
-    rng = np.random.default_rng(0)
-    n_items, truth = 40, 0.3
-    variance = rng.uniform(0.01, 0.5, n_items)
-    place = rng.normal(0.0, 2.0, n_items)
-    design = np.stack((np.ones(n_items), place - place.mean()), axis=1)
-    x = design @ [0.3, 0.1] + rng.normal(0.0, np.sqrt(truth + variance))
-    found, spread = ir.posterior(x, variance, design, guess)
-    best = None
-    for t in guess * ir._VARIANCES:
-        S = (design * np.square(ir._LINE)) @ design.T
-        line = S @ np.linalg.solve(S + np.diag(variance + t), x)
-        density = np.sum((x - line) ** 2 / (variance + t) + np.log(variance + t))
-        density += (np.log(t / guess) / ir._LOG_VARIANCE) ** 2
-        if best is None or density < best[0]:
-            best = density, t, line
-    _, t, line = best
-    np.testing.assert_allclose(found, (t * x + variance * line) / (t + variance), rtol=1e-8)
-    np.testing.assert_allclose(spread, t * variance / (t + variance), rtol=1e-12)
-
-
 def test_averages_are_the_least_squares_ones_where_noise_is_small():
     """Of many ratings: centred by user, within .02 of what alternating least squares gives."""
     rng = np.random.default_rng(2)

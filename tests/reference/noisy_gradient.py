@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import sqrtm
 
 from skdpmf.mechanisms import noisy_gradient as constants
-from skdpmf.mechanisms.item_means import residual_rounds as item_means
+from skdpmf.mechanisms.item_means import joint_release as item_means
 from tests.reference.variational import row_posterior
 from tests.reference.weighted_als import rated
 

@@ -43,14 +43,9 @@ def exact_item_means(y, damping):
     typical = users / min(max(N.sum(), users), users * n_items**0.5)
     N = np.maximum(N, 0.5)
     x, variance = S / N, item_means.RATING_VARIANCE * typical / N
-    tau = 0.1
-    for _ in range(10):
-        # weighted regression of x on (1, log N) by the normal equations
-        p = 1.0 / (variance + tau)
-        D = np.stack([np.ones(n_items), np.log(N)])
-        prior = np.linalg.solve((D * p) @ D.T, (D * p) @ x) @ D
-        excess = sum(p[j] ** 2 * ((x[j] - prior[j]) ** 2 - variance[j]) for j in range(n_items))
-        tau = max(excess / sum(p**2), item_means._SMALLEST_PRIOR_VARIANCE)
+    place = [np.log(n) - N @ np.log(N) / N.sum() for n in N]
+    design = np.stack([np.ones(n_items), place], axis=1)
+    tau, prior = item_means.item_prior(x, variance, design, item_means.PRIOR_VARIANCE)
     mean = (tau * x + variance * prior) / (tau + variance)
     return Means(N, mean, prior, tau, typical)
 

@@ -111,7 +111,8 @@ class _Checked:
     def _require_counts(self, *names: str, optional: bool = False) -> None:
         self._require(names, lambda n: is_count(n) or (optional and n is None), "an integer >= 1")
 
-    def _require_positive(self, *names: str) -> None:
+    def _require_positive(self, *names: str, optional: bool = False) -> None:
+        names = tuple(n for n in names if not optional or getattr(self, n) is not None)
         self._require(names, lambda x: is_finite(x) and x > 0, "a finite number > 0")
 
     def _require_between(self, *names: str, least: float = 1e-6) -> None:

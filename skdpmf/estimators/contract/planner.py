@@ -69,6 +69,10 @@ class Planner(OptionParameters, ABC):
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
         """Tell what `fit` would release, from public numbers alone."""
 
+    def _damping(self, default: float) -> float:
+        own: Any = getattr(self, "user_damping", None)
+        return default if own is None else float(own)
+
     @property
     def _value_range(self) -> Any:
         """Public range of the values of X, and of predictions."""
@@ -100,6 +104,10 @@ class PrivatePlanner(Planner):
     @property
     def _implicit(self) -> bool:
         return not isinstance(self.feedback, str) or self.feedback == "implicit"
+
+    def _damping(self, default: float) -> float:
+        own: Any = getattr(self, "user_damping", None)
+        return default if own is None else float(own)
 
     @property
     def _value_range(self) -> Any:

@@ -14,6 +14,7 @@ from skdpmf.mechanisms.als import (
     ratings,
     variational,
 )
+from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -163,7 +164,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
     max_ratings_per_user: int | None = None
     max_iter: int | None = None
     alpha: float = 1.0
-    user_damping: float = 10.0
+    user_damping: float | None = None
     random_state: int | None = None
     n_jobs: int | None = None
 
@@ -216,7 +217,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
             "max_ratings_per_user": None if cap is None else int(cap),
             "max_iter": self._n_rounds(),
             "alpha": float(self.alpha),
-            "user_damping": float(self.user_damping),
+            "user_damping": self._damping(FIT_DAMPING),
             "item_means": bool(getattr(solver, "item_means", True)),
         }
         n_inner_steps = int(getattr(solver, "n_inner_steps", _INNER_STEPS))
@@ -226,7 +227,9 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
             return clicks.Settings(**common, unobserved_weight=weight, n_inner_steps=n_inner_steps)
         if isinstance(solver, Pooled):
             share = _LIST_SHARE if solver.list_share == "auto" else float(solver.list_share or 0.0)
-            return pooled.Settings(**common, list_share=share)
+            return pooled.Settings(
+                **common, list_share=share, fold_in_damping=self._damping(FOLD_IN_DAMPING)
+            )
         if isinstance(solver, DPSGD):
             return dpsgd.Settings(**common, n_inner_steps=n_inner_steps)
         return ratings.Settings(**common)
@@ -235,5 +238,6 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         super()._check_params()
         counts = "n_components", "max_iter", "max_ratings_per_user"
         self._require_counts(*counts, optional=True)
-        self._require_positive("alpha", "user_damping")
+        self._require_positive("alpha")
+        self._require_positive("user_damping", optional=True)
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -8,10 +8,6 @@ from skdpmf.mechanisms.item_means import baseline as solver
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-# By default the fold-in believes users more than a fit does: people whose levels differ much would
-# lose to their own means, and others lose a thousandth.
-FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 3.0
-
 
 @dataclass(repr=False, eq=False)
 class DPItemMeansPlanner(PrivatePlanner):

@@ -8,6 +8,7 @@ import numpy as np
 from skdpmf.estimators.contract.parameters import Options, is_finite, require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.mechanisms import noisy_gradient
+from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.guarantee import CALIBRATIONS
 from skdpmf.privacy.budget import PrivacyBudget
@@ -127,7 +128,7 @@ class DPMFSamplerPlanner(PrivatePlanner):
     max_ratings_per_user: int | None = None
     max_iter: int | None = None
     alpha: float = 1.0
-    user_damping: float = 10.0
+    user_damping: float | None = None
     random_state: int | None = None
     n_jobs: int | None = None
 
@@ -162,7 +163,7 @@ class DPMFSamplerPlanner(PrivatePlanner):
             max_ratings_per_user=None if cap is None else int(cap),
             max_iter=self._n_rounds(),
             alpha=float(self.alpha),
-            user_damping=float(self.user_damping),
+            user_damping=self._damping(FIT_DAMPING),
         )
 
     def _posterior_settings(self, n_items: int = _CAP) -> posterior.Settings:
@@ -192,14 +193,15 @@ class DPMFSamplerPlanner(PrivatePlanner):
             table_size=int(draw.table_size) if table else None,
             n_draws=int(draw.n_draws),
             alpha=float(self.alpha),
-            user_damping=float(self.user_damping),
+            user_damping=self._damping(FIT_DAMPING),
         )
 
     def _check_params(self) -> None:
         super()._check_params()
         self._require_counts("n_components")
         self._require_counts("max_iter", "max_ratings_per_user", optional=True)
-        self._require_positive("alpha", "user_damping")
+        self._require_positive("alpha")
+        self._require_positive("user_damping", optional=True)
         if self._draw is not None:
             self._check_draw(self._draw)
         self._make_plan(1)  # refuses budgets it cannot plan for

@@ -110,6 +110,7 @@ from skdpmf.mechanisms.common import (
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.item_means import residual_rounds as ir
+from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -175,6 +176,7 @@ class Settings(ratings.Settings):
     """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
 
     list_share: float = 0.0  # of mu^2, for the Gram matrix of what is rated; 0: there is none
+    fold_in_damping: float = FOLD_IN_DAMPING  # a guess of the ridge of o_i, which is learnt
 
 
 class PooledModel(NamedTuple):
@@ -463,6 +465,7 @@ class PooledFit(PooledRounds):
             factors = FOLD_IN_RIDGE * rank * np.eye(rank)
         # alpha multiplies the ridge in the end, once it is learnt
         columns, guess = self.columns(), self._ridge(factors / self.settings.alpha)
+        guess[0, 0] = self.settings.fold_in_damping
         users = UserPrior(np.zeros((len(guess) + 1, len(guess))), guess, RESIDUAL_VARIANCE)
         b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
         for t in range(MOMENT_ROUNDS):
@@ -471,7 +474,9 @@ class PooledFit(PooledRounds):
             )
             released = unpack_lower(self.release(MOMENTS, moments, t))
             deviation = self.curator.deviation(MOMENTS)
-            users = learnt_users(released, deviation, moment_scales(len(guess)), guess)
+            users = learnt_users(
+                released, deviation, moment_scales(len(guess)), guess, self.n_users
+            )
         users.ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
         model = self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
         return model._replace(knowledge=knowledge)

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
-from skdpmf.mechanisms.item_means.residual_rounds import item_prior
+from skdpmf.mechanisms.item_means.joint_release import geometric_mean, item_prior
 from skdpmf.mechanisms.knowledge import Knowledge
 
 __all__ = [
@@ -71,10 +71,10 @@ _CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
 
 LEAST_LENGTH = 0.1  # of a user's vector, where it is divided by
 
-# For `learnt_users`: prior deviations of the covariance's entries and of the noise, in units of
-# their guesses, and limits of eigenvalues.
-_VARIANCE_DEVIATION, _CROSS_DEVIATION = 0.3, 0.05
-_LEAST_RATIO, _LARGEST_RATIO = 0.02, 50.0
+# For `learnt_users`, in units of the guesses: prior deviations of the logarithms of variances and
+# of covariances, and variances that are tried.
+_LOG_RATIO, _CROSS_DEVIATION = 1.0, 0.05
+_RATIOS = np.geomspace(0.02, 50.0, 100)
 
 
 class PooledKnowledge(NamedTuple):
@@ -370,39 +370,43 @@ def learnt_users(
     deviation: float,
     scales: NDArray[np.float64],
     guess: NDArray[np.float64],
+    count: float,
 ) -> UserPrior:
     """Return the prior from noisy second moments of (f_i, z_i, root mean squared residual).
 
     With the prior covariance and the noise in units of their guesses (the guess of the former is
-    RESIDUAL_VARIANCE guess^-1), each entry is a measurement with the noise's variance v, and shrunk
-    to its guess by t^2 / (t^2 + v), t = .3 on the diagonal and .05 elsewhere: an error of the
-    covariance costs more than a guess that is wrong by half.
+    RESIDUAL_VARIANCE guess^-1), each entry is a measurement with noise. Variances are thought to be
+    1 but for a factor of e or so (`likely_ratio`): people of one catalogue may differ in level ten
+    times as much as those of another. Covariances are shrunk to 0 by .05^2 / (.05^2 + v).
 
-    ``released`` (p + q + 1, p + q + 1) are sums over users of products, scaled by ``scales``, of
-    which the second feature is the constant; ``guess`` (q, q) is the diagonal ridge where noise
-    hides everything.
+    ``released`` (p + q + 1, p + q + 1) are sums over ``count`` users of products, scaled by
+    ``scales``; ``guess`` (q, q) is the diagonal ridge where noise hides everything.
     """
     q = len(guess)
     p = len(released) - q - 1
     slopes = noisy_regression(released[:p, :p], released[:p, p:-1], deviation)
     left = released[p:-1, p:-1] - slopes.T @ released[:p, p:-1]
     left -= released[p:-1, :p] @ slopes - slopes.T @ released[:p, :p] @ slopes
-    # a sum of squared constants, which counts users
-    count = max(released[1, 1] / scales[1] ** 2, deviation / scales[1] ** 2, 1.0)
     guessed = RESIDUAL_VARIANCE / np.diag(guess)
     unit = count * scales[p:-1, None] * scales[p:-1] * np.sqrt(np.outer(guessed, guessed))
-    believed = np.where(np.eye(q) > 0, _VARIANCE_DEVIATION, _CROSS_DEVIATION) ** 2
-    trust = believed / (believed + (deviation / unit) ** 2)
-    ratio = np.eye(q) + trust * (left / unit - np.eye(q))
+    error = deviation / unit
+    ratio = _CROSS_DEVIATION**2 / (_CROSS_DEVIATION**2 + error**2) * left / unit
+    np.fill_diagonal(ratio, list(map(likely_ratio, np.diag(left / unit), np.diag(error))))
     values, vectors = np.linalg.eigh(0.5 * (ratio + ratio.T))
-    values = np.clip(values, _LEAST_RATIO, _LARGEST_RATIO)
+    values = np.clip(values, _RATIOS[0], _RATIOS[-1])
     unit = count * scales[-1] ** 2 * RESIDUAL_VARIANCE
-    trust = _VARIANCE_DEVIATION**2 / (_VARIANCE_DEVIATION**2 + (deviation / unit) ** 2)
-    noise = float(np.clip(1.0 + trust * (released[-1, -1] / unit - 1.0), _LEAST_RATIO, 1e3))
+    noise = likely_ratio(released[-1, -1] / unit, deviation / unit)
     root = np.sqrt(np.diag(guess))
     ridge = noise * root[:, None] * ((vectors / values) @ vectors.T) * root
     slopes *= scales[:p, None] / scales[p:-1]
     return UserPrior(slopes, 0.5 * (ridge + ridge.T), RESIDUAL_VARIANCE * noise)
+
+
+def likely_ratio(measured: float, error: float) -> float:
+    """Return a ratio > 0, of 1 but for a factor, from a measurement with an error of this size."""
+    tried = np.append(_RATIOS, np.clip(measured, _RATIOS[0], _RATIOS[-1]))
+    density = ((measured - tried) / max(error, 1e-9)) ** 2 + (np.log(tried) / _LOG_RATIO) ** 2
+    return geometric_mean(tried, -0.5 * density)
 
 
 def noisy_regression(gram: Any, cross: Any, noise: float) -> NDArray[np.float64]:

@@ -300,7 +300,8 @@ class LocalItemMeans:
         if not self.significant:
             return np.zeros(self.n_items)
         variance = 1.0 / self.precision
-        return im.shrink_to_line(means.mass, self.shift * variance, variance, means.prior_variance)
+        design = im.design_of(means.mass, np.log(means.mass))
+        return im.posterior(self.shift * variance, variance, design, im.PRIOR_VARIANCE)[0]
 
     def model(self) -> Model:
         """Return what is released at the end."""

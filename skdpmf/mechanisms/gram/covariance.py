@@ -40,6 +40,7 @@ from skdpmf.mechanisms.item_means.averages import (
     released_global_mean,
     uncalibrated,
 )
+from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
     RaterCounts,
@@ -59,7 +60,6 @@ from skdpmf.privacy.sampler.noise import exact_grid
 
 __all__ = [
     "COVARIANCE",
-    "MEANS_DAMPING",
     "N_ROUNDS",
     "RIDGE",
     "Model",
@@ -89,7 +89,6 @@ _LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 _MEMORY = 4 * 2**30  # bytes of the two triangles
 _DOUBLE_MEMORY = 2**30  # up to which they are float64
-MEANS_DAMPING = 10.0  # fictitious ratings in a user's offset where there are item means alone
 _RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
 _COARSEST_GRID = 2.0**-32
 
@@ -123,7 +122,7 @@ class Model(NamedTuple):
     head: NDArray[np.int64]  # items of the covariance, ascending
     covariance: factors.PackedCovariance | None
     ridge: float = RIDGE
-    offset_ridge: float = MEANS_DAMPING
+    offset_ridge: float = FOLD_IN_DAMPING
     noise: float = 0.0  # deviation of the noise off the diagonal of Cov
 
 
@@ -258,7 +257,7 @@ class _Fit:
             self.curator,
             self.users,
             norm=s.norm,
-            damping=(s.item_damping, MEANS_DAMPING),
+            damping=(s.item_damping, FIT_DAMPING),
             grid=exact_grid(self.curator.n_rows, 1.0, degree=1),
         )
         G = None

@@ -10,10 +10,10 @@ of privacy and on the norm of the noise's sensitivity (l2 for Gaussian noise, l1
 
 At unit "rating" the averages are the posterior means
 
-    b_j = line_j + (x_j - line_j) t / (t + var_j),  t = RATING_VARIANCE / item_damping,
+    b_j = line_j + (x_j - line_j) t / (t + var_j),  t around RATING_VARIANCE / item_damping,
 
 with x_j the measured mean, var_j its variance by noise and by sampling, and line_j linear in the
-logarithm of the popularity. Without noise it is the published
+logarithm of the popularity (`joint_release.item_prior`). Without noise it is the published
 (sum_i y_ij + item_damping G) / (N_j + item_damping), G the mean of all ratings.
 """
 
@@ -261,10 +261,9 @@ class ItemAverages:
         """Averages b_j."""
         variance = 1.0 / self.precision
         exposed = self._exposure.max() / self._exposure  # new items were there for fewer people
-        return im.shrink_to_line(
-            *(self.popularity.mass * exposed, self.shift * variance, variance, self.prior_variance),
-            self.curator.item_columns,
-        )
+        mass = self.popularity.mass * exposed
+        design = im.design_of(mass, np.log(mass), self.curator.item_columns)
+        return im.posterior(self.shift * variance, variance, design, self.prior_variance)[0]
 
     def knowledge(self, level: tuple[float, float] = (0.0, 0.0)) -> Knowledge:
         """Return what a refresh starts from: noisy counts and sums as released; level: unused."""

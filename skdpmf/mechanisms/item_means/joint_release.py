@@ -25,13 +25,19 @@ from skdpmf.privacy.users import Rows, Users
 
 __all__ = [
     "COUNT_WEIGHT",
+    "FIT_DAMPING",
+    "FOLD_IN_DAMPING",
+    "PRIOR_VARIANCE",
     "RATING_VARIANCE",
     "USER_WEIGHT",
     "ItemMeanReleases",
     "ItemMeans",
     "choose_rank",
+    "design_of",
     "estimate_item_means",
-    "shrink_to_line",
+    "geometric_mean",
+    "item_prior",
+    "posterior",
 ]
 
 COUNT_WEIGHT = 0.3  # s
@@ -41,8 +47,17 @@ CLIP = 0.8  # C, just below a typical user's root mean squared deviation in quar
 # Variance of one rating around its item's and user's means, in squared quarter ranges: a prior
 # guess that only sets how much an item's own mean is trusted when noise is small.
 RATING_VARIANCE = 0.7
-_SMALLEST_PRIOR_VARIANCE = 1e-3
-_COLUMN = 0.3  # deviation of slopes on item columns
+# Fictitious ratings in a user's offset: predictions believe users more than a fit does. With d of
+# them they are never worse than users' own means while the variance of offsets is at most 2 / d of
+# a rating's, and offsets that vary little lose little.
+FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 1.0
+PRIOR_VARIANCE = 0.28  # of items around their line: a guess, where nobody has another one
+# Prior of the line and of t: deviations of the level and the slope around 0, and of slopes on item
+# columns; t around a part of the guess, as one too large costs more than one too small, with the
+# deviation of its logarithm; values tried for t, times the guess.
+_LINE, _COLUMN = (0.5, 0.2), 0.3
+_CAUTION, _LOG_VARIANCE = 0.3, 1.5
+_VARIANCES = np.geomspace(1e-4, 10.0, 21)
 # Rank: see choose_rank.
 _SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
 _HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
@@ -148,9 +163,7 @@ def estimate_item_means(
     """Item means by empirical Bayes from the released (noisy) statistic.
 
     x_j = S_j / (c N_j), c the mean clip factor, has error variance (C sd / (c N_j))^2 + v w / N_j
-    (noise and sampling). The prior mean is linear in log N_j and in the item columns, fitted by
-    weighted least squares with a ridge on the latter; the prior variance is found by moments (both
-    iterated a few times); b_j is the posterior mean.
+    (noise and sampling). b_j is the posterior mean with the prior of `item_prior`.
 
     statistic (2, n_items + 1): as released; noise_scale: standard deviation of its noise; n_rows:
     public number of rows; columns (n_items, d): public columns of the items.
@@ -171,15 +184,11 @@ def estimate_item_means(
     N = np.maximum(N, 0.5 * max(count_noise, 1.0))
     x = S / (clip_factor * N)
     variance = (CLIP * noise_scale / (clip_factor * N)) ** 2 + RATING_VARIANCE * typical_weight / N
-    prior_variance = 0.1
-    for _ in range(10):
-        precision = 1.0 / (variance + prior_variance)
-        prior_mean = _line(N, x, precision, columns)
-        spread = np.sum(precision**2 * ((x - prior_mean) ** 2 - variance))
-        prior_variance = max(spread / np.sum(precision**2), _SMALLEST_PRIOR_VARIANCE)
+    design = design_of(N, np.log(N), columns)
+    prior_variance, prior_mean = item_prior(x, variance, design, PRIOR_VARIANCE)
     return ItemMeans(
         N,
-        _between(prior_mean, x, variance, prior_variance),
+        prior_mean + prior_variance / (prior_variance + variance) * (x - prior_mean),
         prior_mean,
         prior_variance,
         x,
@@ -191,34 +200,63 @@ def estimate_item_means(
     )
 
 
-def shrink_to_line(
-    N: Any, x: Any, variance: Any, prior_variance: float, columns: Any = None
-) -> NDArray[np.float64]:
-    """Posterior means of items whose prior mean is a line, of a given variance around it.
+def design_of(mass: Any, log_mass: Any, columns: Any = None) -> NDArray[np.float64]:
+    """Return what prior means are linear in: 1, log N less its mean over ratings, and columns.
 
-    The line is linear in log N and in public item columns.
-
-    N, x, variance (n_items,): popularity (> 0), measured means and the variance of their errors;
-    prior_variance: of the true means around the line; columns (n_items, d): public columns of the
-    items. Returns (n_items,).
+    mass, log_mass (n_items,): popularity and its logarithm; columns (n_items, d): public columns
+    of the items.
     """
-    line = _line(N, x, 1.0 / (variance + prior_variance), columns)
-    return _between(line, x, variance, prior_variance)
+    place = log_mass - np.average(log_mass, weights=mass)
+    design = np.ones_like(mass), place, np.empty((mass.size, 0)) if columns is None else columns
+    return np.column_stack(design)
 
 
-def _line(N: Any, x: Any, precision: Any, columns: Any) -> NDArray[np.float64]:
-    """Weighted least squares of x on log N and, with a ridge, on the columns, at every item."""
-    design, root = np.column_stack((np.ones_like(N), np.log(N))), np.sqrt(precision)
-    ridge = np.empty((0, 2))
-    if columns is not None and columns.shape[1]:
-        design, d = np.column_stack((design, columns)), columns.shape[1]
-        ridge = np.column_stack((np.zeros((d, 2)), np.eye(d) / _COLUMN))
-    rows = np.concatenate((design * root[:, None], ridge))
-    beta = np.linalg.lstsq(rows, np.append(x * root, np.zeros(len(ridge))), rcond=1e-9)[0]
-    return np.asarray(design @ beta)
+def posterior(
+    x: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    design: NDArray[np.float64],
+    guess: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means and variances of b* given x ~ N(b*, variance), with the prior of `item_prior`."""
+    t, line = item_prior(x, variance, design, guess)
+    trust = t / (t + variance)
+    return line + trust * (x - line), trust * variance
 
 
-def _between(prior_mean: Any, x: Any, variance: Any, prior_variance: float) -> NDArray[np.float64]:
-    """Posterior mean of a normal measurement."""
-    trust = prior_variance / (prior_variance + variance)
-    return np.asarray(prior_mean + trust * (x - prior_mean))
+def item_prior(
+    x: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    design: NDArray[np.float64],
+    guess: float,
+) -> tuple[float, NDArray[np.float64]]:
+    """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
+
+    Where items differ little, or noise hides it, t and with it all differences become small: the
+    prediction is then the user's own mean.
+
+    x, variance (n_items,): measurements and the variance of their errors; design (n_items, 2 + d):
+    of `design_of`; guess: of t. Returns t: its posterior geometric mean, of `_VARIANCES` times the
+    guess, beta being the most probable one of each; line (n_items,): of that t.
+    """
+    columns = np.full(design.shape[1] - len(_LINE), _COLUMN)
+    precision = np.diag(np.append(_LINE, columns) ** -2.0)
+
+    def line(t: float) -> NDArray[np.float64]:
+        weighted = design / (variance + t)[:, None]
+        beta = np.linalg.solve(weighted.T @ design + precision, weighted.T @ x)
+        return np.asarray(design @ beta)
+
+    def log_density(t: float) -> float:
+        total, left = variance + t, x - line(t)
+        likely = -0.5 * float(np.sum(left**2 / total + np.log(total)))
+        return likely - 0.5 * float(np.log(t / (_CAUTION * guess)) / _LOG_VARIANCE) ** 2
+
+    tried = guess * _VARIANCES
+    t = geometric_mean(tried, [log_density(t) for t in tried])
+    return t, line(t)
+
+
+def geometric_mean(values: NDArray[np.float64], log_density: Any) -> float:
+    """Return the geometric mean of values > 0 that are so probable."""
+    chance = np.exp(log_density - np.max(log_density))
+    return float(np.exp(chance @ np.log(values) / chance.sum()))

@@ -23,9 +23,8 @@ of what was released before, and terms are truncated towards zero. All else is p
   by the posterior so far (left out for Laplace noise, whose rounds are few). Information adds up
   over the rounds;
 - the averages b_j are posterior means under b*_j ~ N(line_j, t), line_j linear in E log N_j and
-  in public item columns D_j, where there are some.
-  Sampling adds its variance once, not in every round. t is the most probable one, with a prior
-  around RATING_VARIANCE / item damping.
+  in public item columns D_j, where there are some (`joint_release.item_prior`).
+  Sampling adds its variance once, not in every round.
 
 A refresh (`skdpmf.mechanisms.knowledge`) starts from the counts of earlier cohorts and from what
 their residuals show of b*_j. Counts of all cohorts add up, and so do the variances of their noise.
@@ -58,9 +57,7 @@ __all__ = [
     "RESIDUALS",
     "RaterCounts",
     "ResidualAverages",
-    "item_prior",
     "n_average_rounds",
-    "posterior",
     "residual_releases",
     "residual_shares",
 ]
@@ -75,10 +72,6 @@ _EXPONENT = 0.25  # of the popularity, in its weights
 _TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not show it
 # Prior of what is released: means and standard deviations
 _CLIP_FACTOR = 0.7, 0.1
-_LINE = 0.5, 0.2  # deviations of the line's level and slope around 0
-_COLUMN = 0.3  # of its slopes on item columns
-_LOG_VARIANCE = 0.6  # deviation of log t
-_VARIANCES = np.geomspace(0.1, 10.0, 17)  # tried for t, times the guess
 _NOTHING = 1e-12  # precision of what is not known at all
 
 
@@ -203,8 +196,7 @@ class ResidualAverages:
         )
         self.sampling = im.RATING_VARIANCE * self.typical / self.weights * share
         log_mass = found.log_mean + np.log(share)
-        place = log_mass - np.average(log_mass, weights=self.mass)
-        self.design = np.column_stack((np.ones(n_items), place, self.curator.item_columns))
+        self.design = im.design_of(self.mass, log_mass, self.curator.item_columns)
         self.mean, self._variance = np.zeros(n_items), np.full(n_items, self.prior_variance)
         # sums of 1 / variance and of mean / variance, by noise alone
         self.precision, self.shift = np.full(n_items, _NOTHING), np.zeros(n_items)
@@ -232,7 +224,7 @@ class ResidualAverages:
     def _update(self) -> None:
         """Averages, by all that is known of them."""
         x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
-        self.mean, self._variance = posterior(x, variance, self.design, self.prior_variance)
+        self.mean, self._variance = im.posterior(x, variance, self.design, self.prior_variance)
 
     def knowledge(self, level: tuple[float, float] = (0.0, 0.0)) -> Knowledge:
         """Return what a refresh starts from; level: precision and shift of the global mean."""
@@ -280,42 +272,3 @@ def weighted_residuals(
     given = rows.indptr, rows.indices, rows.data, weights, mean, float(damping)
     rows.run(lambda start, stop: centred_residuals(*given, start, stop, out))
     return out
-
-
-def posterior(
-    x: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    design: NDArray[np.float64],
-    guess: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means and variances of b* given x ~ N(b*, variance), with the prior of `item_prior`."""
-    t, line = item_prior(x, variance, design, guess)
-    trust = t / (t + variance)
-    return line + trust * (x - line), trust * variance
-
-
-def item_prior(
-    x: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    design: NDArray[np.float64],
-    guess: float,
-) -> tuple[float, NDArray[np.float64]]:
-    """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
-
-    x, variance (n_items,): measurements and the variance of their errors; design (n_items, 2 + d):
-    what the line is linear in: ones, a logarithm of mean 0, item columns; guess: of t. Returns t:
-    the one of `_VARIANCES`, times the guess, with the largest posterior density, beta at its own
-    mean; line (n_items,).
-    """
-    best, found = -np.inf, (guess, x)
-    deviations = np.array([*_LINE, *[_COLUMN] * (design.shape[1] - len(_LINE))])
-    for t in guess * _VARIANCES:
-        total = variance + t
-        weighted = design / total[:, None]
-        beta = np.linalg.solve(weighted.T @ design + np.diag(deviations**-2.0), weighted.T @ x)
-        line = design @ beta
-        density = -0.5 * np.sum((x - line) ** 2 / total + np.log(total))
-        density -= 0.5 * (np.log(t / guess) / _LOG_VARIANCE) ** 2
-        if density > best:
-            best, found = density, (t, line)
-    return found
