@@ -184,15 +184,6 @@ def test_other_versions_bytes_and_paths_are_refused(path, tmp_path, monkeypatch)
         ParquetRatings.open(path)
 
 
-def test_rows_of_no_users_are_refused_even_if_they_add_up(path):
-    ParquetRatings.write(path, SMALL, rows_per_part=2)
-    claim_part(path, 0, n_rows=3)
-    claim_part(path, 1, first_row=3, n_rows=-1)
-    claim_part(path, 2, first_row=2, n_rows=3)
-    with pytest.raises(RatingStoreError, match=r"do not hold each row exactly once"):
-        ParquetRatings.open(path)
-
-
 def test_manifest_that_moves_a_border_is_refused_by_the_footers(small, path):
     claim_part(path, 0, n_rows=3)
     claim_part(path, 1, first_row=3, n_rows=1)

@@ -11,7 +11,6 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalAggregator, ReleasedModel
 from skdpmf.local import aggregator as aggregator_module
 from skdpmf.local.messages import MessageError, Report
-from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans
 from skdpmf.mechanisms.device_reports.privunit import GRID_BITS, PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
 
@@ -342,33 +341,6 @@ def test_restored_aggregator_goes_on_as_if_nothing_had_happened(covariance, monk
     assert finished.model() == plain.model()
     # decided once in each run: a restored round is what it was, should this machine round otherwise
     assert len(asked) == (2 if covariance else 0)
-
-
-def test_restore_between_rounds_and_of_empty_rounds():
-    aggregator = make_aggregator(N_ITEMS, fractions=(0.2, 0.4, 0.4))
-    aggregator = LocalAggregator.restore(aggregator.snapshot())
-    aggregator.close_round()
-    aggregator = LocalAggregator.restore(aggregator.snapshot())
-    assert (aggregator.announcement.round, aggregator.announcement.kind) == (1, "statistics")
-    run(aggregator, make_devices(30, N_ITEMS))
-    other = LocalAggregator.restore(aggregator.snapshot())
-    assert other.model() == aggregator.model()
-
-
-def test_snapshot_keeps_the_announcement_word_for_word(monkeypatch):
-    aggregator = make_aggregator(N_ITEMS)
-    for device in make_devices(50, N_ITEMS):
-        report = device.report(aggregator.announcement)
-        if report is not None:
-            aggregator.receive(report)
-    announced = aggregator.close_round()
-    data = aggregator.snapshot()
-    # a machine that rounds differently must not announce something else in the same round
-    real = LocalItemMeans.mass.fget
-    monkeypatch.setattr(LocalItemMeans, "mass", property(lambda self: real(self) * (1 + 1e-12)))
-    again = LocalAggregator.restore(data)
-    assert (real(again._run.means) * (1 + 1e-12) != announced.mass).any()
-    assert again.announcement == announced
 
 
 def test_damaged_snapshots_are_refused():
