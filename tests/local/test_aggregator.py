@@ -1,4 +1,4 @@
-"""The aggregator: sums, refusals, rounds, crashes; and a fit by hand must agree with it."""
+"""The aggregator: sums, refusals, rounds and crashes."""
 
 import copy
 import threading
@@ -18,7 +18,6 @@ from .common import (
     PROTOCOL,
     RANGE,
     decided,
-    fit_by_hand,
     make_aggregator,
     make_devices,
     replace,
@@ -36,28 +35,6 @@ def possible(dimension, peak=0):
     payload = np.where(np.arange(dimension) % 2, 1, -1).astype(np.int32) << GRID_BITS
     payload[1] = peak or payload[1]
     return payload
-
-
-# --- the same in value as a fit over all rows --------------------------------------------
-
-
-@pytest.mark.parametrize("fractions", [(1.0,), (0.6, 0.4), (0.5, 0.2, 0.3)])
-def test_devices_and_a_fit_over_all_rows_agree_bit_for_bit(fractions):
-    n, epsilon, damping = 150, 8.0, 7.5
-    aggregator = make_aggregator(
-        N_ITEMS, epsilon=epsilon, fractions=fractions, user_damping=damping
-    )
-    run(aggregator, make_devices(n, N_ITEMS, epsilon=epsilon))
-    sums, model, _ = fit_by_hand(n, N_ITEMS, epsilon, fractions, damping)
-    assert sums_of(aggregator) == sums
-    released = aggregator.model()
-    np.testing.assert_array_equal(released.item_means, 3.0 + 1.0 * model.item_means)
-    assert released.user_damping == model.user_damping
-    assert released.significant
-    assert model.significant  # or later rounds would not show
-    assert released.n_reports == tuple(n for n, _ in sums)
-    assert sum(released.n_reports) == n
-    assert (released.epsilon, released.rating_range) == (epsilon, RANGE)
 
 
 # --- refusals ----------------------------------------------------------------------------

@@ -92,23 +92,6 @@ def twins_way(settings, n_items=N_ITEMS):
     return Phi, back
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_without_privacy_it_is_the_twin(method, decay):
-    settings, Y = settings_of(method, step_decay=decay), ratings()
-    Phi, back = twins_way(settings)
-
-    def estimate(_, U, V):
-        return back @ (Phi @ twin.mean_gradient(Y, U, V))
-
-    model = fit(Y, settings, math.inf)
-    U, V = twin.fit(Y, *start(), settings, estimate)
-    np.testing.assert_allclose(model.factors, V, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(model.user_factors, U, rtol=0, atol=1e-10)
-    assert abs(model.factors - start()[1]).max() > 0.1
-    assert model.rating_ridge == settings.user_penalty
-
-
 @pytest.mark.parametrize("method", SAMPLED)
 def test_private_fit_is_the_twin_with_the_same_signs(method):
     """Devices one after the other, each with a key of its own slot and its whole gradient."""
