@@ -60,8 +60,7 @@ ANY_VERSION := $(addprefix tests/, \
 	books/test_card_page.py books/test_ledger_cohorts.py books/test_ledger_damage.py \
 	books/test_ledger_file.py books/test_ledger_processes.py books/test_ledger_search.py \
 	core/test_files.py core/test_planted.py core/test_search.py core/test_statistics.py \
-	core/test_refresh_replay.py local/test_aggregator.py local/test_crashes.py local/test_device.py \
-	local/test_privacy.py local/test_rounds.py mechanisms/test_plan.py \
+	core/test_refresh_replay.py local/test_aggregator.py local/test_device.py mechanisms/test_plan.py \
 	mechanisms/test_private_search.py privacy/test_accounting.py privacy/test_budget.py \
 	privacy/test_composition.py privacy/test_pair_sensitivity.py privacy/test_sensitivity.py \
 	privacy/test_statement.py evaluation/test_audit_bugs.py evaluation/test_exchanged_ratings.py)

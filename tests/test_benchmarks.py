@@ -205,29 +205,6 @@ def test_runner_writes_what_a_script_prints(runner, capfd):
     assert (status, results["tiny"]["run"], results["tiny"]["seeds"]) == (0, "full", [0, 1, 2])
 
 
-def test_runner_goes_on_after_a_failure_and_fails_at_the_end(runner):
-    bad, quiet = entry("bad", f"tiny {run.RATINGS} 3"), entry("quiet", "quiet")
-    status, results = runner(bad, quiet, entry())
-    assert status == 1
-    assert (results["bad"]["state"], results["bad"]["reason"]) == ("failed", "exit status 3")
-    assert len(results["bad"]["tables"]) == 1  # as far as it came
-    assert results["quiet"]["reason"] == "it printed no table"
-    assert results["tiny"]["state"] == "done"
-
-
-def test_runner_tells_what_it_skips(runner, monkeypatch):
-    large, peer = entry("large", None), entry("peer", needs=("sys", "no_such_peer"))
-    status, results = runner(large, peer)
-    assert status == 0
-    assert results["large"]["reason"] == "too large for a quick run: --full"
-    assert results["peer"]["reason"] == "not installed: no_such_peer"
-    assert "skipped, too large" in "\n".join(result_lines(runner.results / "large.json"))
-    monkeypatch.delenv("SKDPMF_DATA")
-    assert runner(entry())[1]["tiny"]["reason"].startswith(f"no {run.RATINGS}")
-    with pytest.raises(SystemExit):
-        run.main(["no-such-entry"], [entry()], runner.results)
-
-
 NEAR = ["--shape", "200", "40", "--seeds", "1", "--epsilons", "50", "--exponents", "0"]
 SHIN = ["--shape", "300", "60", "--ratings", "7000", "--rows", "6", "--rounds", "1", "3"]
 PAPER = ["--shape", "80", "25", "--seeds", "1"]

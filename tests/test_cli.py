@@ -21,13 +21,7 @@ from skdpmf.commands.terminal import least_liked
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.estimators.contract.model_file import card_of_file, load_description
 from skdpmf.estimators.contract.recommend import hidden_fifth
-from skdpmf.evaluation import (
-    catalogue_coverage_at_k,
-    ndcg_at_k,
-    novelty_at_k,
-    recall_at_k,
-    rmse,
-)
+from skdpmf.evaluation import catalogue_coverage_at_k, ndcg_at_k, novelty_at_k, recall_at_k, rmse
 from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy import PrivacyStatement
@@ -264,18 +258,6 @@ def test_columns_in_order_and_the_method_for_clicks(run):
     assert (code, "fitting DPCovarianceRecommender to" in err) == (0, True)
     assert load_model("bare").feedback == "implicit"
     assert "Gram" in run("plan", "--items", 9, "--epsilon", 1, "--implicit")[1]
-
-
-def test_one_user_more_does_not_show_in_the_card(run):
-    statements = []
-    for n_users in (1999, 2000):
-        frame = pd.DataFrame({"user": range(n_users), "item": "i0", "rating": 3})
-        frame.to_csv("many.csv", index=False)
-        words = ("--epsilon", 1, "-o", "again", "--overwrite")
-        words += ("--estimator", "DPCovarianceRecommender")
-        assert run("fit", "many.csv", "--items", "titles.csv", *words)[0] == 0
-        statements.append(load_model("again").privacy_spent_)
-    assert statements[0] == statements[1]
 
 
 def test_rating_range_is_told_and_not_read(run):
@@ -574,15 +556,6 @@ def test_ledger_by_person_charges_the_users_of_the_ratings(run):
     assert (code, os.path.exists("third.model")) == (3, False)
     assert "for somebody in the rows" in err
     assert run("ledger", "people", "verify")[0] == 0
-
-
-def test_models_of_named_columns_are_used_by_their_names(run):
-    frame = pd.DataFrame(make_ratings(40, 15, density=0.5, random_state=1).toarray())
-    frame = frame.where(frame > 0).set_axis([f"i{j}" for j in range(15)], axis=1)
-    skdpmf.DPItemMeans(skdpmf.PrivacyBudget(4.0, 1e-5)).fit(frame).save("named")
-    code, out, err = run("recommend", "named", "train.csv", "-n", 1)
-    assert (code, err) == (0, "")
-    assert len(out.splitlines()) == 81
 
 
 def test_progress_is_for_terminals(run, monkeypatch):

@@ -109,7 +109,7 @@ PLANTED = {
             "phi = PerUser(x)",
             "rows = users.Rows(R, None)",
             "curator = Curator(R, plan, noise, None)",
-        ),
+        )
     },
     house.map_violations: {
         ("mechanisms/als.py",): (
@@ -121,7 +121,7 @@ PLANTED = {
             "sums.products(users, lambda rows, start, stop: rows.data, clip=1.0)",
             "sums.products(*(users, self.vectors, head), clip=1.0)",
             "from skdpmf import x\nusers.map(x.y.z)",
-        ),
+        )
     },
     house.compiler_violations: {
         ("privacy/sampler/cipher.py",): ("from numba import njit\nnjit()", "jit(fastmath=True)"),
@@ -144,7 +144,7 @@ PLANTED = {
             "keep = math.expm1(user_epsilon)",
             "scale = sensitivity / budget.epsilon",
             "epsilon_means = 0.1 * epsilon",
-        ),
+        )
     },
     house.path_violations: {
         ("README.md",): ("see /home/me/x", "shared/data/x.csv", "(review C3)", "DESIGN.md"),
@@ -160,7 +160,7 @@ PLANTED = {
             "**Costs.** What it takes is time.",
             "A noise tells nothing.",
             "```python\nx\n```\nThose of users differ.",
-        ),
+        )
     },
 }
 PAGE = "# What it costs\n\n**What was wrong.** A fit.\n\nWhat does it cost? `tell`.\n"

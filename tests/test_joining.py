@@ -101,22 +101,6 @@ def test_the_documentation_of_every_version_is_kept(tmp_path):
     assert len(log.stdout.splitlines()) == 4
 
 
-def test_the_citation_names_the_methods_papers():
-    citation = loaded("CITATION.cff")
-    assert citation["license"] == PROJECT["license"]
-    assert [author["name"] for author in citation["authors"]] == [
-        author["name"] for author in PROJECT["authors"]
-    ]
-    pages = "\n".join(
-        path.read_text(encoding="utf-8") for path in (CHECKOUT / "skdpmf/estimators").glob("*.py")
-    )
-    texts = " ".join(pages.split()).lower()
-    for paper in citation["references"]:
-        assert paper["title"].lower() in texts
-        for name in paper["notes"].split(", "):
-            assert f"class {name}".lower() in texts
-
-
 REPOSITORY, TAG = "https://example.org/them/skdpmf", "v0.1.0"
 RELATIVE = re.compile(r'(?:\]\(|src="|srcset=")(?!https?:|#)')
 

@@ -67,9 +67,7 @@ def test_public_names_are_few_and_all_on_the_page():
 
 
 # They look at single steps of the methods, or explain the core.
-INSIDERS = {
-    "docs/mechanism.md",
-}
+INSIDERS = {"docs/mechanism.md"}
 
 
 def private_imports(text):

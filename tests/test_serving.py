@@ -84,10 +84,7 @@ def test_answers_are_those_of_the_model(ask, path):
     assert status == 200
     assert [e["item"] for e in near["items"]] == model.similar_items("m3", 2)["item"].tolist()
     status, told = ask("GET", "/privacy")
-    assert told == {
-        "short": model.privacy_spent_.summary(),
-        "full": str(model.privacy_spent_),
-    }
+    assert told == {"short": model.privacy_spent_.summary(), "full": str(model.privacy_spent_)}
 
 
 @pytest.mark.parametrize(

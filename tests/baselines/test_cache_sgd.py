@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_info
 
 from skdpmf import CacheSGDFactorizer, Snapshots
 from skdpmf.baselines.sgd import cache_sgd as solver
-from skdpmf.baselines.sgd import rating_batches
 from skdpmf.baselines.sgd.cache_sgd import Settings, batch_rows, starting_factors
 from skdpmf.baselines.sgd.rating_batches import MatrixBatches
 from skdpmf.baselines.sgd.snapshot import Snapshot
@@ -163,16 +162,6 @@ def test_losses_are_of_the_errors_before_each_update(R):
     np.testing.assert_allclose(moved.losses, np.sqrt(2.0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("n_threads", [2, 4])
-def test_threads_end_near_one_thread(R, n_threads):
-    one, many = run(R), run(R, n_threads=n_threads, rows=8)
-    np.testing.assert_allclose(many.losses, one.losses, rtol=0.05)
-    U, V = many.factors.U, many.factors.V
-    assert not U[200:].any()
-    assert not U[:, 6:].any()
-    assert not V[:, 6:].any()
-
-
 @pytest.mark.parametrize(("n_jobs", "expected"), [(None, 1), (1, 1), (2, 2), (5, 5), (-1, None)])
 def test_a_fit_has_the_threads_that_it_was_told_to(n_jobs, expected, R, monkeypatch):
     seen, update = set(), solver.update_batch
@@ -249,16 +238,6 @@ def test_a_model_that_has_blown_up_is_noticed(value, rated, R):
     assert np.isfinite(trained.factors.V).all()
 
 
-def test_divergence_at_every_rate(R, monkeypatch):
-    monkeypatch.setattr(solver, "_DIVERGED", 0.0)
-    with pytest.raises(FloatingPointError) as error:
-        run(R)
-    text = str(error.value)
-    assert text.startswith("learning_rate=0.07 diverged, as did every half of it down to 6.67")
-    assert "pass a smaller one" in text
-    assert not own_threads()
-
-
 # -- snapshots -------------------------------------------------------------------------------------
 
 
@@ -317,20 +296,6 @@ def test_a_crash_anywhere_is_resumed_bit_for_bit(n, rate, R, tmp_path):
             break
     assert crash > (8 if rate > 1 else 3)
     assert_same(trained, expected)
-
-
-def test_many_crashes_in_one_fit(R, tmp_path):
-    """Each run gets one save further: what is resumed is also saved on."""
-    crashes, trained = 0, None
-    while trained is None:
-        snapshot = Recording(tmp_path / "s", "p")
-        snapshot.left = 1
-        try:
-            trained = run(R, THREE, snapshot=snapshot, snapshot_every=2)
-        except CrashError:
-            crashes += 1
-    assert crashes == len(every(2))
-    assert_same(trained, run(R, THREE), rtol=1e-12)
 
 
 def test_a_snapshot_after_the_last_round_is_the_result(R, tmp_path, monkeypatch):
@@ -408,14 +373,6 @@ def test_a_fit_leaves_nothing_behind(n_jobs, action, R, tmp_path, monkeypatch):
     model.fit(R)  # as if nothing had been: from the snapshot, if there is one
     assert model.loss_curve_.shape == (50,)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_while_sorting_leaves_nothing_behind(R, monkeypatch):
-    monkeypatch.setattr(rating_batches, "_in_item_order", lambda *_: fail())
-    with pytest.raises(CrashError):
-        CacheSGDFactorizer(4, n_jobs=2).fit(R)
-    assert own_threads() == []
-    assert keeps_denormals()
 
 
 def test_a_failing_warm_fit_keeps_the_last_model(R, monkeypatch):

@@ -1,14 +1,11 @@
 """The workers. Events order what happens; no assertion depends on how long it takes."""
 
-import gc
 import itertools
 import os
 import subprocess
 import sys
 import threading
 import time
-import weakref
-from contextlib import suppress
 
 import pytest
 from joblib import Parallel, delayed
@@ -105,30 +102,6 @@ def test_the_caller_iterates_and_few_items_wait():
     assert max(ahead) <= 2 * n_threads + 1
 
 
-def test_idle_workers_keep_no_item_and_no_result():
-    class Thing:
-        pass
-
-    items, results = weakref.WeakSet(), weakref.WeakSet()
-
-    def made():
-        for _ in range(10):
-            item = Thing()
-            items.add(item)
-            yield item
-
-    def task(item, worker):
-        result = Thing()
-        results.add(result)
-        return result
-
-    barrier = threading.Barrier(2)
-    with Workers(2) as workers:
-        workers.run(task, made())
-        workers.run(lambda item, worker: barrier.wait(60) and None, range(2))
-        assert len(items) == len(results) == 0
-
-
 # Errors
 
 
@@ -160,43 +133,6 @@ def test_an_error_ends_the_run_after_the_tasks_at_work():
     assert len(started) == n_started
 
 
-def test_an_error_is_seen_before_further_items_go_out():
-    first_started, second_started = threading.Event(), threading.Event()
-    threads = []
-
-    def task(item, worker):
-        threads.append(threading.current_thread())
-        (second_started if item else first_started).set()
-        raise Planned(item)
-
-    def items():
-        yield 0
-        wait(first_started)
-        threads[0].join(60)
-        yield 1
-        wait(second_started)  # nobody asks for more, unless item 1 went out
-        yield 2
-
-    with Workers(2) as workers, pytest.raises(Planned, match="0"):
-        workers.run(task, items())
-    assert not second_started.is_set()
-
-
-def test_the_first_of_two_errors_is_raised():
-    threads = {}
-    both = threading.Barrier(2)
-
-    def task(item, worker):
-        threads[item] = threading.current_thread()
-        both.wait(60)
-        if item == 0:
-            threads[1].join(60)
-        raise Planned(f"item {item}")
-
-    with Workers(2) as workers, pytest.raises(Planned, match="item 1"):
-        workers.run(task, range(2))
-
-
 @pytest.mark.parametrize("error", [Planned("from a task"), StopIteration(), SystemExit(3)])
 def test_whatever_a_task_raises_reaches_the_caller(error):
     def task(item, worker):
@@ -226,30 +162,6 @@ def test_an_error_of_the_iterator(n_good):
             workers.run(task, items())
         assert set(threading.enumerate()) == before
     assert sorted(started) == sorted(finished)
-
-
-def test_an_error_frees_what_it_held():
-    class Thing:
-        pass
-
-    def task(item, worker):
-        raise Planned
-
-    def fail():
-        item = Thing()
-        held.append(weakref.ref(item))
-        with Workers(2) as workers:
-            workers.run(task, [item, item])
-
-    held = []
-    gc.collect()
-    gc.disable()
-    try:
-        with suppress(Planned):
-            fail()
-        assert held[0]() is None
-    finally:
-        gc.enable()
 
 
 def test_run_outside_of_the_block_is_an_error():

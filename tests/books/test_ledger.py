@@ -19,7 +19,6 @@ from skdpmf.books.ledger_rules import (
     Amount,
     Spending,
     charge,
-    largest_fit,
     limit_of,
     mu_beside_a_ledger,
     spent_epsilon,
@@ -162,19 +161,6 @@ def fill(rule, limit, plans):
         if not spent.within(limit):
             return n
     return None
-
-
-def test_fifty_uneven_parts_fit_and_not_one_more(tmp_path):
-    """Every third is pure."""
-    shares = np.random.default_rng(0).random(50) + 0.01
-    whole = PrivacyBudget(2.0, 1e-6, ledger=new_ledger(tmp_path, 2.0, 1e-6))
-    mus = [part.mu for part in whole.split(list(shares / math.fsum(shares)))]
-    plans = [
-        gaussian_plan(mu) if i % 3 else pure_plan(mu_to_pure_epsilon(mu))
-        for i, mu in enumerate(mus)
-    ]
-    limit = limit_of("gaussian", 2.0, 1e-6)
-    assert fill("gaussian", limit, [*plans, gaussian_plan(min(mus))]) == 50
 
 
 @pytest.mark.parametrize("rule", ["gaussian", "zcdp", "basic"])
@@ -376,15 +362,6 @@ def test_where_nothing_fits_the_error_says_so(tmp_path):
         ledger.reserve(calibrated_plan(PrivacyBudget(0.5, 1e-5)))
     assert caught.value.largest == 0.0
     ledger.reserve(calibrated_plan(PrivacyBudget(0.5, 5e-7)))  # still usable
-
-
-@given(plans, st.sampled_from(["gaussian", "zcdp"]))
-def test_the_largest_fit_is_the_request_scaled_down(plan, rule):
-    left = Amount(cost(rule, plan).main // 3, 10**9)
-    fits = largest_fit(rule, Spending.of(plan), left)
-    assert charge(rule, fits).within(left)
-    assert charge(rule, fits).main >= left.main * (1 - 1e-9)
-    assert largest_fit(rule, Spending.of(plan), Amount(0, 10**9)) is None
 
 
 def test_a_budget_with_a_ledger(tmp_path):

@@ -187,7 +187,6 @@ def test_ratings_to_choose_from(tmp_path):
 
 
 def test_statement_in_short(fitted, tmp_path):
-    """What the page says first is what the statement says."""
     names = ["means", "svd", "items", "posterior", "no privacy", "sgd"]
     files = [(path, []) for path in saved(fitted, tmp_path, names)]
     means, svd, items, posterior, *open_models = (" ".join(a["statement"]) for a in in_node(files))

@@ -49,10 +49,6 @@ def data_of(rows):
     return rows.data
 
 
-def both(rows, values, *, factor):
-    return values * factor, np.ones(rows.n_users)
-
-
 def rows_as_they_are(rows, start, stop):
     return rows.R[start:stop]
 

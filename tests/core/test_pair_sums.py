@@ -144,12 +144,7 @@ def test_bounds_are_those_that_a_plan_may_state(unit, noise, neighbors):
     _, made = pair_sums(some_rows(), unit, noise, neighbors)
     terms = {name: value for name, value in TERMS.items() if name != "value_range"}
     planned = pair_sensitivity(
-        (unit, neighbors),
-        noise=noise,
-        n_items=N_ITEMS,
-        centred_range=8.0,
-        grid=made.grid,
-        **terms,
+        (unit, neighbors), noise=noise, n_items=N_ITEMS, centred_range=8.0, grid=made.grid, **terms
     )
     assert 0.0 < made.sensitivity <= planned
 

@@ -5,7 +5,6 @@ import pytest
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
 from tests.core import record
-from tests.core.cases import CASES
 
 
 def test_two_runs_agree(tmp_path, capsys):
@@ -39,13 +38,3 @@ def test_another_version_is_seen(change, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(item_residuals.im, "USER_WEIGHT", 0.2)
     assert record.main(["compare", file, name]) == 1
     assert match in capsys.readouterr().out
-
-
-def test_cases_are_chosen_by_their_names():
-    assert set(record.chosen(["tasks"])) == {
-        f"{name}, {neighbors}"
-        for name in CASES
-        if name.startswith("tasks")
-        for neighbors in record.NEIGHBORS
-    }
-    assert len(record.chosen([])) == 2 * len(CASES)

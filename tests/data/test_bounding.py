@@ -59,21 +59,6 @@ def test_nothing_to_do_shares_memory():
     assert np.shares_memory(bound_contributions(X, 2, np.arange(3)).data, X.data)
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1.5, True, None, "3", np.inf])
-def test_limit_is_checked(limit):
-    with pytest.raises(ValueError, match=r"max_ratings_per_user=.*integer >= 1"):
-        bound_contributions(as_rating_matrix([[1.0]]), limit, np.zeros(1))
-
-
-@pytest.mark.parametrize(
-    "priorities",
-    [np.zeros(1), np.zeros(3), np.zeros((2, 1)), np.array(["a", "b"]), np.zeros(2, complex)],
-)
-def test_priorities_are_checked(priorities):
-    with pytest.raises(ValueError, match=r"priorities has shape.*2 entries"):
-        bound_contributions(as_rating_matrix([[1.0, 2.0]]), 1, priorities)
-
-
 def test_container_is_checked():
     for X in (np.ones((1, 2)), sparse.csc_array(np.ones((1, 2)))):
         with pytest.raises(ValueError, match=r"X must be a scipy sparse CSR.*as_rating_matrix"):

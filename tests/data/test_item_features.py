@@ -27,15 +27,6 @@ def test_labels_and_periods_by_default():
     assert made.dtypes.eq(np.float64).all()
 
 
-def test_a_table_of_polars():
-    columns = {name: [None if x != x else x for x in FILMS[name]] for name in FILMS}
-    films = pytest.importorskip("polars").DataFrame(columns)
-    found, expected = (item_features(table, numbers=["price"]) for table in (films, FILMS))
-    pd.testing.assert_frame_equal(found, expected)
-    with pytest.raises(ValueError, match="items=list must be a DataFrame"):
-        item_features([[1, "Heat"]])
-
-
 def test_periods_hold_about_as_many_items_and_miss_none():
     years = pd.DataFrame({"year": np.random.default_rng(0).integers(1920, 2020, 1000)})
     counts = item_features(years).sum()

@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import skdpmf.data
 from skdpmf.data import loaders, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.exceptions import MissingExtraError
@@ -125,15 +124,6 @@ def test_columns_settle_what_is_ambiguous(tmp_path):
     assert read_ratings(path, columns={"rating": "stars"})["rating"].tolist() == [9.0, 8.0, 7.0]
     exact = written(tmp_path / "e.csv", text(",", ["user", "movieId", "rating", "score"]))
     assert read_ratings(exact)["rating"].tolist() == [4.0, 2.5, 5.0]
-
-
-def test_text_ids_stay_text(tmp_path):
-    path = written(tmp_path / "r.csv", 'u1,"a,b",3\nNA,null,4\n"q""q",Ä,1\n')
-    frame = read_ratings(path)
-    assert frame["user"].tolist() == ["u1", "NA", 'q"q']
-    assert frame["item"].tolist() == ["a,b", "null", "Ä"]
-    colons = written(tmp_path / "r.dat", "urn:1::x:y::3\nurn:2::z::4\n")
-    assert read_ratings(colons)["item"].tolist() == ["x:y", "z"]
 
 
 @pytest.mark.parametrize("empty", ["", "NaN", "NULL"])
@@ -288,15 +278,6 @@ def test_items_with_genre_flags(tmp_path):
     assert frame["genres"].tolist() == ["Action|Drama", "unknown", ""]
 
 
-def test_items_without_genres_and_by_columns(tmp_path):
-    path = written(tmp_path / "i.csv", "5,Abba\n6,Blur\n")
-    expected = pd.DataFrame({"item": [5, 6], "title": ["Abba", "Blur"]})
-    pd.testing.assert_frame_equal(read_items(path), expected)
-    path = written(tmp_path / "n.csv", "band;nr\nAbba;5\nBlur;6\n")
-    read = read_items(path, columns={"item": "nr", "title": "band"})
-    pd.testing.assert_frame_equal(read, expected)
-
-
 @pytest.mark.parametrize(
     ("ids", "expected"),
     [
@@ -412,15 +393,6 @@ def test_tables_are_read_as_files_are():
         read_ratings(17)
 
 
-def test_public_readers_and_the_catalogue_of_another_name():
-    assert {"read_items", "read_ratings", "RatingMatrix"} <= set(dir(skdpmf.data))
-    table = FULL.rename(columns={"item": "movie_id"})
-    for name in ("item", "movie_id"):
-        titles = pd.DataFrame({name: [3, 10, 99], "title": ["a", "b", "c"]})
-        matrix = skdpmf.data.ratings_to_matrix(table, item="movie_id", items=titles)
-        assert (matrix.items.tolist(), matrix.titles) == ([3, 10, 99], ["a", "b", "c"])
-
-
 # Sources that can be read once
 
 
@@ -460,20 +432,6 @@ def test_standard_input(path):
     words = [sys.executable, "-c", code]
     run = subprocess.run(words, input=LONG, capture_output=True, text=True, env=environment)
     assert (run.stdout, run.stderr) == ("30000 2999\n", "")
-
-
-@needs_posix
-def test_a_parquet_pipe(tmp_path):
-    pytest.importorskip("pyarrow")
-    table = pd.DataFrame({"user": [1, 2], "item": [3, 4], "rating": [5.0, 1.0]})
-    table.to_parquet(tmp_path / "file.parquet")
-    pipe = tmp_path / "pipe.parquet"
-    os.mkfifo(pipe)
-    content = (tmp_path / "file.parquet").read_bytes()
-    writer = threading.Thread(target=pipe.write_bytes, args=(content,), daemon=True)
-    writer.start()
-    pd.testing.assert_frame_equal(read_ratings(pipe), table)
-    writer.join(timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -91,16 +91,6 @@ def test_id_types(dtype):
     assert rows_of(declared.X) == rows_of(X)[::-1]
 
 
-@pytest.mark.parametrize("dtype", [bool, np.int8, np.float32, "Int64", "Float64"])
-def test_rating_types(dtype):
-    ratings = pd.Series([1, 0, 1]).astype(dtype)
-    if isinstance(dtype, str):
-        ratings[1] = pd.NA
-    frame = pd.DataFrame({"user": [0, 1, 2], "item": [0, 0, 0], "rating": ratings})
-    middle = {} if isinstance(dtype, str) else {0: 0.0}
-    assert rows_of(ratings_to_matrix(frame).X) == [{0: 1.0}, middle, {0: 1.0}]
-
-
 def table(**columns):
     return pd.DataFrame({"user": [1, 2], "item": ["a", "b"], "rating": [3.0, 4.0]} | columns)
 

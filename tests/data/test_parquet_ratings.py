@@ -122,13 +122,6 @@ def test_all_sources_give_the_same_parts(tmp_path):
             assert ratings.fingerprint == whole.fingerprint, name
 
 
-def test_parts_end_with_parts_of_the_source(path, tmp_path):
-    source = ParquetRatings.write(tmp_path / "s", np.ones((12, 1)), rows_per_part=5)
-    for rows, sizes in [(2, [2, 2, 1, 2, 2, 1, 2]), (9, [5, 5, 2])]:
-        ratings = ParquetRatings.write(path, source, rows_per_part=rows, overwrite=True)
-        assert [ratings.read_rows(k, k + 1).shape[0] for k in range(ratings.n_parts)] == sizes
-
-
 def test_columns_of_other_names_items_and_categories(path, tmp_path):
     file = tmp_path / "t.parquet"
     frame = pd.DataFrame({"a": pd.Categorical(["x", "y"]), "b": [2, 1], "c": [4, 5], "rating": 0})
@@ -166,19 +159,6 @@ def test_parts_are_what_the_module_says(small, path):
     assert rows_of(small.read_rows(1)) == SMALL_ROWS[2:]
     assert small.read_rows(2, 2).shape == (0, 3)
     small.verify()
-
-
-def test_a_row_group_holds_some_users_in_item_order(path, monkeypatch):
-    monkeypatch.setattr(module, "_GROUP_ROWS", 2)
-    ratings = ParquetRatings.write(path, SMALL, rows_per_part=4)
-    groups = [group for part in range(2) for group in ratings._row_groups(part, {})]
-    assert [(row, n_rows, *(a.tolist() for a in arrays)) for row, n_rows, *arrays in groups] == [
-        (0, 2, [0, 0], [0, 2], [5.0, 0.0]),
-        (2, 2, [2, 2, 3, 3], [0, 1, 1, 2], [1.0, 2.5, 4.0, -3.0]),
-        (4, 1, [4], [1], [1.0]),
-    ]
-    assert [row for row, *_ in ratings._row_groups(0, {}, first=1)] == [2]
-    assert rows_of(ratings.read_rows()) == SMALL_ROWS
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0, 0), (3, 0), (4, 2)])
@@ -238,22 +218,6 @@ def test_ids_keep_their_type_and_cannot_be_written_to(path, users, expected):
     assert [type(label) for label in ids] == [type(label) for label in expected]
     with pytest.raises(ValueError, match="read-only"):
         ratings.item_ids[0] = ratings.item_ids[1]
-
-
-def test_mixed_items_are_sorted_integers_first(path):
-    items = np.array(["b", 3, "a", 20], object)
-    ratings = ParquetRatings.write(path, [([1] * 4, items, [1.0, 2.0, 3.0, 4.0])])
-    assert ratings.item_ids.tolist() == [3, 20, "a", "b"]
-    assert ratings.read_rows().toarray().tolist() == [[2.0, 4.0, 3.0, 1.0]]
-
-
-@pytest.mark.parametrize("dtype", [bool, ">i2", np.uint8, ">f8", np.float16, np.longdouble, "Int8"])
-def test_ratings_of_any_number_type(path, dtype):
-    values = pd.array([1, 0, 1], "Int8") if dtype == "Int8" else np.array([1, 0, 1], dtype)
-    frame = pd.DataFrame({"user": [0, 1, 2], "item": [0, 0, 1], "rating": values})
-    chunks = [frame] if dtype == "Int8" else [([0, 1, 2], [0, 0, 1], values)]
-    ratings = ParquetRatings.write(path, chunks)
-    assert rows_of(ratings.read_rows()) == [{0: 1.0}, {0: 0.0}, {1: 1.0}]
 
 
 # The folder

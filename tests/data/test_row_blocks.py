@@ -17,7 +17,6 @@ from skdpmf.data import ParquetRatings
 from skdpmf.data.row_blocks import MatrixRows, PartRows, row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import RatingStoreError
-from skdpmf.kernels.jit_and_threads import balanced_blocks
 
 from .twins import rows_of
 
@@ -79,13 +78,6 @@ def test_any_cut_of_any_kind_gives_the_rows(shape, rows, n_blocks, seed):
                 block.check()
             assert_covers(blocks, X)
             assert_covers(pickle.loads(pickle.dumps(blocks)), X)
-
-
-def test_matrices_are_cut_as_kernels_cut_them():
-    X = many()
-    for n_blocks in range(1, 30):
-        found = [(b.first_row, b.first_row + b.n_rows) for b in row_blocks(X, n_blocks)]
-        assert found == balanced_blocks(X.indptr, n_blocks)
 
 
 def test_parts_are_grouped_to_equal_work(tmp_path):
@@ -167,21 +159,6 @@ def test_check_reads_no_rating_and_sees_missing_files(tmp_path, monkeypatch):
     file.unlink()
     with pytest.raises(RatingStoreError, match=f"{file.name}: there is no such file"):
         block.check()
-
-
-def test_parquet_blocks_check_the_footers_of_their_own_parts(tmp_path, monkeypatch):
-    blocks = row_blocks(source("parquet", many(), tmp_path), 3)
-    seen = []
-    check = ParquetRatings._checked
-    monkeypatch.setattr(
-        ParquetRatings,
-        "_checked",
-        lambda self, part, stream: seen.append(part.first_row) or check(self, part, stream),
-    )
-    for block in blocks:
-        seen.clear()
-        block.check()
-        assert seen == list(range(block.first_row, block.first_row + block.n_rows, 16))
 
 
 def test_loading_needs_the_result_and_a_part(tmp_path):

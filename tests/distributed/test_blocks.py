@@ -42,14 +42,6 @@ def test_blocks_give_the_model_of_all_users(name, blocks):
     assert len(steps) >= 2
 
 
-def test_any_number_of_blocks(blocks):
-    model, X = FITS["pooled"], ratings(150)
-    whole = clone(model).fit(X)
-    for n in (1, 2, 7, 150):
-        blocks(n)
-        assert_same(clone(model).fit(X), whole)
-
-
 def test_personal_levels_go_with_their_rows(blocks):
     X, model = ratings(), DPMFSampler(MUCH, n_components=3, max_iter=3, random_state=0)
     levels = np.linspace(0.0, 8.0, X.shape[0])
@@ -86,7 +78,6 @@ def test_ratings_by_reference(tmp_path, blocks):
 
 
 def test_recorded_statistics_are_those_of_all_users(blocks):
-    """What noise is added to, exactly: the sum over blocks is the statistic of the whole."""
     X = ratings()
     for name in ("pooled", "dpals", "every step", "covariance by user", "item means"):
         model = FITS[name]
@@ -257,7 +248,6 @@ class _Rows:
 
 
 def test_lost_blocks_are_started_again_and_counted_once(monkeypatch):
-    """Runs that vanish between requests: the model and the number of values stay the same."""
     model, X = clone(FITS["pooled"]), ratings()
     whole = clone(model).fit(X)
     monkeypatch.setattr(fitting, "_n_tasks", lambda *_: 1)

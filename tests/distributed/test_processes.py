@@ -15,8 +15,6 @@ from sklearn.base import clone
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import ParquetRatings
-from skdpmf.data.labels import RatingMatrix
-from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import pool, worker
 from skdpmf.distributed.pool import record_traffic
 from tests.systems import needs_posix
@@ -100,23 +98,6 @@ def test_dask(name, whole, dask_config):
     assert steps
 
 
-@pytest.mark.slow
-def test_labels_go_along(whole, dask_config):
-    X, items = ratings(), [f"m{j}" for j in range(ratings().shape[1])]
-    matrix = RatingMatrix(
-        as_rating_matrix(X), [f"u{i}" for i in range(X.shape[0])], items, [f"T{j}" for j in items]
-    )
-    for name in ("item means", "pooled"):
-        with record_traffic() as steps:
-            model = clone(FITS[name]).fit(matrix)
-        assert steps
-        assert_same(model, whole(name))
-        assert model.catalogue_["item"].tolist() == items
-        own = {items[3]: 4.0, items[5]: 1.0}
-        lists = model.set_output(recommend="pandas").recommend(own, n=2)
-        assert (lists["title"] == "T" + lists["item"]).all()
-
-
 def test_both_workers_hold_blocks(dask_config):
     seen = []
     original = pool.Pool._end_runs
@@ -131,11 +112,6 @@ def test_both_workers_hold_blocks(dask_config):
     assert len(seen[-1]) == 2
     held = dask_config.run(lambda: len(worker._RUNS))
     assert set(held.values()) == {0}, "runs are ended with their fit"
-
-
-def test_a_fit_inside_of_a_task_is_not_spread(dask_config):
-    inside = joblib.Parallel(n_jobs=2)(joblib.delayed(pool.n_processes)() for _ in range(2))
-    assert inside == [0, 0]
 
 
 @pytest.mark.slow

@@ -10,11 +10,7 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid
 
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.evaluation import (
-    leave_one_out,
-    recommender_scorer,
-    split_ratings,
-)
+from skdpmf.evaluation import leave_one_out, recommender_scorer, split_ratings
 from skdpmf.mechanisms.als import pooled as pooled_als
 from tests.built import built
 
@@ -66,10 +62,7 @@ def test_six_methods_run_from_one_grid():
     ]
     # without item means there is at least one factor, however few the ratings
     model = AdaptiveWeightALS(
-        PrivacyBudget(20.0, 1e-05),
-        max_ratings_per_user=4,
-        max_iter=2,
-        random_state=0,
+        PrivacyBudget(20.0, 1e-05), max_ratings_per_user=4, max_iter=2, random_state=0
     )
     search = GridSearchCV(
         model, grid, cv=2, scoring=recommender_scorer("recall", 3), error_score="raise"

@@ -4,7 +4,6 @@ import pickle
 import tracemalloc
 
 import numpy as np
-import pandas as pd
 import pytest
 import sklearn
 from scipy import sparse
@@ -56,26 +55,6 @@ def test_fold_in_and_scores_are_the_formula(k):
     np.testing.assert_allclose(fitted.decision_function(X), scores, rtol=1e-9)
     assert (scores < 1).any()
     np.testing.assert_allclose(fitted.predict(X), np.clip(scores, 1, 5), rtol=1e-9)
-
-
-def test_a_model_of_offsets_alone():
-    X = ratings()
-    model = ItemModel(np.linspace(2, 4, 12), np.zeros((12, 0)), np.zeros((0, 0)))
-    fitted = with_model(model, 0)
-    assert fitted.transform(X).shape == (len(X), 0)
-    assert fitted.get_feature_names_out().size == 0
-    np.testing.assert_array_equal(fitted.predict(X), np.tile(model.offsets, (len(X), 1)))
-    np.testing.assert_array_equal(
-        fitted.predict_entries(X, X).data, model.offsets[as_rating_matrix(X).indices]
-    )
-    items, _ = fitted.recommend(X, 12, exclude_seen=False)
-    np.testing.assert_array_equal(items, np.tile(np.arange(12)[::-1], (len(X), 1)))
-    assert fitted.n_components_ == 0
-    for query, shape in ((5, (3,)), ([5, 1], (2, 3))):
-        neighbours, similarities = fitted.similar_items(query, 3)
-        np.testing.assert_array_equal(neighbours, np.full(shape, -1))
-        np.testing.assert_array_equal(similarities, np.full(shape, -np.inf))
-        assert neighbours.dtype == np.int64
 
 
 def test_blocks_change_nothing(monkeypatch):
@@ -287,23 +266,3 @@ def test_old_scikit_learn_ignores_callbacks():
     estimator = MeansSVD().set_callbacks(recorder)
     clone(estimator.fit(ratings())).fit(ratings())
     assert recorder.events == []
-
-
-@pytest.mark.parametrize(
-    ("X", "error", "message"),
-    [
-        (
-            pd.DataFrame(np.ones((2, 2)), columns=["a", "a"]),
-            ValueError,
-            "columns named 'a'.*Rename",
-        ),
-        (np.array([["x", 1.0]], dtype=object), ValueError, "'x' .* convert X"),
-        (np.array([[pd.NA, 1.0]], dtype=object), TypeError, "NAType.*convert X"),
-        (pd.DataFrame({"a": ["3", None]}, dtype="string"), TypeError, "NAType.*to_numeric"),
-        (np.array([[np.inf, 1.0]]), ValueError, "infinity.*by NaN"),
-        (sparse.csr_array([[np.inf, 1.0]]), ValueError, "infinity.*by NaN"),
-    ],
-)
-def test_errors_about_values_name_rule_and_remedy(X, error, message):
-    with pytest.raises(error, match="X (must hold finite|has several).*" + message):
-        MeansSVD().fit(X)

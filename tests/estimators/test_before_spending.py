@@ -55,15 +55,17 @@ def with_cell(value, dtype=None):
 
 
 FORMS = {
-    "infinite": (with_cell(np.inf, float), "infinity"),
+    "infinite": (with_cell(np.inf, float), "infinity.*by NaN"),
     "infinite, sparse": (sparse.csr_array(np.array([[-np.inf, 1.0]] * 60)), "infinity"),
     "infinite, named": (RatingMatrix(sparse.csr_array([[np.inf, 1.0]] * 60)), "infinity"),
     "infinite, frame": (pd.DataFrame(with_cell(np.inf, float)), "infinity"),
     "complex": (with_cell(1j, complex), "[Cc]omplex"),
     "complex, sparse": (sparse.csr_array(np.ones((60, 6), complex)), "[Cc]omplex|real numbers"),
-    "text": (with_cell("five"), "finite real numbers"),
+    "text": (with_cell("five"), "finite real numbers.*convert X"),
     "text, frame": (pd.DataFrame(with_cell("five")), "finite real numbers"),
     "objects": (with_cell({}), "finite real numbers"),
+    "NA": (with_cell(pd.NA), "NAType.*convert X"),
+    "texts and NA, frame": (pd.DataFrame({"a": ["3", None] * 30}, dtype="string"), "to_numeric"),
     "times": (np.full((60, 6), np.datetime64("2024-01-01")), "real numbers"),
     "times, frame": (pd.DataFrame({"a": [pd.Timestamp(0)] * 60}), "real number"),
     "no rows": (np.zeros((0, 6)), "0 sample"),
@@ -72,7 +74,10 @@ FORMS = {
     "three dimensions": (np.zeros((2, 2, 2)), "dim"),
     "a number": (3.0, "scalar"),
     "dicts": ({"a": [1]}, "X holds dicts"),
-    "columns of one name": (pd.DataFrame(X, columns=list("aabcde")), "several columns named"),
+    "columns of one name": (
+        pd.DataFrame(X, columns=list("aabcde")),
+        "several columns named.*Rename",
+    ),
 }
 
 

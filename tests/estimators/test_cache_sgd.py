@@ -9,7 +9,6 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
@@ -361,20 +360,6 @@ def test_more_threads_than_batches(n_jobs, shape):
     assert model.user_factors_.shape == (shape[0], 8)
 
 
-def test_numpy_numbers_are_numbers(data):
-    X = data[0][:100]
-    params = {
-        "n_components": np.int64(3),
-        "max_iter": np.int32(4),
-        "learning_rate": np.float32(0.0625),
-        "alpha": np.int64(0),
-        "fit_bias": np.bool_(True),
-        "random_state": np.uint8(0),
-    }
-    same = CacheSGDFactorizer(3, max_iter=4, learning_rate=0.0625, alpha=0.0, random_state=0)
-    assert fingerprint(built(CacheSGDFactorizer, **params).fit(X)) == fingerprint(same.fit(X))
-
-
 def test_the_statement_says_that_nothing_is_protected(data):
     model = fitted(data[0][:100])
     statement = model.privacy_spent_
@@ -385,42 +370,6 @@ def test_the_statement_says_that_nothing_is_protected(data):
     assert "no privacy: epsilon is infinite" in text
     assert "adds no noise" in text
     assert "factors and biases of the" in text
-
-
-needs_callbacks = pytest.mark.skipif(
-    tuple(int(part) for part in sklearn.__version__.split(".")[:2]) < (1, 9),
-    reason="callbacks came with 1.9",
-)
-
-
-@needs_callbacks
-@pytest.mark.parametrize("rate", [0.07, 1000.0])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_progress_is_told_round_by_round(rate, data):
-    """Also if a round is done more than once, because the fit diverged."""
-    told = []
-
-    class Recorder:
-        def setup(self, estimator, context):
-            told.append(context.max_subtasks)
-
-        def on_fit_task_begin(self, estimator, context, **_):
-            pass
-
-        def on_fit_task_end(self, estimator, context, **_):
-            told.append(context.task_name)
-
-        def teardown(self, estimator, context):
-            told.append("teardown")
-
-    model = CacheSGDFactorizer(4, max_iter=6, learning_rate=rate).set_callbacks(Recorder())
-    model.fit(data[0][:300])
-    assert told[:7] == [6, *["round"] * 6]
-    assert told[-1] == "teardown"
-    assert len(told) == 9
-    told.clear()
-    model.partial_fit(data[0][300:400])
-    assert told == []
 
 
 @pytest.mark.slow

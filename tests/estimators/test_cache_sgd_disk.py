@@ -12,7 +12,6 @@ import pytest
 from skdpmf import CacheSGDFactorizer
 from skdpmf.baselines.sgd import cache_sgd as solver
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
-from skdpmf.evaluation import split_ratings
 from skdpmf.exceptions import RatingStoreError
 from tests.baselines.test_cache_sgd import (
     CrashError,
@@ -65,25 +64,6 @@ def test_files_give_the_bits_of_the_matrix(part_rows, group_rows, path, monkeypa
     np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
     assert one.intercept_ == two.intercept_ == 3.0
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
-
-
-@pytest.mark.parametrize(("k", "parts"), [(8, 2), (40, 4), (300, 64)])
-def test_row_groups_too_large_for_the_cache_are_cut(k, parts, X, path, monkeypatch):
-    """In equal parts: here the same as batches of a matrix."""
-    cut_at(64 // parts, k, monkeypatch)
-    store = ParquetRatings.write(path, X[:256], rows_per_part=64)
-    assert_close(fitted(store, k, max_iter=4), fitted(X[:256], k, max_iter=4))
-
-
-@pytest.mark.parametrize("n_jobs", [2, 4])
-def test_threads_share_a_store(n_jobs, path):
-    """54 000 ratings in 8 parts."""
-    X = make_ratings(1500, 120, density=0.3, random_state=0)
-    train, test = split_ratings(X, test_size=0.1, random_state=1)
-    store = ParquetRatings.write(path, train, rows_per_part=200)
-    found = -fitted(store, n_jobs=n_jobs).score(train, test)
-    assert found == pytest.approx(-fitted(train).score(train, test), abs=0.01)
-    assert own_threads() == []
 
 
 def test_ratings_outside_of_the_range_are_clipped(X, path):

@@ -364,21 +364,6 @@ def test_predict_entries_reads_the_matrix(estimator):
         fitted.predict_entries(X, where.tocsr()[:-1])
 
 
-@every_estimator
-def test_threads_change_nothing(estimator):
-    X = ratings(n_users=60)
-    one, two = seeded(estimator).fit(X), seeded(estimator, n_jobs=2).fit(X)
-    if is_private(one):
-        np.testing.assert_allclose(two.components_, one.components_, rtol=1e-9, atol=1e-12)
-    else:  # threads without locks: near, not equal
-        assert two.score(X) == pytest.approx(one.score(X), abs=0.1)
-    two = clone(one).set_params(n_jobs=2)
-    two.__dict__.update({**one.__dict__, "n_jobs": 2})
-    np.testing.assert_array_equal(two.transform(X), one.transform(X))
-    for a, b in zip(two.recommend(X, 3), one.recommend(X, 3), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def arrays_of(X):
     if isinstance(X, np.ndarray):
         return {"X": X}
@@ -432,19 +417,6 @@ def test_unknown_rows(estimator):
 
 
 @every_estimator
-@pytest.mark.parametrize("value", [np.inf, -np.inf])
-def test_infinite_ratings_are_refused(estimator, value):
-    X = ratings()
-    X[2, 2] = value
-    fitted = seeded(estimator).fit(ratings())
-    for container in (X, pd.DataFrame(X), as_coo(X).tocsr(), as_coo(X)):
-        with pytest.raises(ValueError, match="infinity"):
-            seeded(estimator).fit(container)
-        with pytest.raises(ValueError, match="infinity"):
-            fitted.transform(container)
-
-
-@every_estimator
 def test_no_row_content_raises_or_warns(estimator):
     X = as_coo(ratings()).tocsr()
     X.data[:4] = np.nan, 1e300, -1e300, 5e-324
@@ -454,9 +426,9 @@ def test_no_row_content_raises_or_warns(estimator):
 @every_estimator
 def test_shapes_that_are_refused(estimator):
     fitted = seeded(estimator).fit(ratings())
-    for X in (np.zeros(3), np.zeros((0, 3)), np.zeros((3, 0)), np.zeros((2, 2, 2))):
-        with pytest.raises(ValueError, match="array"):
-            seeded(estimator).fit(X)
+    for answer in (fitted.transform, fitted.predict):
+        with pytest.raises(ValueError, match="infinity"):
+            answer(np.full((2, 12), np.inf))
     for form in ("bsr", "dia"):
         with pytest.raises(ValueError, match=r"sparse .* container"):
             seeded(estimator).fit(sparse.csr_array(np.eye(4)).asformat(form))

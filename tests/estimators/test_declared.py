@@ -116,11 +116,7 @@ ROWS = [(1999, 2000), (1025, 1500), (4097, 6000), (11, 12)]
 
 @pytest.mark.parametrize(
     ("cls", "unit"),
-    [
-        (DPCovarianceRecommender, "user"),
-        (DPCovarianceRecommender, "rating"),
-        (DPItemMeans, "user"),
-    ],
+    [(DPCovarianceRecommender, "user"), (DPCovarianceRecommender, "rating"), (DPItemMeans, "user")],
 )
 def test_plans_follow_a_rounded_number_of_rows(cls, unit):
     estimator = cls(PrivacyBudget(1.0, 1e-5, unit=unit))

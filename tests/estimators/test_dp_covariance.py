@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import fields
-from itertools import product
 
 import numpy as np
 import pytest
@@ -150,27 +149,6 @@ def test_a_covariance_that_is_left_out(predictor, shares, unit, small):
         model.decision_function(small), model.item_means_ + offsets, rtol=0, atol=1e-12
     )
     np.testing.assert_array_equal(model.transform(small), 0.0)
-
-
-@UNITS
-@NOISES
-@PREDICTORS
-def test_drowned_releases_give_finite_models(predictor, noise, unit, small):
-    """Of any seed: a fit must not fail with the noise."""
-    for seed, (clean, epsilon) in enumerate(product((True, False), (1e-4, 1e-2, 1.0))):
-        model = fitted(
-            small,
-            budget_of(epsilon, unit),
-            random_state=seed,
-            noise=noise,
-            clean=clean,
-            predictor=predictor,
-            shares=SHARES,
-        )
-        for value in (model.components_, model.item_means_, model.covariance_):
-            assert np.isfinite(value).all()
-        predicted = model.predict(small)
-        assert np.all((predicted >= 1.0) & (predicted <= 5.0))
 
 
 def rmse(data, budget, seeds=3, **params):

@@ -12,9 +12,8 @@ from skdpmf.data import make_ratings
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
-from skdpmf.privacy.recording import record_releases
 from tests.built import built
-from tests.core.audit import cost_of, fitted_state, noise_of
+from tests.core.audit import cost_of, fitted_state
 from tests.estimators.test_adaptive_weight_als import baselines
 from tests.estimators.test_parameters import check_refused
 
@@ -183,20 +182,6 @@ def test_nothing_of_users_is_left(mode, small):
         assert model.components_.shape == (3, n_items)
 
 
-@pytest.mark.parametrize(
-    ("params", "n_iter"),
-    [
-        ({}, 40),
-        ({"guarantee": "posterior"}, 100),
-    ],
-)
-def test_default_rounds(params, n_iter):
-    small = make_ratings(10, 5, density=0.6, random_state=0)
-    assert fitted(small, **params).n_iter_ == n_iter
-    # a step of SGLD is a small one
-    assert fitted(small, guarantee="posterior", sampler="sgld").n_iter_ >= 400
-
-
 @every_mode
 def test_seeded_fits_repeat(mode, small):
     model = fitted(small, **mode)
@@ -217,20 +202,6 @@ def changed(X, change):
     other = X.copy()
     other.data[0] -= change
     return other
-
-
-@pytest.mark.parametrize("change", [1.0, 1e-9])
-def test_seeded_fits_on_other_data_share_no_noise(change, small):
-    with record_releases() as one:
-        fitted(small, **MODES["every-step"])
-    with record_releases() as other:
-        fitted(changed(small, change), **MODES["every-step"])
-    for a in one:
-        for b in other:
-            z, others = noise_of(a), noise_of(b)
-            assert not np.isin(z, others).any()
-            n = min(z.size, others.size)
-            assert np.all(abs(z[:n] - others[:n]) > 1e-9)
 
 
 UNRELATED = [
@@ -302,25 +273,6 @@ def test_diagnostics_change_no_bit_of_the_model(budget, sampler, small):
     assert told.privacy_spent_.epsilon == model.privacy_spent_.epsilon
     outside = set(told.privacy_spent_.not_covered) - set(model.privacy_spent_.not_covered)
     assert [text for text in outside if "nonprivate_diagnostics_" in text]
-
-
-@every_sampler
-def test_sampled_precisions_are_another_model_at_the_same_price(sampler, small):
-    one = posterior(small, sampler=sampler, max_iter=10)
-    two = posterior(small, sampler=sampler, max_iter=10, sample_precisions=True)
-    assert one.privacy_spent_ == two.privacy_spent_
-    assert np.isfinite(two.components_).all()
-    assert not np.allclose(one.components_, two.components_)
-
-
-@pytest.mark.parametrize("table_size", [2, 1 << 10])
-def test_a_table_without_privacy(table_size, small):
-    params = {"sampler": "sgld", "noise": "table", "table_size": table_size, "n_components": 1}
-    model = posterior(small, NONPRIVATE, **params)
-    assert np.isfinite(model.components_).all()
-    assert not np.array_equal(
-        model.components_, posterior(small, NONPRIVATE, **{**params, "noise": "exact"}).components_
-    )
 
 
 def rmse(data, budget, seeds=3, **params):

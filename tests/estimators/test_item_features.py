@@ -109,7 +109,6 @@ def test_fold_in_is_the_slow_twin():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_all_answers_agree(name):
-    """Matrix, entries, lists and explanations are of one score."""
     model = clone(MODELS[name]).set_params(item_features=GENRES, n_jobs=2).fit(X)
     rows = X[:40]
     scores = model.decision_function(rows)

@@ -175,22 +175,6 @@ def test_a_loaded_model_is_the_saved_one(name, fitted, path):
     assert path.read_bytes() == before
 
 
-def test_encoders_were_released(fitted):
-    """The cases would not test item-item models otherwise."""
-    widths = {
-        name: (model._item_model_ if model._ranking_ is None else model._ranking_.lists).encoder
-        for name, model in fitted.items()
-        if model._ranking_ is not None or "item-item" in name
-    }
-    assert widths.keys() == {
-        *("pooled, explicit", "lists", "no privacy", "features", "features, item-item"),
-        *("item-item", "item-item, popularity", "item-item, no privacy"),
-    }
-    empty = {name for name, encoder in widths.items() if encoder.shape[1] == 0}
-    assert empty == {"item-item, popularity", "pooled, explicit"}
-    assert all(model._ranking_.rating_weight > 0 for model in fitted.values() if model._ranking_)
-
-
 def test_covariances_were_released(fitted):
     """The cases would not test neighbours otherwise."""
     assert fitted["knn"].covariance_items_.size > 3

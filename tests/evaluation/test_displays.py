@@ -290,14 +290,6 @@ def test_predictions_and_estimators_give_the_table_of_by_popularity():
     assert len(display.ax_.containers) == 2
 
 
-def test_curves_share_axes_whose_labels_are_hidden(pyplot):
-    _, (above, below) = pyplot.subplots(2, sharex=True)
-    for ax in (above, above, below):
-        PopularityDisplay(buckets([1.0], [1], [2], [3])).plot(ax)
-    with pytest.raises(ValueError, match="ax shows the buckets"):
-        PopularityDisplay(buckets([1.0], [1], [4], [3])).plot(above)
-
-
 # -- budget ----------------------------------------------------------------------------------------
 
 

@@ -14,13 +14,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf import (
-    DPCovarianceRecommender,
-    DPItemMeans,
-    LocalDPGDDR,
-    PrivacyBudget,
-    ResponseReports,
-)
+from skdpmf import DPCovarianceRecommender, DPItemMeans, LocalDPGDDR, PrivacyBudget, ResponseReports
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import randomizers as local

@@ -81,19 +81,6 @@ def test_every_form_of_the_table_gives_the_same(table, kind):
     assert_allclose(model.predict(same), expected, rtol=1e-13)
 
 
-def test_string_arrays_and_mixed_ids():
-    X = np.array([["a", "1"], ["b", "2"], ["a", "2"]])
-    model = RatingRegressor(MeansRecommender()).fit(X, [5, 1, 2])
-    assert model.users_.tolist() == ["a", "b"]
-    ids = [[1, ("x", 1)], ["one", ("x", 2)], [1, ("x", 2)]]
-    mixed = np.empty((3, 2), dtype=object)
-    for row, pair in enumerate(ids):
-        mixed[row] = pair
-    again = RatingRegressor(MeansRecommender()).fit(mixed, [5, 1, 2])
-    assert set(again.users_) == {1, "one"}
-    assert_allclose(again.predict(mixed), model.predict(X), rtol=1e-13)
-
-
 def test_pairs_that_training_did_not_see():
     X = [["a", 1], ["a", 2], ["b", 1], ["b", 2], ["c", 1]]
     model = RatingRegressor(MeansRecommender()).fit(X, [5, 4, 2, 9, 1])  # 9 counts as 5

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.compose import ColumnTransformer
-from sklearn.model_selection import (
-    GridSearchCV,
-    RandomizedSearchCV,
-    ShuffleSplit,
-    cross_validate,
-)
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, ShuffleSplit, cross_validate
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler
 
@@ -103,15 +98,6 @@ def test_steps_side_by_side_are_refused_and_their_list_is_not():
     assert privacy_spent(parts).mu == pytest.approx(math.sqrt(2.0) * one)
 
 
-def test_kinds_add_up():
-    model = make_pipeline(DPItemSelector(PrivacyBudget(0.5)), DPItemMeans(WHOLE)).fit(X)
-    spent = privacy_spent(model)
-    assert spent.epsilon == pytest.approx(1.5, rel=1e-6)
-    assert spent.delta == 1e-5
-    open_model = make_pipeline(DPItemSelector(WHOLE), CacheSGDFactorizer(max_iter=1)).fit(X)
-    assert not privacy_spent(open_model).is_private
-
-
 def test_a_conditional_step_stays_conditional():
     model = make_pipeline(DPItemSelector(PrivacyBudget(0.5)), DPItemMeans(PrivacyBudget(0.5)))
     model.fit(X)
@@ -139,21 +125,6 @@ def test_what_says_nothing_is_refused():
             privacy_spent(thing)
     with pytest.raises(PrivacyParameterError, match="it has released nothing"):
         privacy_spent(make_pipeline(ContributionBounder()).fit(X))
-
-
-@pytest.mark.parametrize(
-    ("other", "field"),
-    [
-        (PrivacyBudget(1.0, 1e-5, neighbors="replace"), "neighbors='replace'"),
-        (PrivacyBudget(1.0, 1e-5, unit="rating"), "unit='rating'"),
-    ],
-)
-def test_other_relations_are_refused_by_name(other, field):
-    model = make_pipeline(DPItemSelector(WHOLE), DPItemMeans(other)).fit(X)
-    with pytest.raises(
-        PrivacyParameterError, match=rf"{field} of 'dpitemmeans' .*'dpitemselector'"
-    ):
-        privacy_spent(model)
 
 
 def test_a_cap_is_not_free_for_single_ratings():

@@ -93,16 +93,6 @@ def test_rows_longer_than_a_panel(extra, k):
     assert_solves(out, pattern, values, np.ones(n), factors, ridge, np.zeros(1))
 
 
-def test_empty_weights_and_row_ridge_mean_ones_and_none():
-    pattern, values, _, factors, ridge, _ = problem(3, 6, 12, 9, np.float64)
-    indptr, indices = pattern.indptr, pattern.indices
-    plain, weighted = np.empty((6, 9)), np.empty((6, 9))
-    none = np.empty(0)
-    solve_rows(indptr, indices, values, factors, ridge, 0, 6, plain)
-    solve_rows_weighted(indptr, indices, values, none, factors, ridge, none, 0, 6, weighted)
-    np.testing.assert_array_equal(plain, weighted)
-
-
 @pytest.mark.parametrize("k", [9, 14, 16, 17, 40])
 def test_what_stands_beside_a_row_of_factors_does_not_matter(k):
     """A vector may cover the end of a row and the start of the next one, which is not rated."""

@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -9,12 +8,7 @@ from scipy import sparse
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
 from skdpmf.kernels.jit_and_threads import balanced_blocks
-from skdpmf.kernels.sums import (
-    accumulate_pairs,
-    pair_blocks,
-    pair_work,
-    triangle_starts,
-)
+from skdpmf.kernels.sums import accumulate_pairs, pair_blocks, pair_work, triangle_starts
 from skdpmf.privacy.users import Rows
 from tests.kernels._problems import (
     Pattern,
@@ -108,24 +102,6 @@ def test_no_share_exceeds_the_exact_one_if_weights_are_rounded_down():
     assert raised > 10  # the weights' rounding is needed
 
 
-def test_no_order_of_users_and_no_blocks_in_threads_change_a_bit():
-    pattern, x, weight = ratings(1, 40, 25)
-    whole = accumulate(pattern, x, weight)
-    order = np.random.default_rng(2).permutation(40)
-    counts = np.diff(pattern.indptr)[order]
-    places = [np.arange(pattern.indptr[u], pattern.indptr[u + 1]) for u in order]
-    moved = np.concatenate(places)
-    shuffled = Pattern(np.concatenate(([0], np.cumsum(counts))), pattern.indices[moved], 25)
-    np.testing.assert_array_equal(accumulate(shuffled, x[moved], weight[order]), whole)
-    work = np.empty(26, np.int64)
-    pair_work(pattern.indptr, *item_major(pattern.indptr, pattern.indices, 25), work)
-    blocks = pair_blocks(work, 5, 60)
-    assert len(blocks) > 5
-    with ThreadPoolExecutor(2) as pool:
-        parts = list(pool.map(lambda rows: accumulate(pattern, x, weight, *rows), blocks))
-    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
-
-
 @forms
 @examples
 @given(
@@ -163,14 +139,6 @@ def test_blocks_cover_all_rows_and_are_bounded(counts, n_blocks, max_entries):
         assert stop - start == 1 or starts[stop] - starts[start] <= max_entries
     # A part that fits is not cut.
     assert pair_blocks(work, n_blocks, max(starts[-1], 1)) == balanced_blocks(work, n_blocks)
-
-
-def test_blocks_of_a_triangle_beyond_32_bits_are_as_large_as_allowed():
-    starts = triangle_starts(100_000)
-    assert starts[-1] == 5_000_050_000
-    blocks = pair_blocks(starts, 1, 2**30)
-    for start, stop in blocks[:-1]:
-        assert starts[stop] - starts[start] <= 2**30 < starts[stop + 1] - starts[start]
 
 
 @forms

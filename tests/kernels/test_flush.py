@@ -1,4 +1,3 @@
-import ctypes
 import os
 import subprocess
 import sys
@@ -9,21 +8,14 @@ import numba
 import numpy as np
 import pytest
 
-from skdpmf.kernels import flush as _flush
 from skdpmf.kernels.flush import CAN_FLUSH, flushed_denormals, set_flush_to_zero
 
-x86 = pytest.mark.skipif(_flush._ARCHITECTURE != "x86_64", reason="bits of the x86 register")
 flushes = pytest.mark.skipif(not CAN_FLUSH, reason="needs the JIT and a known CPU")
 
 
 @numba.njit
 def multiply(a, b, out):
     out[0] = a[0] * b[0]
-
-
-@numba.njit
-def total(a, b):
-    return a + b
 
 
 def pair(a, b, dtype=np.float32):
@@ -89,45 +81,6 @@ def test_set_returns_the_state_before(on):
     assert set_flush_to_zero(during) == 0
     assert flushed() == (True, True)
     assert set_flush_to_zero(before) == during
-
-
-@x86
-@flushes
-@pytest.mark.parametrize(
-    ("bits", "state"), [(0x8000, (True, False)), (0x0040, (False, True)), (0x8040, (True, True))]
-)
-def test_exactly_the_bits_found_come_back(bits, state):
-    set_flush_to_zero(bits)
-    try:
-        assert flushed() == state
-        with flushed_denormals():
-            assert flushed() == (True, True)
-        assert flushed() == state
-    finally:
-        assert set_flush_to_zero(False) == bits
-
-
-@x86
-@flushes
-@pytest.mark.skipif(sys.platform != "linux", reason="needs the C library of Linux")
-def test_the_other_bits_stay():
-    libm = ctypes.CDLL("libm.so.6")
-    upward = 0x800
-
-    def rounds_up():
-        return total(1.0, 1e-20) > 1
-
-    def in_thread():
-        # Rounding towards plus infinity is the mode of this thread only, and ends with it.
-        found = [rounds_up()]
-        libm.fesetround(upward)
-        found.append(rounds_up())
-        with flushed_denormals():
-            found.append(rounds_up())
-        return [*found, rounds_up()]
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(in_thread).result() == [False, True, True, True]
 
 
 @flushes

@@ -86,15 +86,7 @@ def assert_same(found, expected):
     own_bias=st.booleans(),
 )
 def test_rows_step_as_the_twin(seed, k, n_rows, n_columns, bound, column_bias, own_bias):
-    p = problem(
-        seed,
-        n_rows,
-        n_columns,
-        k,
-        bound=bound,
-        column_bias=column_bias,
-        own_bias=own_bias,
-    )
+    p = problem(seed, n_rows, n_columns, k, bound=bound, column_bias=column_bias, own_bias=own_bias)
     x, bias, accepted = sample(p)
     expected_x, expected_bias, chance = twin.sample_rows(*p)
     np.testing.assert_allclose(x, expected_x, rtol=0, atol=1e-11)
@@ -120,17 +112,6 @@ def test_both_answers_occur_and_follow_the_chance_of_the_twin(own_bias):
     if own_bias:
         np.testing.assert_array_equal(bias[~accepted], p.bias[~accepted])
         assert (bias[accepted] != p.bias[accepted]).all()
-
-
-def test_the_second_step_moves_where_the_first_does_not():
-    """Deep in the clip every proposal is rejected."""
-    p = problem(1, 40, 12, 3, bound=0.5)
-    p = p._replace(x=30 * p.x)
-    rated = np.diff(p.indptr) > 0
-    x, _, accepted = sample(p)
-    assert accepted[rated].mean() < 0.3
-    assert (x != p.x).any(axis=1).mean() > 0.8
-    np.testing.assert_allclose(x, twin.sample_rows(*p)[0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1, PANEL_ROWS + 3])
@@ -179,18 +160,6 @@ def test_ratings_without_weight_change_no_bit(bound):
         assert_same(sample(spoilt), found)
 
 
-def test_a_row_without_ratings_draws_from_the_prior():
-    p = problem(3, 4, 2, 6)._replace(indptr=np.zeros(5, np.int64), bound=1e-3)
-    expected = p.normals * p.prior_std
-    x, bias, accepted = sample(without_turns(p))
-    assert accepted.all()
-    np.testing.assert_allclose(np.column_stack([x, bias]), expected, rtol=1e-14)
-    x, bias, _ = sample(p)  # turned by the first angle
-    angle = 2 * np.pi * p.uniforms[:, 2:3]
-    expected = np.cos(angle) * expected + np.sin(angle) * p.directions * p.prior_std
-    np.testing.assert_allclose(np.column_stack([x, bias]), expected, rtol=1e-12)
-
-
 def test_without_a_bound_everything_is_accepted_and_only_the_normals_are_read():
     p = problem(4, 9, 20, 4, bound=np.inf)
     nothing = np.empty((0, 0))
@@ -207,10 +176,7 @@ def test_a_row_without_a_finite_draw_keeps_its_value(bound, bad, own_bias):
     factors = p.factors.copy()
     factors[0] = bad
     p = p._replace(
-        indptr=np.arange(3),
-        indices=np.arange(2),
-        row_roots=np.ones(2),
-        column_roots=np.ones(2),
+        indptr=np.arange(3), indices=np.arange(2), row_roots=np.ones(2), column_roots=np.ones(2)
     )
     p.uniforms[:, 0] = 0.0
     with np.errstate(all="ignore"):

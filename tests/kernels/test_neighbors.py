@@ -91,8 +91,7 @@ def test_many_known_items(form, n_neighbors):
 
 @forms
 @pytest.mark.parametrize(
-    ("off_diagonal", "used"),
-    [(0.6, 1.0), (0.8, 2.0), (5.0, 8.0), (0.7071, 1.0), (0.7072, 2.0)],
+    ("off_diagonal", "used"), [(0.6, 1.0), (0.8, 2.0), (5.0, 8.0), (0.7071, 1.0), (0.7072, 2.0)]
 )
 def test_ridge_is_doubled_until_the_pivots_are_half_of_it(form, off_diagonal, used):
     # A_NN = [[0, a], [a, 0]]: pivots ridge and ridge - a^2 / ridge. A_Ni = (1, 0), r = (0, 1).
@@ -101,17 +100,6 @@ def test_ridge_is_doubled_until_the_pivots_are_half_of_it(form, off_diagonal, us
     out = np.empty(1)
     getattr(knn_scores, form)(cov, cov, *known, np.array([0, 1]), np.array([2]), 2, 1.0, 0, 1, out)
     assert out[0] == pytest.approx(-off_diagonal / (used**2 - off_diagonal**2), rel=1e-12)
-
-
-@forms
-def test_one_known_item_that_is_the_target_gives_nothing(form):
-    known = np.array([0, 1]), np.array([1]), np.ones(1)
-    out = np.empty(2)
-    ones = np.ones(3)
-    getattr(knn_scores, form)(
-        ones, ones, *known, np.array([0, 2]), np.array([1, 0]), 5, 1.0, 0, 1, out
-    )
-    assert out.tolist() == [0.0, pytest.approx(0.5, rel=1e-14)]
 
 
 @forms

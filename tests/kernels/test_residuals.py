@@ -152,17 +152,6 @@ def test_terms_that_are_not_finite_count_as_nothing(form, bad):
 
 
 @forms
-def test_ranges_add_to_what_is_there(form):
-    pattern, terms, factors, rng = problem(2, 9, 5, 4)
-    scale = rng.uniform(0, 1, 9)
-    whole = accumulate(form, pattern, terms, scale, factors, GRID)
-    np.testing.assert_array_equal(
-        accumulate(form, pattern, terms, scale, factors, GRID, (6, 9), (0, 2), (2, 6)), whole
-    )
-    assert abs(whole).max() > 0.0
-
-
-@forms
 @examples
 @given(
     seed=st.integers(0, 2**16),

@@ -2,18 +2,10 @@
 
 import numpy as np
 from msgspec import structs
-from scipy import sparse
 
-from skdpmf.local import Announcement, LocalAggregator, LocalDevice
+from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import protocol as protocol_module
-from skdpmf.mechanisms.device_reports.factors import add_covariance, covariance_rows
-from skdpmf.mechanisms.device_reports.item_means import (
-    LocalItemMeans,
-    residual_rows,
-    statistics_rows,
-)
-from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.privacy.sampler.noise import derived_key, stream_key
+from skdpmf.privacy.sampler.noise import derived_key
 
 RANGE = (1.0, 5.0)
 PROTOCOL = "00112233445566778899aabbccddeeff"
@@ -72,49 +64,6 @@ def decided(monkeypatch, head=HEAD):
 
 def sums_of(aggregator):
     return [(n, total.tolist()) for n, total in aggregator._run.closed]
-
-
-def rows_in_quarter_ranges(users, n_items):
-    dense = np.full((len(users), n_items), np.nan)
-    for at, user in enumerate(users):
-        items, ratings = ratings_of(user, n_items)
-        dense[at, items] = (ratings - 3.0) / 1.0
-    known = np.isfinite(dense)
-    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
-    arrays = dense[known], known.nonzero()[1], pointers
-    return sparse.csr_array(arrays, shape=dense.shape)
-
-
-def fit_by_hand(n_users, n_items, epsilon, fractions, damping, head=None):
-    """What an estimator does: groups, rows, sums of reports and estimates, all users at once."""
-    draw = Announcement(PROTOCOL, 0, "statistics", epsilon, n_items, RANGE, damping, fractions)
-    ids = [
-        stream_key(key_of(u), "report id", PROTOCOL, 0)[:4].astype("<u4").tobytes().hex()
-        for u in range(n_users)
-    ]
-    groups = np.array([draw.group_of(i) for i in ids])
-    server, sums, factors = LocalItemMeans(n_items, damping), [], None
-    for number in range(len(fractions)):
-        users = np.flatnonzero(groups == number)
-        R = rows_in_quarter_ranges(users, n_items)
-        if number == 0:
-            x, add = statistics_rows(R, damping), server.add_statistics
-            randomiser = PrivUnit(epsilon, 2 * n_items + 4)
-        elif head is not None and number == len(fractions) - 1:
-            x = covariance_rows(R, server.item_means, server.mass, head, damping)
-            randomiser = PrivUnit(epsilon, n_items + 3 + len(head) * (len(head) - 1) // 2)
-
-            def add(*told):
-                nonlocal factors
-                factors = add_covariance(server, head, *told, 2)
-        else:
-            x = residual_rows(R, server.item_means, server.mass, damping)
-            randomiser, add = PrivUnit(epsilon, n_items + 2), server.add_residuals
-        keys = np.stack([stream_key(key_of(u), "device", PROTOCOL, number) for u in users])
-        total = randomiser.sum_reports(keys, x.indptr, x.indices, x.values)
-        sums.append((len(users), total.tolist()))
-        add(randomiser.estimate(total, len(users))[:-1], len(users), randomiser.variance)
-    return sums, server.model(), factors
 
 
 def replace(message, **changes):

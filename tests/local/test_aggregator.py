@@ -1,4 +1,4 @@
-"""The aggregator: sums, refusals, rounds, crashes; and a fit by hand must agree with it."""
+"""The aggregator: sums, refusals, rounds and crashes."""
 
 import copy
 import threading
@@ -11,7 +11,6 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalAggregator, ReleasedModel
 from skdpmf.local import aggregator as aggregator_module
 from skdpmf.local.messages import MessageError, Report
-from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans
 from skdpmf.mechanisms.device_reports.privunit import GRID_BITS, PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
 
@@ -19,7 +18,6 @@ from .common import (
     PROTOCOL,
     RANGE,
     decided,
-    fit_by_hand,
     make_aggregator,
     make_devices,
     replace,
@@ -37,28 +35,6 @@ def possible(dimension, peak=0):
     payload = np.where(np.arange(dimension) % 2, 1, -1).astype(np.int32) << GRID_BITS
     payload[1] = peak or payload[1]
     return payload
-
-
-# --- the same in value as a fit over all rows --------------------------------------------
-
-
-@pytest.mark.parametrize("fractions", [(1.0,), (0.6, 0.4), (0.5, 0.2, 0.3)])
-def test_devices_and_a_fit_over_all_rows_agree_bit_for_bit(fractions):
-    n, epsilon, damping = 150, 8.0, 7.5
-    aggregator = make_aggregator(
-        N_ITEMS, epsilon=epsilon, fractions=fractions, user_damping=damping
-    )
-    run(aggregator, make_devices(n, N_ITEMS, epsilon=epsilon))
-    sums, model, _ = fit_by_hand(n, N_ITEMS, epsilon, fractions, damping)
-    assert sums_of(aggregator) == sums
-    released = aggregator.model()
-    np.testing.assert_array_equal(released.item_means, 3.0 + 1.0 * model.item_means)
-    assert released.user_damping == model.user_damping
-    assert released.significant
-    assert model.significant  # or later rounds would not show
-    assert released.n_reports == tuple(n for n, _ in sums)
-    assert sum(released.n_reports) == n
-    assert (released.epsilon, released.rating_range) == (epsilon, RANGE)
 
 
 # --- refusals ----------------------------------------------------------------------------
@@ -342,33 +318,6 @@ def test_restored_aggregator_goes_on_as_if_nothing_had_happened(covariance, monk
     assert finished.model() == plain.model()
     # decided once in each run: a restored round is what it was, should this machine round otherwise
     assert len(asked) == (2 if covariance else 0)
-
-
-def test_restore_between_rounds_and_of_empty_rounds():
-    aggregator = make_aggregator(N_ITEMS, fractions=(0.2, 0.4, 0.4))
-    aggregator = LocalAggregator.restore(aggregator.snapshot())
-    aggregator.close_round()
-    aggregator = LocalAggregator.restore(aggregator.snapshot())
-    assert (aggregator.announcement.round, aggregator.announcement.kind) == (1, "statistics")
-    run(aggregator, make_devices(30, N_ITEMS))
-    other = LocalAggregator.restore(aggregator.snapshot())
-    assert other.model() == aggregator.model()
-
-
-def test_snapshot_keeps_the_announcement_word_for_word(monkeypatch):
-    aggregator = make_aggregator(N_ITEMS)
-    for device in make_devices(50, N_ITEMS):
-        report = device.report(aggregator.announcement)
-        if report is not None:
-            aggregator.receive(report)
-    announced = aggregator.close_round()
-    data = aggregator.snapshot()
-    # a machine that rounds differently must not announce something else in the same round
-    real = LocalItemMeans.mass.fget
-    monkeypatch.setattr(LocalItemMeans, "mass", property(lambda self: real(self) * (1 + 1e-12)))
-    again = LocalAggregator.restore(data)
-    assert (real(again._run.means) * (1 + 1e-12) != announced.mass).any()
-    assert again.announcement == announced
 
 
 def test_damaged_snapshots_are_refused():

@@ -1,7 +1,6 @@
-"""Rounds "covariance" of the aggregator: when, what it makes of them, and a fit by hand."""
+"""Rounds "covariance" of the aggregator: when, and what it makes of them."""
 
 import numpy as np
-import pytest
 
 from skdpmf.local import LocalAggregator, LocalDevice, ReleasedModel
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
@@ -10,14 +9,12 @@ from .common import (
     HEAD,
     PROTOCOL,
     decided,
-    fit_by_hand,
     key_of,
     make_aggregator,
     make_device,
     make_devices,
     replace,
     run,
-    sums_of,
 )
 
 N_ITEMS = 6
@@ -31,25 +28,6 @@ def two_tastes(user, n_items=N_ITEMS):
 
 def with_tastes(n, *, epsilon=8.0):
     return [make_device(u, N_ITEMS, epsilon=epsilon, ratings=two_tastes(u)) for u in range(n)]
-
-
-@pytest.mark.parametrize("fractions", [(0.6, 0.4), (0.5, 0.2, 0.3)])
-def test_covariance_rounds_agree_with_a_fit_over_all_rows_bit_for_bit(fractions, monkeypatch):
-    asked = decided(monkeypatch)
-    settings = {"epsilon": 8.0, "fractions": fractions, "user_damping": 7.5}
-    aggregator = make_aggregator(N_ITEMS, **settings, n_components=2)
-    run(aggregator, make_devices(150, N_ITEMS, epsilon=8.0))
-    sums, model, factors = fit_by_hand(150, N_ITEMS, 8.0, fractions, 7.5, HEAD)
-    assert sums_of(aggregator) == sums
-    released = aggregator.model()
-    np.testing.assert_array_equal(released.item_means, 3.0 + 1.0 * model.item_means)
-    np.testing.assert_array_equal(aggregator._run.factors, factors)
-    # asked once, with what was released and public: how many are expected, and their noise
-    ((known, expected, variance),) = asked
-    assert known is aggregator._run.means
-    share = fractions[-1] / sum(fractions[:-1])
-    assert expected == pytest.approx(sum(n for n, _ in sums[:-1]) * share, rel=1e-12)
-    assert variance == pytest.approx(PrivUnit(8.0, 20).variance, rel=1e-3)
 
 
 def test_factors_come_through(monkeypatch):

@@ -13,7 +13,6 @@ from skdpmf.privacy import pair_sensitivity as covariance_sums
 from skdpmf.privacy.recording import record_releases
 from tests.blocks import make_small
 from tests.built import built
-from tests.core.audit import fitted_state
 from tests.reference import item_covariance as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -134,21 +133,6 @@ def test_predictions_are_the_twins(rating_range, clean):
     np.testing.assert_allclose(model.decision_function(other), by_neighbors, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("shares", [(0.0, 0.4, 0.6), (0.1, 0.3, 0.6)])
-def test_a_large_budget_comes_near_the_limit(shares):
-    """Same rows, weights of one rating's unit; what is left is shrinkage of the averages."""
-    X = make_ratings(2000, 15, density=0.6, random_state=0)
-    exact = fitted(X, PrivacyBudget.nonprivate(unit="rating"))
-    errors = []
-    for epsilon in (1.0, 8.0, 100.0):
-        model = fitted(X, PrivacyBudget(epsilon, 1e-5, unit="rating"), shares=shares)
-        errors.append(abs(model.covariance_ - exact.covariance_).max())
-        # of the noise of some 600 counts
-        assert abs(model.item_means_ - exact.item_means_).max() < 0.1
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.01
-
-
 @pytest.mark.parametrize("predictor", ["svd", "knn"])
 def test_means_beyond_the_range_are_clipped(predictor):
     """Moving averages so that the centred ratings have mean 0 can take one out of the range."""
@@ -170,64 +154,6 @@ def test_the_level_of_noise_before_clamping_is_that_of_a_normal_sample(sigma):
     assert ridge * covariance_factors._OFFSET**2 == pytest.approx(sigma**2, rel=0.03)
 
 
-@pytest.mark.parametrize("predictor", ["svd", "knn"])
-def test_predictions_follow_the_scale(predictor):
-    """Ratings and range times 10, plus 3."""
-    X = dense_ratings(seed=6)
-    params = {"predictor": predictor, "n_components": 3, "n_neighbors": 4}
-    model, other = fitted(X, **params), fitted(10 * X + 3, rating_range=(13.0, 53.0), **params)
-    np.testing.assert_allclose(
-        other.decision_function(10 * X + 3), 10 * model.decision_function(X) + 3, rtol=1e-12
-    )
-    np.testing.assert_allclose(other.covariance_, 100 * model.covariance_, rtol=1e-12)
-    np.testing.assert_allclose(abs(other.components_), 10 * abs(model.components_), atol=1e-9)
-    np.testing.assert_allclose(abs(other.transform(10 * X + 3)), abs(model.transform(X)), atol=1e-9)
-
-
-@pytest.mark.parametrize("predictor", ["svd", "knn"])
-def test_order_of_items_does_not_matter(predictor):
-    """All neighbours: which of equal weights are taken goes by the columns' order."""
-    X = dense_ratings(seed=7)
-    params = {"predictor": predictor, "n_components": 3}
-    model = fitted(X, **params)
-    columns = np.random.default_rng(0).permutation(X.shape[1])
-    by_items = fitted(X[:, columns], **params)
-    np.testing.assert_allclose(by_items.item_means_, model.item_means_[columns], atol=1e-12)
-    np.testing.assert_allclose(
-        by_items.covariance_, model.covariance_[np.ix_(columns, columns)], rtol=0, atol=GRID_ERROR
-    )
-    np.testing.assert_allclose(
-        by_items.decision_function(X[:, columns]),
-        model.decision_function(X)[:, columns],
-        rtol=0,
-        atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize(
-    ("unit", "noise", "epsilon", "predictor"),
-    [
-        ("user", "gaussian", 20.0, "svd"),
-        ("user", "laplace", np.inf, "knn"),
-        ("rating", "gaussian", np.inf, "svd"),
-        ("rating", "laplace", 20.0, "knn"),
-    ],
-)
-@pytest.mark.usefixtures("small_blocks")
-def test_threads_change_no_bit(unit, noise, epsilon, predictor):
-    X = dense_ratings(100, 30, 0.5, seed=8)
-    delta = 0.0 if np.isinf(epsilon) else 1e-5
-    budget = PrivacyBudget(epsilon, delta, unit=unit)
-    params = {"noise": noise, "predictor": predictor, "shares": (0.1, 0.3, 0.6)}
-    params |= {"n_components": 4, "n_neighbors": 5}
-    one, two = (fitted(X, budget, n_jobs=n_jobs, **params) for n_jobs in (1, 2))
-    assert fitted_state(one) == fitted_state(two)
-    np.testing.assert_array_equal(one.decision_function(X), two.decision_function(X))
-    np.testing.assert_array_equal(one.predict_entries(X, X).data, two.predict_entries(X, X).data)
-    for a, b in zip(one.recommend(X, 4), two.recommend(X, 4), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.usefixtures("small_blocks")
 def test_many_blocks_and_iterative_eigenvectors_are_the_twin_too(clean):
@@ -238,22 +164,6 @@ def test_many_blocks_and_iterative_eigenvectors_are_the_twin_too(clean):
     # eigenvalues have a relative tolerance of 1e-6, eigenvectors its root
     product = model.components_.T @ model.components_
     np.testing.assert_allclose(product, expected.factors @ expected.factors.T, atol=2e-3)
-
-
-def test_blocks_do_not_change_what_is_released(small_blocks):
-    X, budget = dense_ratings(50, 20, 0.5, seed=10), PrivacyBudget(5.0, 1e-5)
-    params = {"shares": (0.1, 0.3, 0.6), "n_components": 2}
-    with record_releases() as many:
-        fitted(X, budget, **params)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(covariance_sums, "_BLOCK_ENTRIES", 1 << 21)
-        patch.setattr(solver, "N_ROUNDS", 1)
-        with record_releases() as one:
-            fitted(X, budget, **params)
-    assert [record.name for record in many] == [record.name for record in one]
-    for a, b in zip(many, one, strict=True):
-        np.testing.assert_array_equal(a.statistic, b.statistic)
-        np.testing.assert_array_equal(a.output, b.output)
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -206,7 +206,6 @@ def test_communalities_replace_the_diagonal(seed):
 
 
 def test_popularity_decides_which_errors_count():
-    """Of two factors on different items, the one on popular items is the leading one."""
     A = np.zeros((8, 8))
     A[:4, :4], A[4:, 4:] = 1.0, 1.2
     mass = np.repeat([10.0, 1.0], 4)
@@ -240,14 +239,6 @@ def test_iterative_and_full_decompositions_agree(k, cleaning, noisy, iterative):
     np.testing.assert_allclose(found @ found.T, expected @ expected.T, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("h", [1, 2, 3])
-@pytest.mark.parametrize("cleaning", [False, True])
-def test_factors_of_few_items(h, cleaning):
-    found = leading(np.full((h, h), 0.5) + 0.5 * np.eye(h), k=20, mean=0.5, cleaning=cleaning)
-    assert found.shape[0] == h >= found.shape[1]
-    assert np.isfinite(found).all()
-
-
 def test_pure_noise_has_hardly_any_factors():
     """Its spectrum is symmetric, so that one stands above the edge with probability 1/2.
 
@@ -274,8 +265,3 @@ def test_a_planted_factor_stands_out_of_the_noise(strength):
         cosine = abs(found[:, 0] @ u) / np.linalg.norm(found[:, 0]) / np.linalg.norm(u)
         # theory for a spike of theta / (sd sqrt(h)) = 2 strength: 1 - 1 / (2 strength)^2
         assert cosine > np.sqrt(1.0 - 1.0 / (2.0 * strength) ** 2) - 0.1
-
-
-@pytest.mark.parametrize("cleaning", [False, True])
-def test_a_matrix_of_zeros_has_no_factors(cleaning, iterative):
-    assert leading(np.zeros((20, 20)), cleaning=cleaning).shape == (20, 0)

@@ -191,27 +191,6 @@ def test_factors_are_those_of_a_plain_computation():
     assert np.abs(product / np.outer(u, u)).max() < 4.0  # the clip at 2 is not seen
 
 
-def test_both_parts_of_the_vectors_are_used():
-    rng, m, n = np.random.default_rng(86), 12, 900
-    X = planted(n, rng.normal(0.0, 0.3, (m, 1)), rng, popularity=0.7)
-    head, popularity = np.arange(2, 12), np.mean(~np.isnan(X), axis=0)
-    both, means = (make_known(n, popularity, means=0.3 * SPREAD[:m]) for _ in range(2))
-    mean = covariance(X, both.item_means, both.mass, head).mean(axis=0)
-    own = pairs(X, both.item_means, both.mass, head).mean(axis=0)
-    before = both.item_means
-    found = lf.add_covariance(both, head, mean, n, 0.01, 8)
-    expected = lf._estimate_factors(means, head, own, n, 0.01 / BETA, 8)
-    assert found.shape == (10, 1)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    # less noise would have made them stronger
-    assert np.sum(lf._estimate_factors(means, head, own, n, 0.01, 8)[:, 0] ** 2) > 1.01 * np.sum(
-        found**2
-    )
-    means.add_residuals(mean[: m + 1] / np.sqrt(1.0 - BETA), n, 0.01 / (1.0 - BETA))
-    np.testing.assert_allclose(both.item_means, means.item_means, rtol=1e-12)
-    assert np.abs(both.item_means - before).max() > 1e-3
-
-
 def test_planted_factors_are_recovered():
     rng, m, n = np.random.default_rng(81), 30, 20_000
     L = rng.normal(0.0, 0.2, (m, 2))
@@ -280,28 +259,6 @@ def test_noise_alone_seldom_makes_factors(h):
         alarms += lf._estimate_factors(known, np.arange(h), mean, n, 0.5, 8).size > 0
     assert stats.binom.sf(alarms - 1, draws, 0.05) > 1e-4
     assert alarms > 0 or h == 4
-
-
-@pytest.mark.parametrize("excess", [1.0, 1.5, 3.0])
-def test_eigenvalues_and_angles_in_noise(excess):
-    """theta and cos^2 of the docstring, for an eigenvalue so many times sd sqrt(h)."""
-    rng, h, sd = np.random.default_rng(84), 250, 0.3
-    theta = excess * sd * np.sqrt(h)
-    v = rng.choice([-1.0, 1.0], h) / np.sqrt(h)
-    found = []
-    for _ in range(6):
-        noise = np.tril(rng.normal(0.0, sd, (h, h)), -1)
-        cov = theta * np.outer(v, v) + noise + noise.T
-        scaled = lf._factors_above_noise(cov - np.diag(np.diag(cov)), sd, 5)
-        if excess == 1.0:
-            assert scaled.shape[1] <= 1
-            continue
-        assert scaled.shape[1] >= 1
-        own = scaled[:, 0]
-        found.append([own @ own, (v @ own) ** 2 / (own @ own)])
-    if found:
-        cosine = 1.0 - excess**-2
-        np.testing.assert_allclose(np.mean(found, axis=0), [theta * cosine, cosine], rtol=0.12)
 
 
 POPULARITY = np.geomspace(1.0, 0.02, 300)

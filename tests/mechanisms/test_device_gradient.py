@@ -92,23 +92,6 @@ def twins_way(settings, n_items=N_ITEMS):
     return Phi, back
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_without_privacy_it_is_the_twin(method, decay):
-    settings, Y = settings_of(method, step_decay=decay), ratings()
-    Phi, back = twins_way(settings)
-
-    def estimate(_, U, V):
-        return back @ (Phi @ twin.mean_gradient(Y, U, V))
-
-    model = fit(Y, settings, math.inf)
-    U, V = twin.fit(Y, *start(), settings, estimate)
-    np.testing.assert_allclose(model.factors, V, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(model.user_factors, U, rtol=0, atol=1e-10)
-    assert abs(model.factors - start()[1]).max() > 0.1
-    assert model.rating_ridge == settings.user_penalty
-
-
 @pytest.mark.parametrize("method", SAMPLED)
 def test_private_fit_is_the_twin_with_the_same_signs(method):
     """Devices one after the other, each with a key of its own slot and its whole gradient."""
@@ -230,32 +213,6 @@ def test_estimates_are_unbiased_with_the_stated_variance(method):
         assert ratio == pytest.approx(1.0, abs=slack)
 
 
-def test_per_coordinate_variance_of_the_projected_mean():
-    """(q d) ((e + 1)/(e - 1))^2 / n, as B is estimated: 4 sigma, 1e-4."""
-    n_repeats, each, settings = 1000, 0.7, settings_of("algorithm 2")
-    U, V = start()
-    run = solver._Fit(csr(ratings()), replace(settings, max_iter=1), (U, V), Keep(settings), 1)
-    mean_gradient = run.estimator(each, streams_of(18))
-    B = np.array([mean_gradient(t) for t in range(n_repeats)])
-    assert B.shape == (n_repeats, Q, D)
-    e = math.exp(each)
-    variance = Q * D * ((e + 1) / (e - 1)) ** 2 / N_USERS
-    kurtosis = 3.0 + Q * D / N_USERS
-    slack = 4 * math.sqrt((kurtosis - 1) / (n_repeats * Q * D))
-    # the squared mean is at most 1 / variance of it
-    assert B.var(axis=0).mean() == pytest.approx(variance, rel=slack + 1.0 / (variance * N_USERS))
-
-
-class Keep(solver.Projection):
-    """A projection that leaves the estimate as it is."""
-
-    def __init__(self, settings):
-        super().__init__(PUBLIC, settings.projection_dim, N_ITEMS, "unbiased")
-
-    def back(self, projected):
-        return projected
-
-
 @pytest.mark.parametrize("method", ANSWERED)
 def test_answers_are_unbiased_with_the_stated_variance(method):
     """False alarms: 5 sigma in 36 values, 2e-5; 5 sigma in the pooled variance."""
@@ -297,39 +254,6 @@ def test_what_a_report_can_say_is_bounded(rating):
     slack = 4.5 * 0.5 / math.sqrt(n_repeats)
     assert up[1.0] == pytest.approx(expected, abs=slack)
     assert up[-1.0] == pytest.approx(1 - expected, abs=slack)
-
-
-def test_small_steps_lower_the_objective():
-    Y = ratings()
-    known = ~np.isnan(Y)
-    settings = replace(SETTINGS, step_size=0.05, user_step=0.05, step_decay=0.0)
-
-    def objective(model):
-        U, V = model.user_factors, model.factors
-        loss = np.sum((Y - U @ V.T)[known] ** 2) + np.sum(
-            known.sum(axis=1) * 0.03 * np.sum(U**2, axis=1)
-        )
-        return loss / N_USERS + 0.02 * np.sum(V**2)
-
-    # users without ratings do not count
-    losses = [
-        objective(fit(Y, replace(settings, max_iter=k), math.inf)) for k in (1, 2, 3, 10, 300)
-    ]
-    assert sorted(losses, reverse=True) == losses
-    assert losses[-1] < 0.6 * losses[0]
-
-
-def test_noise_falls_with_epsilon():
-    Y = np.tile(ratings(), (8, 1))
-    initial = start(0.3, n_users=240)
-    for method in METHODS:
-        settings = settings_of(method, step_size=0.01, max_iter=2)
-        exact = fit(Y, settings, math.inf, initial=initial).factors
-        errors = []
-        for epsilon in (0.1, 1.0, 10.0):
-            V = fit(Y, settings, epsilon, initial=initial).factors
-            errors.append(np.linalg.norm(V - exact))
-        assert errors[0] > 2 * errors[1] > 4 * errors[2], method
 
 
 @pytest.mark.parametrize("epsilon", [1.0, math.inf])

@@ -240,24 +240,6 @@ def test_gate_is_at_two_standard_errors(spread):
         assert server.item_means.any() == significant
 
 
-def test_item_means_are_seldom_seen_in_noise_alone():
-    """The excess has a chi-squared's right tail: 2.3% for many items, 5% for a few."""
-    n, m, variance, n_draws, alarms = 500, 40, 1600.0, 1500, 0
-    rng = np.random.default_rng(9)
-    for _ in range(n_draws):
-        server = li.LocalItemMeans(m, 10.0)
-        server.add_statistics(rng.normal(size=2 * m + 3) * np.sqrt(variance / n), n, variance)
-        model = server.model()
-        alarms += model.significant
-        if not model.significant:
-            assert not server.item_means.any()
-            assert np.ptp(model.item_means) == 0.0
-        # from a mean known for nothing but its prior, to one that is known
-        assert 0.7 / (0.7 / 10.0 + 0.25) < model.user_damping < 10.0
-    # binomial: 0.023 n - 4 sd, 0.05 n + 4 sd
-    assert 11 < alarms < 109
-
-
 def test_damping_knows_how_well_the_overall_mean_is_known():
     """1 / damping' = 1 / damping + (posterior variance of the overall mean) / 0.7."""
     for noise in (1e-6, 5.0, 30.0, 1e4):
@@ -342,23 +324,6 @@ def test_rounds_are_combined_by_precision():
     before = one.item_means
     add_later(one, later[0], variance=1e12, noise=rng.normal(size=m + 1))  # tells nothing
     np.testing.assert_allclose(one.item_means, before, rtol=0, atol=1e-4)
-
-
-def test_gain_of_another_round_is_what_it_takes_off_the_error():
-    """At a mean clip factor of 0.7; on average over ratings, and weighed against the prior."""
-    rng, m, n, variance = np.random.default_rng(15), 6, 700, 0.4
-    server = with_statistics(planted(800, np.linspace(-0.4, 0.4, m), rng), variance=0.1)
-    for _ in range(2):
-        found, prior = server.residual_gain(n, variance), 1.0 / server.means.prior_variance
-        before = 1.0 / (server.precision + prior)
-        mean = rng.normal(0.0, 0.01, m + 1)
-        mean[-1] = 0.7 * Q * server.means.n_users / 800 / L_LATER
-        server.add_residuals(mean, n, variance)
-        fall = before - 1.0 / (server.precision + prior)
-        np.testing.assert_allclose(found, np.average(fall, weights=server.mass), rtol=1e-9)
-        assert 0.0 < found < before.mean()
-    assert server.residual_gain(n, 1e12) < 1e-9
-    assert server.typical_ratings == server.means.typical_weight**-2
 
 
 def test_estimates_move_with_the_items():

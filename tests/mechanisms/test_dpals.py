@@ -7,12 +7,7 @@ from skdpmf import PrivacyBudget
 from skdpmf.mechanisms.als import dpals as solver
 from skdpmf.mechanisms.als import loop
 from skdpmf.mechanisms.common import expected_weights, popularity_weights
-from tests.core.audit import (
-    N_ITEMS,
-    UNRATED,
-    base_ratings,
-    recorded_fit,
-)
+from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
 from tests.matrices import csr
 from tests.reference import weighted_als as twin
 
@@ -79,14 +74,3 @@ def test_weights_of_every_user_keep_to_the_bound(exponent):
     total, typical = expected_weights(mass, 0.3, exponent)
     assert np.all(np.isfinite(total))
     assert np.all((typical >= 0) & (typical <= 1))
-
-
-def test_an_unrated_item_has_its_prior_alone():
-    model, records = recorded_fit(base_ratings(), budget=NONPRIVATE)
-    for record in records:
-        if record.name in (solver.GRAM, solver.RHS):
-            assert not record.statistic[UNRATED].any()
-    np.testing.assert_array_equal(model.components_[:, UNRATED], 0.0)
-    assert abs(model.components_[:, 0]).max() > 0.1
-    means = twin.exact_item_means(base_ratings() - 3.0, 10.0)
-    assert model.item_means_[UNRATED] == pytest.approx(3.0 + means.prior_mean[UNRATED], abs=1e-9)

@@ -9,11 +9,7 @@ from skdpmf.mechanisms.als.ratings import CLIP, OFFSET, RatingFit
 from skdpmf.privacy.sampler.noise import exact_grid
 from skdpmf.privacy.users import _values_of, reveal
 from tests.core import audit
-from tests.core.audit import (
-    N_USERS,
-    base_ratings,
-    is_means,
-)
+from tests.core.audit import N_USERS, base_ratings, is_means
 from tests.reference import weighted_als as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -33,7 +29,6 @@ def ratings_with_gaps():
 @pytest.mark.slow
 @pytest.mark.parametrize(("exponent", "k", "with_means"), [(0.0, 1, False), (1.0, 2, True)])
 def test_enough_steps_are_weighted_ridge_regressions(exponent, k, with_means):
-    """The twin solves every item of every round by its normal equations."""
     X = ratings_with_gaps()
     params = {"alpha": 0.7, "user_damping": 4.0, "item_means": with_means, "max_iter": 2}
     model, records = recorded_fit(

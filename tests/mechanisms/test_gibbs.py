@@ -158,48 +158,6 @@ def test_every_purpose_has_a_stream_of_its_own():
     assert len(set(spy.used)) == len(spy.used)
 
 
-def grid_posterior(e, weight, a, bound, n=1200, reach=6.0):
-    """Standard normal prior of u and v (k = 1), no bias: points and the probability of each."""
-    points = (np.arange(n) + 0.5) / n * 2 * reach - reach
-    p = np.clip(np.outer(points, points), -bound, bound)
-    log_density = -a * weight * (e - p) ** 2 - 0.5 * np.add.outer(points**2, points**2)
-    density = np.exp(log_density - log_density.max())
-    return points, density / density.sum()
-
-
-def chi_square(u, v, posterior):
-    """p value of Pearson's statistic on a 4 x 4 partition."""
-    points, probability = posterior
-    edges = [-0.8, 0.0, 0.8]
-    cell = np.searchsorted(edges, points)
-    expected, observed = np.zeros((4, 4)), np.zeros((4, 4))
-    np.add.at(expected, (cell[:, None], cell[None, :]), probability)
-    np.add.at(observed, (np.searchsorted(edges, u), np.searchsorted(edges, v)), 1)
-    assert expected.min() * len(u) > 5
-    return stats.chisquare(observed.ravel(), expected.ravel() * len(u)).pvalue
-
-
-GRID = {"user_std": 1.0, "item_std": 1.0, "bias_std": 0.0, "n_components": 1, "bound": 0.5}
-
-
-@pytest.mark.parametrize(("e", "weight", "a"), [(1.0, 0.5, 1.2), (-0.3, 2.0, 0.7), (0.4, 0.5, 4.0)])
-def test_pairs_follow_the_grid_posterior_of_the_clipped_loss(e, weight, a):
-    """Users who rate one item each, another one: as many independent chains in one."""
-    n = 8000
-    target = make_target(
-        sp.csr_array(sp.eye(n)) * e,
-        **GRID,
-        weights=np.full(n, weight),
-        inverse_temperature=a,
-    )
-    state = run(target, 30).state
-    u, v = state.U[:, 0], state.V[:, 0]
-    assert chi_square(u, v, grid_posterior(e, weight, a, 0.5)) > ALPHA
-    # the clip binds often, and the chain without it would be noticed
-    assert np.mean(np.abs(u * v) > 0.5) > 0.2
-    assert chi_square(u, v, grid_posterior(e, weight, a, np.inf)) < ALPHA**2
-
-
 def joint_draw(number, bound, bias_std, sample_precisions):
     """Draw parameters from the prior, ratings given them, then sweep: still the joint law."""
     rng = np.random.default_rng([number, 5])

@@ -63,7 +63,6 @@ def test_knowledge_of_one_coordinate():
 
 
 def test_rounds_average_the_noise():
-    """Several releases of one signal are closer to it than one; fixed seed, 8 items x 3 values."""
     errors = []
     for n_rounds in (1, 4, 16):
         rng, posterior, A = make((1.0, 8.0))

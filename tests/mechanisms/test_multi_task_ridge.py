@@ -1,7 +1,5 @@
 """Limits of private multi-task ridge, and repeated observations."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -10,14 +8,11 @@ from skdpmf import PrivacyBudget, private_multi_task_ridge
 from skdpmf.estimators import multi_task_ridge as estimator
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import multi_task_ridge as solver
-from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import record_releases
-from tests.core.audit import recorded_curator
 from tests.matrices import csr
 
 N_USERS, N_TASKS, N_FEATURES = 150, 12, 3
 G, Y_MAX = 0.7, 4.0
-SLOT = 7  # row of the user who joins, leaves or is replaced
 UNSEEN = N_TASKS - 1  # nobody but an adversary has this task
 BUDGET = PrivacyBudget(20.0, 1e-5)
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -32,13 +27,6 @@ def base_data(seed=0):
     Y[:, UNSEEN] = np.nan
     Y[3] = np.nan
     return np.repeat(x[:, None, :], N_TASKS, axis=1), Y
-
-
-def alone(x, y):
-    """The user in the slot, all other slots empty."""
-    X, Y = np.zeros((N_USERS, N_TASKS, N_FEATURES)), np.full((N_USERS, N_TASKS), np.nan)
-    X[SLOT], Y[SLOT] = x, y
-    return X, Y
 
 
 def recorded_fit(data, replay=None, **params):
@@ -114,7 +102,6 @@ def test_baselines_whose_cap_no_user_reaches_are_plain_ridge(weighting):
 
 @pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET], ids=["non-private", "private"])
 def test_bounds_are_units_alone(budget):
-    """Features and targets in other units give the same releases, and theta in those units."""
     (X, Y), a, b = base_data(), 8.0, 0.25
     params = {"budget": budget, "weight_exponent": 0.0, "alpha": 0.3}
     one, records = recorded_fit((X, Y), **params)
@@ -124,31 +111,6 @@ def test_bounds_are_units_alone(budget):
     for record, again in zip(records, others, strict=True):
         np.testing.assert_array_equal(record.statistic, again.statistic)
     np.testing.assert_allclose(one.coef, other.coef * a / b, rtol=1e-12)
-
-
-def test_noise_vanishes(monkeypatch):
-    """The result tends to ridge regression as all noise is scaled down."""
-    X, Y = base_data()
-    X, Y = X * np.minimum(1.0, G / np.linalg.norm(X, axis=2, keepdims=True)), Y.clip(-Y_MAX, Y_MAX)
-    settings = solver.Settings(G, Y_MAX, 0.3, "adaptive", 0.5, None)
-    plan = solver.make_plan(BUDGET, settings, N_TASKS, N_FEATURES)
-    targets = csr(Y)
-    row = np.repeat(np.arange(N_USERS), np.diff(targets.indptr))
-    data = solver.bounded(solver.Observations(targets, X[:, 0], row), settings, clip=True)
-    expected, gaps = twin((X, Y), alpha=0.3, exponent=0.5), []
-    # a curator refuses less noise than the budget asks for
-    monkeypatch.setattr(ReleasePlan, "epsilon", BUDGET.epsilon)
-    for factor in (1.0, 1e-2, 1e-4, 1e-6):
-        less = [
-            dataclasses.replace(r, noise_multiplier=factor * r.noise_multiplier)
-            for r in plan.releases
-        ]
-        quiet = dataclasses.replace(plan, releases=tuple(less))
-        curator, _ = recorded_curator(data.targets, quiet, features=data.features)
-        theta = solver.fit(curator, settings)
-        gaps.append(abs(theta - expected)[:UNSEEN].max())
-    assert gaps == sorted(gaps, reverse=True)
-    assert gaps[-1] < 1e-3
 
 
 def repeated(Y, features):

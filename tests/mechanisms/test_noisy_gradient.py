@@ -18,11 +18,10 @@ from skdpmf.privacy.sampler.noise import (
     exact_grid,
 )
 from tests.core import audit
-from tests.core.audit import BUDGET, N_ITEMS, N_USERS, SLOT, base_ratings, fitted_state
+from tests.core.audit import BUDGET, N_ITEMS, N_USERS, base_ratings
 from tests.reference import noisy_gradient as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
-REPLACE = PrivacyBudget(20.0, 1e-5, neighbors="replace")
 
 
 def recorded_fit(X, replay=None, **params):
@@ -35,13 +34,6 @@ def one_key(monkeypatch):
     key = derived_key(0)
     monkeypatch.setattr(exchange, "derived_key", lambda *_: key)
     return key
-
-
-def ratings_with_gaps():
-    """An item that nobody rated, and a user without ratings."""
-    X = base_ratings()
-    X[3] = np.nan
-    return X
 
 
 def start(key, rank):
@@ -202,18 +194,6 @@ def test_factors_that_are_not_there_vanish_or_stay_small(budget):
     assert sizes[1][2] < 0.05 * sizes[1][1]
 
 
-def test_the_latest_measurements_and_a_guess_make_one():
-    """Weighed by precision, older ones discounted."""
-    items = object.__new__(solver._Items)
-    items._shown = {}
-    assert items._pooled("x", 3.0, 1e6, 0.5, 0.1) == pytest.approx(0.5)
-    items._shown = {}
-    values = [items._pooled("x", value, 0.2, 0.5, 0.1) for value in (1.0, 2.0)]
-    assert values[0] == pytest.approx((25.0 * 1.0 + 100.0 * 0.5) / 125.0)
-    old = 25.0 * solver.KEPT
-    assert values[1] == pytest.approx((old * 1.0 + 25.0 * 2.0 + 50.0) / (old + 125.0))
-
-
 def test_the_slack_covers_means_in_the_place_of_steps():
     """Steps may release the means, which are more values when the rank is small."""
     small = DPMFSampler(BUDGET, n_components=1, max_iter=7).plan(300)
@@ -226,7 +206,6 @@ def test_the_slack_covers_means_in_the_place_of_steps():
 @pytest.mark.parametrize("budget", [BUDGET, NONPRIVATE], ids=["private", "non-private"])
 @pytest.mark.parametrize("cap", [None, 5])
 def test_the_range_is_a_unit(budget, cap, one_key):
-    """Ratings on another scale, noise and all, give the same model on that scale."""
     X = base_ratings()
     one, _ = recorded_fit(X, budget=budget, max_ratings_per_user=cap)
     for factor, shift in ((2.0, 0.0), (1.0, 16.0), (0.5, -3.0)):
@@ -239,27 +218,6 @@ def test_the_range_is_a_unit(budget, cap, one_key):
             factor * one.decision_function(X) + shift,
             rtol=1e-10,
         )
-
-
-@pytest.mark.slow
-def test_a_trimmed_fit_is_that_of_the_subset():
-    X, cap, n_users = base_ratings(), 4, 24
-    X[n_users:] = np.nan
-    model, records = recorded_fit(X, max_ratings_per_user=cap)
-    # which ratings enter: those with which a user's gradient is not zero
-    kept = np.full(X.shape, np.nan)
-    for i in range(n_users):
-        row = np.full(X.shape, np.nan)
-        row[i] = X[i]
-        _, own = recorded_fit(row, records, max_ratings_per_user=cap)
-        items = np.flatnonzero(own[0].statistic[:-1])
-        assert len(items) == min(cap, np.count_nonzero(~np.isnan(X[i])))
-        kept[i, items] = X[i, items]
-    _, others = recorded_fit(kept, records)
-    for a, b in zip(records, others, strict=True):
-        np.testing.assert_array_equal(a.statistic, b.statistic)
-    again, _ = recorded_fit(X, records, max_ratings_per_user=N_ITEMS)
-    assert fitted_state(again)["components_"] == fitted_state(model)["components_"]
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
@@ -276,32 +234,6 @@ def test_influence_follows_the_level(epsilon, neighbors):
     ideal = mu / mu[-1]
     assert np.all(f[1:] <= ideal * (1.0 + 1e-7))
     assert np.all(f[1:] >= 0.98 * ideal - 0.005)
-
-
-@pytest.mark.parametrize("level", [0.5, 5.0])
-def test_lower_levels_weigh_less(level):
-    """Item statistics shrink with the level, and so does what gradients are clipped to."""
-    X = base_ratings()
-    X[SLOT] = np.where(np.arange(N_ITEMS) % 2, 1.0, 5.0)
-    levels = np.full(N_USERS, BUDGET.epsilon)
-    _, records = recorded_fit(X, levels=levels)
-    _, full = recorded_fit(audit.alone(X[SLOT]), records, levels=levels)
-    levels[SLOT] = level
-    _, less = recorded_fit(audit.alone(X[SLOT]), records, levels=levels)
-    share = gaussian_mu(level, 1e-5) / gaussian_mu(BUDGET.epsilon, 1e-5)
-    n_clipped = 0
-    for a, b in zip(full, less, strict=True):
-        size, less_size = np.linalg.norm(a.statistic), np.linalg.norm(b.statistic)
-        assert 0.0 < size <= a.sensitivity
-        if a.name in (solver.COUNTS, solver.MEANS):
-            assert less_size == pytest.approx(share * size, rel=0.02)
-        elif a.name == solver.GRADIENTS:
-            expected = min(share * a.sensitivity, size)
-            n_clipped += expected < size
-            assert less_size == pytest.approx(expected, rel=0.02)
-        else:  # clipped like the gradients, and times the share
-            assert 0.0 < less_size <= share * size * 1.02
-    assert n_clipped > 0
 
 
 def test_the_rounding_of_releases_is_paid_by_every_level(monkeypatch):

@@ -7,7 +7,6 @@ from skdpmf.mechanisms.item_means import popularity as item_popularity
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 
 TAIL = np.minimum(0.3 * np.random.default_rng(7).pareto(0.7, 3000) + 0.02, 300.0)
-DEVIATIONS = pytest.mark.parametrize("deviation", [1.0, 10.0, 50.0])
 
 
 def noisy(counts, deviation, seed=0):
@@ -73,17 +72,6 @@ def test_an_unknown_population_costs_little(deviation):
     assert np.mean((estimate_popularity(x, deviation).mean - counts) ** 2) < 1.2 * best
 
 
-@DEVIATIONS
-def test_it_is_better_than_a_floor_under_noisy_counts(deviation):
-    x = noisy(TAIL, deviation)
-    found = estimate_popularity(x, deviation)
-    floored = np.maximum(x, 0.5 * max(deviation, 1.0))
-    assert np.mean((found.mean - TAIL) ** 2) < 0.9 * np.mean((floored - TAIL) ** 2)
-    assert np.mean((found.log_mean - np.log(TAIL)) ** 2) < 0.7 * np.mean(
-        (np.log(floored) - np.log(TAIL)) ** 2
-    )
-
-
 @pytest.mark.parametrize("deviation", [1.0, 10.0])
 def test_its_moments_are_those_of_its_errors(deviation):
     """Mean errors within 5 standard errors of the noise's mean, mean squares within a fourth."""
@@ -106,13 +94,6 @@ def test_laplace_noise_is_read_by_its_own_law():
         found = [estimate_popularity(x, 20.0, law).mean for law in ("laplace", "gaussian")]
         errors.append([np.mean((mean - TAIL) ** 2) for mean in found])
     assert np.less(*np.mean(errors, axis=0))
-
-
-def test_more_counted_is_more_popular():
-    found = estimate_popularity(np.sort(noisy(TAIL, 5.0)), 5.0)
-    for values in found[:2]:
-        assert np.all(np.diff(values) >= -1e-9 * abs(values[1:]))
-    assert np.all(found.log_mean <= np.log(found.mean) + 1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e12])

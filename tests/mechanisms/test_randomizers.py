@@ -142,10 +142,7 @@ def test_ratio_of_coordinate_sampling(monkeypatch, epsilon):
     counts = [acceptance(lambda word, x=x: plus(word, x)) for x in xs]
     with mpmath.workdps(60):
         e = mpmath.exp(mpmath.mpf(epsilon))
-        for low, high in (
-            (min(counts), max(counts)),
-            (2**64 - max(counts), 2**64 - min(counts)),
-        ):
+        for low, high in ((min(counts), max(counts)), (2**64 - max(counts), 2**64 - min(counts))):
             ratio = mpmath.mpf(high) / low
             assert ratio <= e
             assert ratio >= e * (1 - 1e-15 * (1 + e))

@@ -106,29 +106,6 @@ def test_the_subset_is_uniform_and_fresh():
     assert not np.array_equal(*free, equal_nan=True)
 
 
-def test_containers():
-    X = wide()
-    expected = ContributionBounder(TAU, random_state=0).fit_transform(X)
-    coo = as_coo(X)
-    twice = sparse.coo_array(
-        (
-            np.concatenate((coo.data - 1, coo.data + 1)),
-            (np.tile(coo.row, 2), np.tile(coo.col, 2)),
-        ),
-        shape=X.shape,
-    )
-    for container in (coo, coo.tocsr(), sparse.csc_matrix(coo), coo.todok(), twice):
-        fitted = ContributionBounder(TAU, random_state=0).fit(container)
-        got = fitted.transform(container)
-        assert got.format == "csr"
-        assert got.nnz == np.isfinite(expected).sum()
-        rows, columns = got.nonzero()
-        np.testing.assert_allclose(got.toarray()[rows, columns], expected[rows, columns])
-    narrow = ContributionBounder(TAU, random_state=0).fit_transform(X.astype(np.float32))
-    assert narrow.dtype == np.float32
-    np.testing.assert_array_equal(np.isnan(narrow), np.isnan(expected))
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

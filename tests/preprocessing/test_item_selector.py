@@ -11,9 +11,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger, load_model, privacy_spent
+from skdpmf import DPItemMeans, PrivacyBudget, privacy_spent
 from skdpmf.data import make_ratings
-from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import record_releases
@@ -228,40 +228,3 @@ def test_bad_parameters(params, error, message):
     for use in (lambda: selector.fit(Untouchable()), lambda: selector.plan(12)):
         with pytest.raises(error, match=message):
             use()
-
-
-def test_a_ledger_is_charged_once_a_fit(tmp_path):
-    limit = PrivacyBudget(1.0, 1e-5)
-    ledger = PrivacyLedger(tmp_path / "ratings.ledger", limit=limit)
-    half = PrivacyBudget(1.0, 1e-5, ledger=ledger).split([0.5, 0.5])[0]
-    X = make_ratings(50, 9, random_state=0)
-    for number in (1, 2):
-        DPItemSelector(half, n_items=4).fit(X)
-        assert len(ledger.report().to_frame()) == number
-    with pytest.raises(BudgetExceededError):
-        DPItemSelector(half, n_items=4).fit(X)
-    with pytest.raises(ValueError, match="n_items=10"):
-        DPItemSelector(half, n_items=10).fit(X)  # refused before it is charged
-    assert len(ledger.report().to_frame()) == 2
-
-
-@pytest.mark.parametrize("container", [pd.DataFrame, pd.DataFrame.sparse.from_spmatrix])
-def test_a_model_behind_the_steps_knows_its_items(container, tmp_path):
-    R = make_ratings(200, 12, random_state=0)
-    names = [f"film {j}" for j in range(12)]
-    dense = np.full(R.shape, np.nan)
-    dense[R.nonzero()] = R.data
-    X = container(R if container is not pd.DataFrame else dense, columns=names)
-    steps = (
-        ContributionBounder(8, random_state=0),
-        DPItemSelector(PrivacyBudget(4.0, 1e-5), n_items=5, random_state=0),
-        DPItemMeans(PrivacyBudget(4.0, 1e-5), random_state=0),
-    )
-    model = make_pipeline(*steps).fit(X)
-    kept = [names[j] for j in model[1].get_support(indices=True)]
-    assert model[-1].feature_names_in_.tolist() == kept
-    model[-1].save(tmp_path / "model.skdpmf")
-    assert load_model(tmp_path / "model.skdpmf").catalogue_["item"].tolist() == kept
-    unnamed = make_pipeline(*map(clone, steps)).fit(R)
-    np.testing.assert_array_equal(model[-1].item_means_, unnamed[-1].item_means_)
-    np.testing.assert_array_equal(model.predict(X), unnamed.predict(R))
