@@ -387,12 +387,6 @@ class DPItemSelector(  # type: ignore[call-arg]
         self._container()
         self._make_plan(1)  # refuses budgets it cannot plan for
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True
-        return tags
-
 
 def _count_weights(rows: Rows, norm: str) -> np.ndarray:
     """Weights of each user's ratings."""

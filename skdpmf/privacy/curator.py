@@ -9,8 +9,6 @@ is checked against its budget then. What was released is in `record`, and the st
 from it.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

@@ -74,8 +74,6 @@ triangles, and does everything that their bound rests on: it clips, centres, wei
 to a grid. A triangle of 26,744 items has 3 * 10^8 entries: no more than a piece is held at a time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

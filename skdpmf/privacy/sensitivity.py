@@ -20,8 +20,6 @@ Theorem 3.3 (Gram and right-hand sides); the forms for replace and for joint vec
 below.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from skdpmf.estimators.contract.parameters import Options, is_finite, require
-from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.mechanisms.als import (
     clicks,
     dpals,
