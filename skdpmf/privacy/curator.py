@@ -122,12 +122,7 @@ class Curator:
         return scale * (math.sqrt(2.0) if isinstance(slot, PureRelease) else 1.0)
 
     def release(
-        self,
-        name: str,
-        total: BoundedSum,
-        index: int = 0,
-        *,
-        statistic: str | None = None,
+        self, name: str, total: BoundedSum, index: int = 0, *, statistic: str | None = None
     ) -> NDArray[np.float64]:
         """Release a bounded sum in a planned slot.
 

@@ -314,11 +314,7 @@ class PrivatePlanner(Planner):
         return True
 
     def plan(
-        self,
-        n_items: int,
-        n_rows: int | None = None,
-        *,
-        refreshes: int | None = None,
+        self, n_items: int, n_rows: int | None = None, *, refreshes: int | None = None
     ) -> ReleasePlan:
         """Tell what `fit` would release, with which noise, for which share of the budget.
 

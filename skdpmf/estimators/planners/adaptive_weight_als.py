@@ -4,15 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
-from skdpmf.mechanisms.als import (
-    clicks,
-    dpals,
-    dpsgd,
-    pooled,
-    pooled_clicks,
-    ratings,
-    variational,
-)
+from skdpmf.mechanisms.als import clicks, dpals, dpsgd, pooled, pooled_clicks, ratings, variational
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
