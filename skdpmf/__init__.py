@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         load_model,
         private_multi_task_ridge,
     )
-    from skdpmf.estimators.contract.planner import Clicks
+    from skdpmf.estimators.contract.parameters import Clicks
     from skdpmf.estimators.planners.adaptive_weight_als import DPALS, DPSGD, Pooled
     from skdpmf.estimators.planners.cache_sgd import Snapshots
     from skdpmf.estimators.planners.dp_covariance import NearestItems, NoisyCovariance
@@ -62,7 +62,7 @@ __getattr__, __dir__ = lazy_names(
             *("AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender", "DPItemMeans"),
             *("DPMFSampler", "LocalDPGDDR", "load_model", "private_multi_task_ridge", "estimators"),
         ),
-        "estimators.contract.planner": ("Clicks",),
+        "estimators.contract.parameters": ("Clicks",),
         "estimators.planners.adaptive_weight_als": ("DPALS", "DPSGD", "Pooled"),
         "estimators.planners.cache_sgd": ("Snapshots",),
         "estimators.planners.dp_covariance": ("NearestItems", "NoisyCovariance"),

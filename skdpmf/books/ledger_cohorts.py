@@ -33,8 +33,6 @@ arXiv 2210.17520; V. Feldman, T. Zrnic, "Individual privacy accounting via a Ren
 2021.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sqlite3
 from collections import Counter

@@ -14,8 +14,6 @@ charged next is not decided by a damaged number. The format is 2, and 3 for a le
 (`skdpmf.books.ledger_cohorts`), whose digest covers the cohorts too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a ledger shows: as text, as a DataFrame and as JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -21,13 +21,7 @@ from skdpmf.estimators.contract.parameters import (
     require_budget,
     require_random_state,
 )
-from skdpmf.estimators.contract.private import (
-    Fit,
-    charged,
-    is_stored,
-    release_on_blocks,
-    state_of,
-)
+from skdpmf.estimators.contract.private import Fit, charged, is_stored, release_on_blocks, state_of
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
 from skdpmf.preprocessing.rating_step import RatingStep, dense_of
@@ -386,12 +380,6 @@ class DPItemSelector(  # type: ignore[call-arg]
         require_random_state(self.random_state)
         self._container()
         self._make_plan(1)  # refuses budgets it cannot plan for
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True
-        return tags
 
 
 def _count_weights(rows: Rows, norm: str) -> np.ndarray:

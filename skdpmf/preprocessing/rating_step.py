@@ -50,6 +50,11 @@ class RatingStep:
             self._sklearn_output_config = {**config, "transform": transform}
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        return tags
+
     def _container(self) -> str:
         """Return the setting that holds; `fit` asks first, so that nothing is spent in vain."""
         own = getattr(self, "_sklearn_output_config", {})

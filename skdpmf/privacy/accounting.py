@@ -21,8 +21,6 @@ cancels for mu >= 1. For mu < 1 the difference is the integral over [a, b] of
 mu 1e-8..1e3, epsilon 1e-6..1e3 and delta down to 1e-300 (tests compare with mpmath).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from fractions import Fraction
-from typing import Any, overload
+from typing import Any, ClassVar, Self, overload
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
@@ -33,8 +33,68 @@ class BudgetKeeper:
     """A ledger, as a budget knows it: `PrivacyLedger` is one."""
 
 
+class Parameters:
+    """A base of dataclasses whose fields are parameters, as scikit-learn's estimators have them."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's parameters, as scikit-learn's estimators do.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Without effect: no parameter has parameters.
+
+        Returns
+        -------
+        dict
+            Values by name.
+
+        Examples
+        --------
+        >>> PrivacyBudget(1.0).get_params()["epsilon"]
+        1.0
+        """
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name, of this very object: all who hold it see the change.
+
+        Parameters
+        ----------
+        **params
+            Parameters of the constructor.
+
+        Returns
+        -------
+        self : object
+            The object itself.
+
+        Raises
+        ------
+        ValueError
+            If there is no parameter of that name; then none is set.
+
+        Examples
+        --------
+        >>> PrivacyBudget(1.0).set_params(epsilon=2.0)
+        PrivacyBudget(epsilon=2.0, delta=0.0)
+        """
+        known = self.get_params()
+        for name in params:
+            if name not in known:
+                raise PrivacyParameterError(
+                    f"{name}={params[name]!r} must be a parameter of {type(self).__name__}: choose "
+                    f"one of {', '.join(known)}."
+                )
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+
 @dataclass(unsafe_hash=True, repr=False)
-class PrivacyBudget:
+class PrivacyBudget(Parameters):
     r"""An (epsilon, delta) differential privacy budget, what it protects, and against which change.
 
     A mechanism M is within the budget if for all neighbouring data sets x, x' and all events S
@@ -131,50 +191,6 @@ class PrivacyBudget:
         PrivacyBudget
         """
         return cls(math.inf, 0.0, unit=unit, neighbors=neighbors)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's parameters, as scikit-learn's estimators do.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Without effect: no parameter has parameters.
-
-        Returns
-        -------
-        dict
-            Values by name.
-        """
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def set_params(self, **params: Any) -> PrivacyBudget:
-        """Set parameters by name, of this very object: all who hold it see the change.
-
-        Parameters
-        ----------
-        **params
-            Parameters of the constructor.
-
-        Returns
-        -------
-        PrivacyBudget
-            Self.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If there is no parameter of that name; then none is set.
-        """
-        known = self.get_params()
-        for name in params:
-            if name not in known:
-                raise PrivacyParameterError(
-                    f"{name}={params[name]!r} must be a parameter of PrivacyBudget: choose one of "
-                    f"{', '.join(known)}."
-                )
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
 
     def validate(self) -> PrivacyBudget:
         """Check all parameters; called before a budget is used.

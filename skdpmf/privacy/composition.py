@@ -1,7 +1,5 @@
 """The total spending of several mechanisms on the same data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -9,8 +9,6 @@ is checked against its budget then. What was released is in `record`, and the st
 from it.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator
@@ -124,12 +122,7 @@ class Curator:
         return scale * (math.sqrt(2.0) if isinstance(slot, PureRelease) else 1.0)
 
     def release(
-        self,
-        name: str,
-        total: BoundedSum,
-        index: int = 0,
-        *,
-        statistic: str | None = None,
+        self, name: str, total: BoundedSum, index: int = 0, *, statistic: str | None = None
     ) -> NDArray[np.float64]:
         """Release a bounded sum in a planned slot.
 

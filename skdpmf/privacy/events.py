@@ -3,8 +3,6 @@
 An event says only how much noise there was relative to the sensitivity: accounting needs no more.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

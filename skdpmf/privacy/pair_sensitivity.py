@@ -74,8 +74,6 @@ triangles, and does everything that their bound rests on: it clips, centres, wei
 to a grid. A triangle of 26,744 items has 3 * 10^8 entries: no more than a piece is held at a time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -84,12 +82,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.sums import (
-    accumulate_pairs,
-    pair_blocks,
-    pair_work,
-    triangle_starts,
-)
+from skdpmf.kernels.sums import accumulate_pairs, pair_blocks, pair_work, triangle_starts
 from skdpmf.privacy.sampler.grid import check_exact, exact_grid, require_number, truncate_to_grid
 from skdpmf.privacy.users import Rows, Users, reveal, set_once
 

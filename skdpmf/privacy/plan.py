@@ -54,17 +54,9 @@ class Release:
 
     def __post_init__(self) -> None:
         _settle(self, "name", "statistic")
-        for name, value in (
-            ("sensitivity", self.sensitivity),
-            ("noise_multiplier", self.noise_multiplier),
-        ):
-            if not 0.0 <= as_float(value) < math.inf or (name == "sensitivity" and value == 0.0):
-                raise PrivacyParameterError(
-                    f"{name}={value!r} of release {self.name!r} must be finite and > 0 (the noise "
-                    "multiplier may be 0 for no noise): take it from skdpmf.privacy.sensitivity "
-                    "and ReleasePlan.from_shares."
-                )
-            object.__setattr__(self, name, float(value))
+        _settle_number(self, "sensitivity", 5e-324, _LARGEST, "finite and > 0")
+        rule = "finite and >= 0, where 0 is no noise"
+        _settle_number(self, "noise_multiplier", 0.0, _LARGEST, rule)
         if self.layout not in ("full", "packed"):
             raise PrivacyParameterError(
                 f"layout={self.layout!r} of release {self.name!r} must be 'full' or 'packed': "
@@ -118,18 +110,8 @@ class PureRelease:
 
     def __post_init__(self) -> None:
         _settle(self, "name", "statistic", "mechanism", "norm")
-        for name, low, finite, rule in (
-            ("epsilon", 0.0, False, ">= 0, or inf for no privacy"),
-            ("sensitivity", 5e-324, True, "finite and > 0"),
-        ):
-            value = as_float(getattr(self, name))
-            if not value >= low or (finite and math.isinf(value)):
-                raise PrivacyParameterError(
-                    f"{name}={getattr(self, name)!r} of release {self.name!r} must be a number "
-                    f"{rule}: take it from the mechanism's proof, such as those of "
-                    "skdpmf.mechanisms.posterior_draw.guarantee."
-                )
-            object.__setattr__(self, name, value)
+        _settle_number(self, "epsilon", 0.0, math.inf, ">= 0, or inf for no privacy")
+        _settle_number(self, "sensitivity", 5e-324, _LARGEST, "finite and > 0")
 
     @property
     def is_laplace(self) -> bool:
@@ -492,3 +474,16 @@ def _settle(release: Release | PureRelease, *texts: str) -> None:
                 f"{field_name}={text!r} of release {name!r} must be a non-empty str: say it in "
                 "words."
             )
+
+
+def _settle_number(
+    release: Release | PureRelease, name: str, least: float, most: float, rule: str
+) -> None:
+    """Check a number of a release, and leave it as a float."""
+    value = getattr(release, name)
+    if not least <= as_float(value) <= most:
+        raise PrivacyParameterError(
+            f"{name}={value!r} of release {release.name!r} must be a number {rule}: take it from "
+            "the proof of the statistic's bound, and noise from ReleasePlan.from_shares."
+        )
+    object.__setattr__(release, name, float(value))

@@ -248,11 +248,7 @@ def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[R
 
 
 def recorded_reports(
-    mechanism: str,
-    randomiser: Any,
-    keys: NDArray[np.uint32],
-    inputs: Any,
-    output: NDArray[Any],
+    mechanism: str, randomiser: Any, keys: NDArray[np.uint32], inputs: Any, output: NDArray[Any]
 ) -> NDArray[Any]:
     """Return the reports, or the replayed ones, and note what went into them."""
     recorder = active_recorder()

@@ -20,8 +20,6 @@ Theorem 3.3 (Gram and right-hand sides); the forms for replace and for joint vec
 below.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -131,11 +129,7 @@ def item_mean_sensitivity(
 
 
 def item_statistics_sensitivity(
-    count_scale: float,
-    *,
-    norm: str = "l2",
-    neighbors: str = "add-remove",
-    unit: str = "user",
+    count_scale: float, *, norm: str = "l2", neighbors: str = "add-remove", unit: str = "user"
 ) -> float:
     r"""Counts and sums in one release: (s w_i, w_i v_i) with abs(v_i) <= 1, stacked over items.
 

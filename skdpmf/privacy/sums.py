@@ -23,8 +23,6 @@ f_i C, so that what user i changes is f_i times the bound (personal levels).
 In a fit without privacy (``users.private`` False) nothing is clipped or truncated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace

@@ -1,7 +1,5 @@
 """Layout of plans and statements as text, to be read aloud."""
 
-from __future__ import annotations
-
 import html
 import math
 import textwrap

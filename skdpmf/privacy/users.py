@@ -91,14 +91,7 @@ class Users:
     """
 
     def __init__(
-        self,
-        R: Any,
-        *,
-        n_slots: int,
-        unit: str,
-        neighbors: str,
-        private: bool,
-        n_jobs: int | None,
+        self, R: Any, *, n_slots: int, unit: str, neighbors: str, private: bool, n_jobs: int | None
     ) -> None:
         if not R.has_canonical_format:  # norms are those of whole rows, not of their parts
             R = R.copy()

@@ -162,13 +162,6 @@ def test_a_place_is_released_once(parts):
                     blocks.release(start, np.zeros(length))
 
 
-def test_blocks_in_order_need_no_memory():
-    with source().blocks(shape=(1000,), **COMMON) as blocks:
-        for start in range(0, 1000, 10):
-            blocks.release(start, np.zeros(10))
-        assert blocks._made == [(0, 1000)]
-
-
 @pytest.mark.parametrize("whole", [False, True])
 def test_threads_cannot_release_one_thing_twice(whole):
     shared, outcomes = source(), []

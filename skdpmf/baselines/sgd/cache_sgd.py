@@ -81,7 +81,7 @@ class Settings:
     bias_ridge: float = 0.0
     learned: bool = False
 
-    def learn(self, n_users: int, n_items: int, n_ratings: int) -> "Settings":
+    def learn(self, n_users: int, n_items: int, n_ratings: int) -> Settings:
         """Return the settings with a penalty for so many users and items that have ratings.
 
         Noise of variance 1 has singular values up to sqrt(n_users) + sqrt(n_items), in units in

@@ -38,11 +38,11 @@ from skdpmf.estimators.contract.answers import (
 from skdpmf.estimators.contract.model_file import save_model
 from skdpmf.estimators.contract.new_items import with_items
 from skdpmf.estimators.contract.parameters import (
+    Planner,
     check_count,
     check_where,
     require,
 )
-from skdpmf.estimators.contract.planner import Planner
 from skdpmf.estimators.contract.progress import (
     RoundsMixin,
     SpentDisplay,

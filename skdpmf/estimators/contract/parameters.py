@@ -1,27 +1,32 @@
-"""Checks of parameters with one form of errors, and those that have parameters of their own."""
+"""Parameters of an estimator, their checks and its plan: the part that needs no scikit-learn."""
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from numbers import Integral, Real
+from dataclasses import dataclass, replace
+from inspect import signature
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.validation import as_rating_matrix
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.data.feature_columns import check_item_features
+from skdpmf.data.validation import as_rating_matrix, check_rating_range, is_integer
+from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.budget import Parameters, PrivacyBudget
+from skdpmf.privacy.plan import ReleasePlan, pure_total
 
 
 def is_int(value: Any) -> bool:
     """Return whether a value is an integer, and no bool."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return is_integer(value, -math.inf)
 
 
 def is_count(value: Any) -> bool:
     """Return whether a value is an integer >= 1."""
-    return is_int(value) and int(value) >= 1
+    return is_integer(value, 1)
 
 
 def is_finite(value: Any) -> bool:
@@ -47,7 +52,7 @@ def require_budget(budget: Any) -> None:
 
 def require_random_state(random_state: Any) -> None:
     """Raise unless `random_state` is None or an integer >= 0."""
-    if random_state is not None and not (is_int(random_state) and random_state >= 0):
+    if random_state is not None and not is_integer(random_state, 0):
         raise ValueError(
             f"random_state={random_state!r} must be None or an integer >= 0. None draws fresh "
             "randomness from the operating system; an integer repeats a fit."
@@ -127,67 +132,12 @@ class _Checked:
         self._require(names, lambda x: isinstance(x, bool | np.bool_), "True or False", remedy)
 
 
-class Options(_Checked):
+class Options(_Checked, Parameters):
     """Parameters of one choice. A subclass is a dataclass with a ``_check``.
 
     `get_params` and `set_params` of an estimator reach them as ``choice__parameter``; they are no
     estimators themselves.
     """
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Unused: no parameter has parameters.
-
-        Returns
-        -------
-        dict
-            Names and values.
-
-        Examples
-        --------
-        >>> from skdpmf import Clicks
-        >>> Clicks().get_params()
-        {'unobserved_weight': 0.4}
-        """
-        return {name: getattr(self, name) for name in _names_of(type(self))}
-
-    def set_params(self, **params: Any) -> "Options":
-        """Set parameters.
-
-        Parameters
-        ----------
-        **params : dict
-            Names and values.
-
-        Returns
-        -------
-        self : Options
-            The options themselves.
-
-        Raises
-        ------
-        ValueError
-            If there is no parameter of that name.
-
-        Examples
-        --------
-        >>> from skdpmf import Clicks
-        >>> Clicks().set_params(unobserved_weight=0.1)
-        Clicks(unobserved_weight=0.1)
-        """
-        known = _names_of(type(self))
-        for name, value in params.items():
-            if name not in known:
-                kind = type(self).__name__
-                raise ValueError(f"{name!r} must be a parameter of {kind}: use one of {known}.")
-            setattr(self, name, value)
-        return self
 
     def __repr__(self) -> str:
         """Return the call that makes them; defaults are left out."""
@@ -201,10 +151,6 @@ class Options(_Checked):
 
     def _check(self) -> None:
         """Raise ValueError for a parameter that is out of range."""
-
-
-def _names_of(kind: Any) -> list[str]:
-    return sorted(field.name for field in fields(kind))
 
 
 class OptionParameters(_Checked):
@@ -309,3 +255,204 @@ class OptionParameters(_Checked):
                     raise ValueError(f"{name} must be a parameter, and {home}={value!r} has none.")
                 params[home] = options
         return super().set_params(**params)  # type: ignore[misc]
+
+
+@dataclass(repr=False)
+class Clicks(Options):
+    """Clicks, plays or purchases as what X holds (``feedback="implicit"``).
+
+    Parameters
+    ----------
+    unobserved_weight : float, default=0.4
+        Weight > 0 of the target 0 that every pair of a user and an item has, beside that of a
+        click's target 1. Unused by `DPCovarianceRecommender`.
+    weighting : {None, "log"}, default=None
+        Weight of a click in [0, 1] from its stored value v > 0. None: min(v, 1), so that a count
+        of plays says no more than one play. "log": (1 + log(1 + v) / log(1 + m)) / 2 with m the
+        largest value of the same row, for counts that follow taste. Either is a function of one
+        row: the bounds of all releases, and so the noise, are the same.
+
+    Examples
+    --------
+    >>> from skdpmf import AdaptiveWeightALS, Clicks, PrivacyBudget
+    >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), feedback=Clicks(weighting="log")).feedback
+    Clicks(weighting='log')
+    """
+
+    unobserved_weight: float = 0.4
+    weighting: str | None = None
+
+    def _check(self) -> None:
+        self._require_positive("unobserved_weight")
+        holds = self.weighting in (None, "log")
+        remedy = "None counts each click alike"
+        require(holds, "weighting", self.weighting, "None or 'log'", remedy)
+
+
+class Planner(OptionParameters, ABC):
+    """The base of an estimator that needs no scikit-learn: it has seen no ratings.
+
+    The estimator is a subclass of it and of scikit-learn's bases; `alone` makes a class without
+    them.
+    """
+
+    rating_range: Any
+    item_features: Any = None
+    random_state: Any
+    n_jobs: Any
+
+    @abstractmethod
+    def plan(self, n_items: int, n_rows: int | None = None) -> Any:
+        """Tell what `fit` would release, from public numbers alone."""
+
+    @property
+    def _value_range(self) -> Any:
+        """Public range of the values of X, and of predictions."""
+        return self.rating_range
+
+    def _check_params(self) -> None:
+        """Check the parameters, before any data is touched or budget spent."""
+        check_rating_range(self.rating_range)
+        check_item_features(self.item_features)
+        if self.n_jobs is not None and (not is_int(self.n_jobs) or self.n_jobs == 0):
+            raise ValueError(
+                f"n_jobs={self.n_jobs!r} must be None or an integer other than 0: the number of "
+                "threads, -1 for all cores."
+            )
+        require_random_state(self.random_state)
+        self._check_options()
+
+
+class PrivatePlanner(Planner):
+    """The same with a `budget`; a subclass has `_make_plan`."""
+
+    budget: PrivacyBudget
+    feedback: Any = "explicit"  # a parameter of those that take clicks too
+
+    @abstractmethod
+    def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+        """Plan for checked parameters."""
+
+    @property
+    def _implicit(self) -> bool:
+        return not isinstance(self.feedback, str) or self.feedback == "implicit"
+
+    def _damping(self, default: float) -> float:
+        own: Any = getattr(self, "user_damping", None)
+        return default if own is None else float(own)
+
+    @property
+    def _value_range(self) -> Any:
+        return (0.0, 1.0) if self._implicit else self.rating_range
+
+    @property
+    def _only_sums(self) -> bool:
+        """Whether all that is released are sums over users, so that blocks of them may be apart."""
+        return True
+
+    def plan(
+        self, n_items: int, n_rows: int | None = None, *, refreshes: int | None = None
+    ) -> ReleasePlan:
+        """Tell what `fit` would release, with which noise, for which share of the budget.
+
+        Parameters
+        ----------
+        n_items : int
+            Size of the catalogue, the columns of X.
+        n_rows : int, default=None
+            Number of rows of X, where the plan depends on it.
+        refreshes : int, default=None
+            How often this is to be done, if the notes are to say what that costs each person: by
+            `refresh`, on new people each time, and by `fit` on everybody each time.
+
+        Returns
+        -------
+        ReleasePlan
+            The releases. No data is touched and no budget is spent.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is invalid, or the budget cannot be met.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans
+        >>> plan = DPItemMeans(PrivacyBudget(4.0, 1e-5)).plan(n_items=40)
+        >>> [release.name for release in plan.releases]
+        ['global effects', 'item counts', 'item residuals']
+
+        The notes say what a year costs:
+
+        >>> plan = DPItemMeans(PrivacyBudget(1.0, 1e-5)).plan(n_items=40, refreshes=12)
+        >>> plan.notes[-1]
+        '12 fits on everybody: epsilon ... for each person, all together.'
+        """
+        self._check_params()
+        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
+        if n_rows is not None:
+            require(is_count(n_rows), "n_rows", n_rows, "an integer >= 1", "pass X.shape[0]")
+            n_rows = int(n_rows)
+        plan = self._make_plan(int(n_items), n_rows)
+        if refreshes is not None:
+            remedy = "pass how many fits there are in a year"
+            require(is_count(refreshes), "refreshes", refreshes, "an integer >= 1", remedy)
+            plan = replace(plan, notes=(*plan.notes, *notes_of_a_year(plan, int(refreshes))))
+        return plan
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        require_budget(self.budget)
+
+
+class _Alone:
+    """Methods that planners have from scikit-learn where they are estimators."""
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        return sorted(signature(cls).parameters)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._get_param_names()}
+
+    def set_params(self, **params: Any) -> Any:
+        for name in sorted(params, key=lambda name: "__" in name):
+            home, _, own = name.partition("__")
+            if own:
+                getattr(self, home).set_params(**{own: params[name]})
+            else:
+                setattr(self, name, params[name])
+        return self
+
+    def __repr__(self) -> str:
+        """Return the call that makes it, which scikit-learn breaks into lines where it is long."""
+        name, params = type(self).__name__, self.get_params(deep=False)
+        known = signature(type(self)).parameters
+        changed = [name for name in params if repr(params[name]) != repr(known[name].default)]
+        call = f"{name}({', '.join(f'{name}={params[name]!r}' for name in changed)})"
+        if len(call) <= 80:
+            return call
+        import skdpmf.estimators
+
+        return repr(getattr(skdpmf.estimators, name)(**params))
+
+
+def alone(planner: type[Planner]) -> type[Any]:
+    """Return a planner as a class of its own, with the name of its estimator."""
+    return type(planner.__name__.removesuffix("Planner"), (planner, _Alone), {})
+
+
+def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:
+    """Return what n such fits cost a person, as refreshes on new people and on everybody."""
+    if not plan.is_private:
+        return ()
+    whole = n * pure_total(plan.releases)
+    if plan.gaussian:
+        slack = plan.slack | {"n_values": plan.n_values * n}
+        slack["largest"] /= math.sqrt(n)
+        whole += gaussian_epsilon(plan.mu * math.sqrt(n), plan.delta, **slack)
+    return (
+        f"{n} refreshes, each person in one: epsilon {plan.epsilon:.3g} for each person, once. The "
+        f"noise of sums over all is {math.sqrt(n):.2f} times that of one fit alone.",
+        f"{n} fits on everybody: epsilon {whole:.3g} for each person, all together.",
+    )

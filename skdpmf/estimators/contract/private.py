@@ -26,8 +26,7 @@ from skdpmf.distributed.exchange import Alone, Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.model_file import check_savable
-from skdpmf.estimators.contract.parameters import require
-from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.contract.parameters import PrivatePlanner, require
 from skdpmf.estimators.contract.progress import work_of
 from skdpmf.estimators.contract.recommend import Ranking, recall
 from skdpmf.estimators.contract.refreshed import (

@@ -1,6 +1,5 @@
 """What a refresh takes: a model that keeps knowledge, a budget of its kind, and rows."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +8,8 @@ import numpy as np
 from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of, labelled_rows
 from skdpmf.data.validation import refuse_table
 from skdpmf.estimators.contract.parameters import require_budget
-from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.composition import compose_statements
-from skdpmf.privacy.plan import ReleasePlan, pure_total
 from skdpmf.privacy.statement import PrivacyStatement
 
 
@@ -99,22 +96,6 @@ def added_up(spent: PrivacyStatement, own: PrivacyStatement) -> PrivacyStatement
     """Return the statement for people who were in a refresh and in all fits before."""
     both = compose_statements({"earlier fits": spent, "this refresh": own})
     return replace(both, notes=(_ADDED.format(own.epsilon), *both.notes))
-
-
-def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:
-    """Return what n such fits cost a person, as refreshes on new people and on everybody."""
-    if not plan.is_private:
-        return ()
-    whole = n * pure_total(plan.releases)
-    if plan.gaussian:
-        slack = plan.slack | {"n_values": plan.n_values * n}
-        slack["largest"] /= math.sqrt(n)
-        whole += gaussian_epsilon(plan.mu * math.sqrt(n), plan.delta, **slack)
-    return (
-        f"{n} refreshes, each person in one: epsilon {plan.epsilon:.3g} for each person, once. The "
-        f"noise of sums over all is {math.sqrt(n):.2f} times that of one fit alone.",
-        f"{n} fits on everybody: epsilon {whole:.3g} for each person, all together.",
-    )
 
 
 def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from skdpmf._lazy import lazy_names
-from skdpmf.estimators.contract.planner import alone
+from skdpmf.estimators.contract.parameters import alone
 
 __all__ = ["planner_of"]
 __getattr__, __dir__ = lazy_names(

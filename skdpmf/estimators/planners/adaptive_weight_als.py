@@ -3,17 +3,14 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from skdpmf.estimators.contract.parameters import Options, is_finite, require
-from skdpmf.estimators.contract.planner import Clicks, PrivatePlanner
-from skdpmf.mechanisms.als import (
-    clicks,
-    dpals,
-    dpsgd,
-    pooled,
-    pooled_clicks,
-    ratings,
-    variational,
+from skdpmf.estimators.contract.parameters import (
+    Clicks,
+    Options,
+    PrivatePlanner,
+    is_finite,
+    require,
 )
+from skdpmf.mechanisms.als import clicks, dpals, dpsgd, pooled, pooled_clicks, ratings, variational
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan

@@ -5,8 +5,7 @@ import os
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from skdpmf.estimators.contract.parameters import Options, is_count, is_finite
-from skdpmf.estimators.contract.planner import Planner
+from skdpmf.estimators.contract.parameters import Options, Planner, is_count, is_finite
 from skdpmf.privacy.statement import PrivacyStatement
 
 NO_PRIVACY = PrivacyStatement(

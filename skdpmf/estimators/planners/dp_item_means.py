@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.contract.parameters import PrivatePlanner
 from skdpmf.mechanisms.item_means import baseline as solver
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan

@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skdpmf.estimators.contract.parameters import Options, is_finite, require
-from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior

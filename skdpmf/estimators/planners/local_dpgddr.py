@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skdpmf.estimators.contract.parameters import Options, require
-from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, require
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items

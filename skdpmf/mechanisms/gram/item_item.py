@@ -90,7 +90,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from skdpmf.kernels.centring import centre_rows
+from skdpmf.kernels.rows import centre_rows
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
     count_weights,

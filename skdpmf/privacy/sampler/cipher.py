@@ -14,8 +14,6 @@ Either form gives the same bits: both are additions, shifts and exclusive ors of
 Source: Y. Nir, A. Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439 (2018).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from skdpmf.kernels.jit_and_threads import jit, part

@@ -1,7 +1,5 @@
 """Public grids: of the values that are summed exactly, and of the noise of a release."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, NamedTuple
 

@@ -96,8 +96,6 @@ holds for the sums over places. QED.
 neighbouring probabilities that privacy needs, and the drift is no more than a scale.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 

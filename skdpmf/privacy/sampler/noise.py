@@ -241,7 +241,7 @@ class BlockRelease:
         self._draw = draw
         self._terms = terms
         self._size = math.prod(terms.shape)
-        self._made: list[tuple[int, int]] = []  # sorted ranges, none of which touch
+        self._made: list[tuple[int, int]] = []  # sorted ranges
         self._lock = threading.Lock()
         self._closed = False
 
@@ -310,13 +310,7 @@ class BlockRelease:
                     "before: each place has one noise, and may be released once. Keep the first "
                     "result."
                 )
-            # ranges that touch become one, so that blocks in order need no memory
-            first, last = at, at
-            if at > 0 and made[at - 1][1] == start:
-                first, start = at - 1, made[at - 1][0]
-            if at < len(made) and made[at][0] == stop:
-                last, stop = at + 1, made[at][1]
-            made[first:last] = [(start, stop)]
+            made.insert(at, (start, stop))
 
 
 _INITIAL_BITS = 40
