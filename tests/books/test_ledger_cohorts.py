@@ -242,7 +242,7 @@ def test_ids_keep_their_type_and_number(tmp_path):
 def test_what_has_no_people_is_refused(tmp_path):
     ledger = by_person(tmp_path)
     trials = RandomTrials(2.0)
-    search = SearchPlan.make(PrivacyBudget(0.5), trials, bound=1.0, score_share=0.1, refit_share=0)
+    search = SearchPlan.make(PrivacyBudget(0.5), trials, bound=1.0, score_share=0.1)
     with pytest.raises(PrivacyParameterError, match="must be None for a private search"):
         ledger.reserve(search, users=names(1))
     assert ledger.verify() == 0
