@@ -155,10 +155,6 @@ def audit(
     ValueError
         If the estimator is not private, or a parameter is out of range.
 
-    References
-    ----------
-    "Re:cord-play", arXiv 2602.17454 (the replay).
-
     Examples
     --------
     >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget

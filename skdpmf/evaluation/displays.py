@@ -584,8 +584,6 @@ class AuditDisplay:
 
     Attributes
     ----------
-    report : AuditReport
-        As given.
     axes_ : ndarray of matplotlib axes, shape (2,)
         After `plot`.
     figure_ : matplotlib figure

@@ -364,7 +364,7 @@ def test_what_has_no_shares_is_refused():
 
 @pytest.mark.parametrize("shares", [[1.0], [0.5, -0.1], [0.5, math.nan]])
 def test_shares_are_checked(shares):
-    with pytest.raises(ValueError, match=r"shares=\[.* must hold one number"):
+    with pytest.raises(ValueError, match=r"shares=\[.* must be one number"):
         BudgetDisplay(["a", "b"], shares)
 
 
