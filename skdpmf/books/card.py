@@ -169,7 +169,7 @@ class PrivacyCard:
                 f"text must be a card of format {CARD_FORMAT!r}: pass what to_json wrote."
             )
         try:
-            kind = SearchStatement if "n_refit" in plain["statement"] else PrivacyStatement
+            kind = SearchStatement if "mean" in plain["statement"] else PrivacyStatement
             card = cls(
                 str(plain["model"]),
                 kind.from_dict(plain["statement"]),

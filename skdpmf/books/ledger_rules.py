@@ -352,7 +352,7 @@ def epsilon_beside_a_ledger(mu: float, delta: float) -> float:
 
 def values_of_a_trial(delta: float, mean: float) -> int:
     """Return how many values a trial may noise, for a search to count as a 64th of all."""
-    return min(MOST_VALUES, int(_tail_values(delta) / (64.0 * (mean + 1.0))))
+    return min(MOST_VALUES, int(_tail_values(delta) / (64.0 * mean)))
 
 
 def check_sampler(spending: Spending) -> None:

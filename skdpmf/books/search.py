@@ -68,11 +68,6 @@ def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add
     (2.0, 4.0)
     """
     check_relation(unit, neighbors)
-    if not 0.0 < as_float(bound) < math.inf:
-        raise PrivacyParameterError(
-            f"bound={bound!r} of the score must be a finite number > 0: half the largest squared "
-            "error that counts."
-        )
     one = 2.0 if unit == "rating" else 1.0
     return float(bound) * one * (2.0 if neighbors == "replace" else 1.0)
 
@@ -82,15 +77,13 @@ class SearchPlan:
     """What a private search releases, the best of a secret number of trials, and what it costs.
 
     Every trial is a fit within `fit_budget` and one noisy score, all calibrated by `make` to the
-    budget. `refit_budget` is that of a second fit, of the best candidate on all ratings, if there
-    is one; `n_values` is how many values a fit may noise, its score's among them.
+    budget; `n_values` is how many values a fit may noise, its score's among them.
     """
 
     budget: PrivacyBudget
     trials: RandomTrials
     fit_budget: PrivacyBudget
     score: Release | PureRelease
-    refit_budget: PrivacyBudget | None = None
     n_values: int = field(default=MOST_VALUES, repr=False)  # seeded noise does not depend on them
     condition: str = field(default="", repr=False)
     mu: ClassVar[float] = math.inf  # no Gaussian DP is claimed for a search
@@ -103,27 +96,25 @@ class SearchPlan:
         trials: RandomTrials,
         bound: float,
         score_share: float = 0.1,
-        refit_share: float = 0.0,
     ) -> SearchPlan:
         """Calibrate a search to its budget.
 
         With delta > 0 the noise is Gaussian and shares are of mu^2; with delta = 0 all is pure and
         shares are of epsilon. The budget's ledger is no part of the plan, but may leave fewer
         `n_values`. ``bound`` is as for `score_sensitivity`, ``score_share`` that of a trial's
-        budget for its score, ``refit_share`` that of the second fit; a trial has the rest.
+        budget for its score; the fit has the rest.
         """
         ledger, budget = budget.validate().ledger, budget.without_ledger()
-        for name, share, low in (("score_share", score_share, 5e-324), ("refit", refit_share, 0.0)):
-            if not low <= as_float(share) < 1.0:
-                raise PrivacyParameterError(
-                    f"{name}={share!r} must be a share in {'(' if low else '['}0, 1): 0.1 is usual."
-                )
+        if not 0.0 < as_float(score_share) < 1.0:
+            raise PrivacyParameterError(
+                f"score_share={score_share!r} must be a share in (0, 1): 0.1 is usual."
+            )
         sensitivity = score_sensitivity(bound, unit=budget.unit, neighbors=budget.neighbors)
         exact = Release(SCORE, _POINTS, (1,), sensitivity)
         if not budget.is_private:
-            return cls(budget, trials, budget, exact, budget if refit_share else None)
+            return cls(budget, trials, budget, exact)
         score: Release | PureRelease
-        run, rest = calibrated(budget.epsilon, budget.delta, trials, refit_share)
+        run = calibrated(budget.epsilon, budget.delta, trials)
         if budget.delta == 0.0:
             part = score_share * run
             left = math.nextafter(run - part, 0.0)  # what the score leaves, rounded down
@@ -131,19 +122,16 @@ class SearchPlan:
         else:
             score = replace(exact, noise_multiplier=1.0 / (math.sqrt(score_share) * run))
             left = gaussian_epsilon(math.sqrt(1.0 - score_share) * run, budget.delta)
-            rest = gaussian_epsilon(rest, budget.delta)
-        refit = replace(budget, epsilon=rest).validate() if refit_share else None
         n_values = MOST_VALUES
         if ledger is not None and ledger.rule == "zcdp":
             n_values = values_of_a_trial(ledger.limit.delta, trials.mean)
         fit = replace(budget, epsilon=left).validate()
-        return cls(budget, trials, fit, score, refit, n_values)
+        return cls(budget, trials, fit, score, n_values)
 
     @property
     def epsilon(self) -> float:
         """Epsilon that the whole search spends, the sampler's slack included, rounded up."""
-        run, extra = self.levels
-        return search_epsilon(run, self.delta, self.trials, extra)
+        return search_epsilon(self.level, self.delta, self.trials)
 
     @property
     def delta(self) -> float:
@@ -153,24 +141,15 @@ class SearchPlan:
     @property
     def one_trial(self) -> float:
         """Epsilon of a single trial with this noise at the same delta, were there no choice."""
-        run, extra = self.levels
-        return search_epsilon(run, self.delta, RandomTrials(1.0), extra)
+        return search_epsilon(self.level, self.delta, RandomTrials(1.0))
 
     @property
-    def plain(self) -> float:
-        """Epsilon of releasing the mean number of trials with this noise, at the same delta."""
-        run, extra = self.levels
-        if self.delta == 0.0:
-            return self.trials.mean * run + extra
-        return gaussian_epsilon(math.hypot(math.sqrt(self.trials.mean) * run, extra), self.delta)
-
-    @property
-    def levels(self) -> tuple[float, float]:
-        """Mu, with delta = 0 pure epsilon, of one trial and of the second fit."""
-        fit, extra = _level(self.fit_budget), _level(self.refit_budget)
+    def level(self) -> float:
+        """Mu, with delta = 0 pure epsilon, of one trial."""
+        fit = _level(self.fit_budget)
         if isinstance(self.score, PureRelease):
-            return sum_pure([self.score.event, PureEvent(fit)]), extra
-        return math.hypot(fit, self.score.mu) * (1.0 + 1e-12), extra
+            return sum_pure([self.score.event, PureEvent(fit)])
+        return math.hypot(fit, self.score.mu) * (1.0 + 1e-12)
 
     @property
     def spending(self) -> Spending:
@@ -178,11 +157,11 @@ class SearchPlan:
         accuracy = _WORST * SAMPLER_ETA, TAU
         if not self.budget.is_private or self.delta == 0.0:
             return Spending((), ((self.epsilon, 1),), 0, self.delta, *accuracy)
-        search = SearchSpending(*self.levels, self.trials.mean, self.n_values, *accuracy)
+        search = SearchSpending(self.level, self.trials.mean, self.n_values, *accuracy)
         return Spending((), (), 0, self.delta, *accuracy, search)
 
-    def check_fit(self, plan: ReleasePlan, *, refit: bool = False) -> ReleasePlan:
-        """Return a candidate's plan, of the second fit if `refit`, or raise if it spends too much.
+    def check_fit(self, plan: ReleasePlan) -> ReleasePlan:
+        """Return a candidate's plan, or raise if it spends too much.
 
         That is more than its budget, releases that the budget's kind does not cover, more values
         than the sampler's slack was made for, and any release of the local model.
@@ -195,7 +174,7 @@ class SearchPlan:
         if not self.budget.is_private:
             return plan
         pure = self.delta == 0.0
-        most = _level(self.refit_budget if refit and self.refit_budget else self.fit_budget)
+        most = _level(self.fit_budget)
         spent, unit = (plan.epsilon, "pure epsilon") if pure else (plan.mu, "mu")
         others = [r for r in plan.releases if isinstance(r, PureRelease) != pure]
         if others or spent > most:
@@ -224,25 +203,19 @@ class SearchPlan:
     def __str__(self) -> str:
         lines = ["Planned search", ""]
         lines += guarantee_lines(self.epsilon, self.delta, 0.0, 0.0, self.condition)
-        lines += field_lines("Trials", _trials_words(self.trials))
+        lines += field_lines("Trials", _trials_words(self.trials.mean))
         if not self.budget.is_private:
             return "\n".join(lines)
-        pure, mean, score = self.delta == 0.0, self.trials.mean, self.score
+        pure, score = self.delta == 0.0, self.score
         each = f"a fit with epsilon = {outward(self.fit_budget.epsilon)}"
         each += "" if pure else f" and delta = {self.delta:.4g}"
         each += f", and its score with noise of {'scale' if pure else 'sd'} {score.noise_scale:.4g}"
         each += f" on the sum, which one change moves by at most {score.sensitivity:.4g}."
-        if self.refit_budget is not None:
-            each += (
-                f" Then a fit on all ratings with epsilon = {outward(self.refit_budget.epsilon)}."
-            )
         whole = self.epsilon if pure else gaussian_mu(self.epsilon, self.delta)
-        noise = whole / (sum(self.levels) if pure else math.hypot(*self.levels))
         price = (
             f"one trial alone would cost epsilon = {outward(self.one_trial)}; choosing the best of "
-            f"{mean:g} on average raises that to {outward(self.epsilon)}; releasing {mean:g} of "
-            f"them would cost {outward(self.plain)} (plain composition). The noise is {noise:.3g} "
-            "times that of one trial that had the whole budget."
+            f"{self.trials.mean:g} on average raises that to {outward(self.epsilon)}. The noise is "
+            f"{whole / self.level:.3g} times that of one trial that had the whole budget."
         )
         return "\n".join([*lines, *field_lines("Each", each), *field_lines("Price", price)])
 
@@ -251,8 +224,8 @@ class SearchPlan:
 class SearchStatement(PrivacyStatement):
     """What a private search has released: the best of a secret number of trials.
 
-    ``releases`` are those of the best trial, and of the second fit if there was one; those of the
-    others were not published. They do not compose to epsilon and delta, which are the search's.
+    ``releases`` are those of the best trial; those of the others were not published. They do not
+    compose to epsilon and delta, which are the search's.
 
     Parameters
     ----------
@@ -274,35 +247,23 @@ class SearchStatement(PrivacyStatement):
         As for `PrivacyStatement`.
     unmet : tuple of str, default=()
         As for `PrivacyStatement`.
-    shape, mean : float
-        Law of the number of trials: geometric, which is shape 1, of this mean.
-    n_refit : int
-        How many of the releases, the last ones, are those of the second fit.
+    mean : float
+        Mean of the number of trials, whose law is geometric.
     """
 
-    shape: float = 1.0
     mean: float = 1.0
-    n_refit: int = 0
     _title: ClassVar[str] = "Privacy statement of a search"
-    _heading: ClassVar[tuple[str, ...]] = ("The best trial (and the second fit, if any):",)
+    _heading: ClassVar[tuple[str, ...]] = ("The best trial:",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         RandomTrials(self.mean)  # refuses what is no law
-        self._require(self.shape == 1.0, "shape", "1, of the geometric law")
-        holds = type(self.n_refit) is int and 0 <= self.n_refit <= len(self.releases)
-        self._require(holds, "n_refit", "a number of the releases")
 
     @classmethod
     def of_search(
-        cls,
-        plan: SearchPlan,
-        fit: ReleasePlan,
-        refit: ReleasePlan | None = None,
-        *,
-        seeded: bool = False,
+        cls, plan: SearchPlan, fit: ReleasePlan, *, seeded: bool = False
     ) -> SearchStatement:
-        """Return the statement of a search, of its best trial's fit and of the second fit.
+        """Return the statement of a search, of its best trial's fit.
 
         Examples
         --------
@@ -321,22 +282,8 @@ class SearchStatement(PrivacyStatement):
         said = PrivacyStatement.from_plan(
             best, seeded=seeded, assumptions=SEARCH_ASSUMPTIONS, not_covered=SEARCH_NOT_COVERED
         )
-        after = () if refit is None else refit.releases
-        conditions = {fit.condition, refit.condition if refit else ""} - {""}
-        own = {
-            "epsilon": plan.epsilon,
-            "delta": plan.delta,
-            "releases": (*best.releases, *after),
-            "condition": "; ".join(sorted(conditions)),
-            "mean": plan.trials.mean,
-            "n_refit": len(after),
-        }
+        own = {"epsilon": plan.epsilon, "delta": plan.delta, "mean": plan.trials.mean}
         return cls(**{**vars(said), **own})
-
-    @property
-    def trials(self) -> RandomTrials:
-        """The law of the number of trials."""
-        return RandomTrials(self.mean)
 
     @property
     def mu(self) -> float:
@@ -345,7 +292,7 @@ class SearchStatement(PrivacyStatement):
 
     @property
     def follows_from_releases(self) -> bool:
-        """False: the losing trials cost too, and the second fit names its releases as the best."""
+        """False: the losing trials cost too."""
         return False
 
     @property
@@ -357,29 +304,26 @@ class SearchStatement(PrivacyStatement):
         )
 
     def to_dp_events(self) -> list[Any]:
-        """Return a ``RepeatAndSelectDpEvent``, and the second fit's events after it.
+        """Return a ``RepeatAndSelectDpEvent`` of the best trial's events.
 
         Result: for the accountants of dp-accounting, whose bound is the Renyi one. Raises
         MissingExtraError if dp-accounting is not installed.
         """
-        events = [release.event for release in self.releases]
-        first = len(events) - self.n_refit
-        one = to_dp_event(*events[:first])
+        one = to_dp_event(*(release.event for release in self.releases))
         from dp_accounting import dp_event
 
-        selection = dp_event.RepeatAndSelectDpEvent(one, self.mean, self.shape)
-        return [selection, *(to_dp_event(event) for event in events[first:])]
+        return [dp_event.RepeatAndSelectDpEvent(one, self.mean, 1.0)]
 
     def _fields(self) -> list[tuple[str, str]]:
-        return [*super()._fields(), ("Trials", _trials_words(self.trials))]
+        return [*super()._fields(), ("Trials", _trials_words(self.mean))]
 
 
-def _trials_words(trials: RandomTrials) -> str:
+def _trials_words(mean: float) -> str:
     """Return what is said of the number of trials."""
-    if trials.mean == 1.0:
+    if mean == 1.0:
         return "one."
-    text = f"a secret random number, geometric of mean {trials.mean:g}, each with a candidate "
-    return text + "drawn independently of the ratings. Only the best one is released."
+    text = f"a secret random number, geometric of mean {mean:g}, each with a candidate drawn "
+    return text + "independently of the ratings. Only the best one is released."
 
 
 def _level(budget: PrivacyBudget | None) -> float:

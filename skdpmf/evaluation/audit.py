@@ -103,17 +103,15 @@ class AuditReport:
 
     def __str__(self) -> str:
         verdict = "nothing found" if self.passed else "THE CLAIM DOES NOT HOLD"
-        lower = f"epsilon {self.epsilon_lower:<8.4g}"
-        if math.isnan(self.epsilon_lower):
-            lower = "no bound found  "
+        known = not math.isnan(self.epsilon_lower)
+        lower = f"epsilon {self.epsilon_lower:<8.4g}" if known else "no bound found  "
         lines = [
             f"Privacy audit: {verdict}\n\n{self.estimator}\n",
             f"claimed          epsilon {self.epsilon:<8.4g} delta {self.delta:.4g}",
             f"neighbours reach epsilon {self.epsilon_attained:<8.4g} by what is declared",
             f"at least         {lower} by repetition, {100 * self.confidence:g} % sure\n",
+            *(f"[{'ok' if c.passed else 'FAILED'}] {c.name}: {c.finding}" for c in self.checks),
         ]
-        for check in self.checks:
-            lines.append(f"[{'ok' if check.passed else 'FAILED'}] {check.name}: {check.finding}")
         return "\n".join([*lines, f"\nNot tested: {self.not_tested}."])
 
 
@@ -157,10 +155,6 @@ def audit(
     ValueError
         If the estimator is not private, or a parameter is out of range.
 
-    References
-    ----------
-    "Re:cord-play", arXiv 2602.17454 (the replay).
-
     Examples
     --------
     >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
@@ -186,13 +180,11 @@ def audit(
 
 
 def _check(estimator: Any, n_neighbors: Any, n_runs: Any, sure: Any) -> None:
-    budget = getattr(estimator, "budget", None)
-    private = isinstance(budget, PrivacyBudget) and budget.is_private
+    private = getattr(getattr(estimator, "budget", None), "is_private", False)
     remedy = "there is no claim to attack, so pass a private estimator"
     require(private, "estimator", estimator, "of a finite budget", remedy)
-    for name, value, least in (("n_neighbors", n_neighbors, 8), ("n_runs", n_runs, 0)):
-        holds = is_int(value) and value >= least
-        require(holds, name, value, f"an integer >= {least}", "use the default")
+    for name, n, least in (("n_neighbors", n_neighbors, 8), ("n_runs", n_runs, 0)):
+        require(is_int(n) and n >= least, name, n, f"an integer >= {least}", "use the default")
     require(0.5 <= sure < 1.0, "confidence", sure, "in [0.5, 1)", "use 0.99")
 
 
@@ -292,22 +284,20 @@ class _Run:
                 with self._course():
                     self._compare(pair)
         name, ratio = max(self.ratios.items(), key=lambda item: item[1], default=("nothing", 0.0))
-        claimed = self.spent.epsilon
+        claimed, reached = self.spent.epsilon, f"{name} reaches {ratio:.3f} of what is declared"
         near = f"they reach {self.attained:.4g} of {claimed:.4g}"
         course = "; ".join(sorted(self.raised)) or "fits make the same releases, and raise nothing"
         also = f"a row also moves: {_listed(self.strange)}"
         more = f"with equal releases models differ in: {_listed(self.differing)}"
-        found = {
-            "sensitivities": (ratio <= ROUNDING, f"{name} reaches {ratio:.3f} of what is declared"),
-            "epsilon of neighbours": (self.attained <= claimed * ROUNDING, near),
-            "users are on their own": (not self.strange, also),
-            "one row does not change the course": (not self.raised, course),
-            "nothing else is released": (not self.differing, more),
-        }
-        if self.personal:
-            text = f"a user with a level of epsilon of his own reaches {self.excess:.3f} of it"
-            found["personal levels"] = self.excess <= ROUNDING, f"{text} at most"
-        return [AuditCheck(name, bool(passed), text) for name, (passed, text) in found.items()]
+        own = f"a user with a level of epsilon of his own reaches {self.excess:.3f} of it at most"
+        return [
+            AuditCheck("sensitivities", bool(ratio <= ROUNDING), reached),
+            AuditCheck("epsilon of neighbours", bool(self.attained <= claimed * ROUNDING), near),
+            AuditCheck("users are on their own", not self.strange, also),
+            AuditCheck("one row does not change the course", not self.raised, course),
+            AuditCheck("nothing else is released", not self.differing, more),
+            *[AuditCheck("personal levels", bool(self.excess <= ROUNDING), own)] * self.personal,
+        ]
 
     @contextmanager
     def _course(self) -> Iterator[None]:
@@ -331,14 +321,11 @@ class _Run:
         reached, ratios, strange = move_of(
             before, after, alone, pair.slots, self.R.shape[0], self.spent
         )
-        states = vars(model), vars(other)
-        names = {name for state in states for name in state if not name.startswith("nonprivate")}
-        self.differing |= {
-            n for n in names if len({joblib.hash(state.get(n)) for state in states}) > 1
-        }
+        a, b = ({n: joblib.hash(x) for n, x in vars(m).items()} for m in (model, other))
+        differing = {n for n in a.keys() | b.keys() if a.get(n) != b.get(n)}
+        self.differing |= {n for n in differing if not n.startswith("nonprivate")}
         self.strange |= strange
-        for name, ratio in ratios.items():
-            self.ratios[name] = max(self.ratios.get(name, 0.0), ratio)
+        self.ratios |= {n: max(self.ratios.get(n, 0.0), ratio) for n, ratio in ratios.items()}
         if pair.typical and reached > self.attained:
             self.attained, self.worst = reached, pair.both
         if pair.level is not None and reached > 0.0:
@@ -354,10 +341,9 @@ class _Run:
         """
         unusual: list[tuple[dict[str, Any], int]] = []
         if self.records:
-            for scale in _INFLATED:
-                unusual.append(({"alter": lambda exact, _, scale=scale: scale * exact}, 2))
-            asked = self.estimator.budget.epsilon
-            unusual.append(({"budget": self._budget_of(_LITTLE_NOISE * asked)}, 2))
+            altered = [lambda exact, _, scale=scale: scale * exact for scale in _INFLATED]
+            much = self._budget_of(_LITTLE_NOISE * self.estimator.budget.epsilon)
+            unusual += [*(({"alter": one}, 2) for one in altered), ({"budget": much}, 2)]
         if self.personal:
             levels = np.full(self.R.shape[0], self.estimator.budget.epsilon)
             slots = _slots(self.R)
@@ -531,13 +517,9 @@ def _by_slot(releases: Any) -> dict[str, list[Any]]:
 
 def _is_plan(spent: Any, planned: Any) -> bool:
     """Whether a statement has all slots of a plan, each as often and with as much noise."""
-    stated, slots = _by_slot(spent.releases), {slot.name: slot for slot in planned.releases}
-    return (
-        stated.keys() == slots.keys()
-        and bool(spent.epsilon == planned.epsilon)
-        and all(
-            sum(one.count for one in own) == slots[name].count
-            and all(one.event == replace(slots[name].event, count=one.count) for one in own)
-            for name, own in stated.items()
-        )
-    )
+    counts: list[Counter[Any]] = [Counter(), Counter()]
+    for count, releases in zip(counts, (spent.releases, planned.releases), strict=True):
+        for name, own in _by_slot(releases).items():
+            for one in own:
+                count[name, replace(one.event, count=1)] += one.count
+    return bool(spent.epsilon == planned.epsilon) and counts[0] == counts[1]

@@ -16,6 +16,7 @@ from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.books.ledger_rules import RULES
 from skdpmf.data.labels import RatingMatrix, catalogue_of
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators.contract.parameters import require
 from skdpmf.evaluation.audit import ROUNDING, AuditReport, audit
 from skdpmf.evaluation.metrics import rmse
 from skdpmf.evaluation.popularity import by_popularity
@@ -32,7 +33,6 @@ __all__ = ["AuditDisplay", "BudgetDisplay", "PopularityDisplay", "PrivacyUtility
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 BLUE, VERMILION = COLOURS[:2]
 MARKERS = "osD^vP"  # beside the colours
-_SHOWN = 20  # entries of a ledger
 
 
 @dataclass(eq=False, repr=False)
@@ -92,15 +92,12 @@ class PrivacyUtilityDisplay:
     guarantee: str = ""
 
     def __post_init__(self) -> None:
-        self.epsilons = x = np.asarray(self.epsilons, dtype=np.float64)
-        self.scores = np.asarray(self.scores, dtype=np.float64)
+        self.epsilons, self.scores = x, y = _floats(self.epsilons), _floats(self.scores)
         good = x.ndim == 1 and (x > 0).all() and np.isfinite(x).any()
-        if not good or self.scores.shape[:1] != x.shape or self.scores.ndim > 2:
-            raise ValueError(
-                f"epsilons={x.tolist()!r} must be a list of numbers > 0 with a finite one, such as "
-                f"[0.5, 1, 2, 4], and scores of shape {self.scores.shape} must have a row for each "
-                "of them, and at most one column for each split."
-            )
+        rule = "a list of numbers > 0 with a finite one, such as [0.5, 1, 2, 4]"
+        require(bool(good), "epsilons", x.tolist(), rule, "pass the epsilons of the scores")
+        rule = f"of shape ({x.size},), a score each, or of 2-D with a column for each split"
+        require(y.shape[:1] == x.shape and y.ndim <= 2, "scores", y.shape, rule, "pass as many")
 
     @classmethod
     def from_estimator(
@@ -166,17 +163,16 @@ class PrivacyUtilityDisplay:
         if sparse.issparse(y):  # which `cross_validate` takes as a RatingMatrix alone
             y = RatingMatrix(y, None, getattr(catalogue_of(X), "items", None))
         how = {"cv": list(check_cv(cv).split(X, y)), "scoring": scoring, "error_score": "raise"}
-        scores, spent, guarantee = [], [], ""
+        scores, spent, sign = [], [], -1.0 if negate_score else 1.0
         for value in epsilons:
             fit = clone(estimator).set_params(**{param_name: value})
             found = cross_validate(fit, X, y, return_estimator=True, **how)
-            scores.append(-found["test_score"] if negate_score else found["test_score"])
-            most = max(map(privacy_spent, found["estimator"]), key=lambda one: one.epsilon)
-            spent.append(most.epsilon)
-            guarantee = guarantee_words(most) if most.is_private else guarantee
+            scores.append(sign * found["test_score"])
+            spent.append(max(map(privacy_spent, found["estimator"]), key=lambda one: one.epsilon))
         better = "minus score (lower is better)" if negate_score else "score (higher is better)"
         words = {"score_name": score_name or better, "name": name or type(estimator).__name__}
-        return cls(spent, scores, guarantee=guarantee, **words).plot(**line)
+        words["guarantee"] = next((guarantee_words(s) for s in spent[::-1] if s.is_private), "")
+        return cls([most.epsilon for most in spent], scores, **words).plot(**line)
 
     def plot(self, ax: Any = None, **line: Any) -> PrivacyUtilityDisplay:
         """Draw the picture.
@@ -206,11 +202,9 @@ class PrivacyUtilityDisplay:
         bars = spread if table.shape[1] > 1 else None
         label = f"{self.name} ({self.guarantee})" if self.name and self.guarantee else self.name
         self.errorbar_ = draw_curve(ax, x[private], mean[private], bars, label, line)
-        self.reference_ = None
-        if not private.all():
-            look = {"color": self.errorbar_.lines[0].get_color(), "linestyle": "--"}
-            look["label"] = self.name and f"{self.name}, no privacy"
-            self.reference_ = ax.axhline(mean[~private].mean(), **look)
+        look = {"color": self.errorbar_.lines[0].get_color(), "linestyle": "--"}
+        look["label"], exact = self.name and f"{self.name}, no privacy", mean[~private]
+        self.reference_ = ax.axhline(exact.mean(), **look) if exact.size else None
         make_logarithmic(ax)
         finish(ax, label, xlabel="epsilon", ylabel=self.score_name)
         return self
@@ -427,13 +421,10 @@ class BudgetDisplay:
     title: str = ""
 
     def __post_init__(self) -> None:
-        self.names = list(self.names)
-        self.shares = np.asarray(self.shares, dtype=np.float64)
-        if self.shares.shape != (len(self.names),) or not (self.shares >= 0).all():
-            raise ValueError(
-                f"shares={self.shares.tolist()!r} must hold one number >= 0 for each of the "
-                f"{len(self.names)} names: pass parts of 1."
-            )
+        self.names, self.shares = list(self.names), _floats(self.shares)
+        holds = self.shares.shape == (len(self.names),) and (self.shares >= 0).all()
+        rule = f"one number >= 0 for each of the {len(self.names)} names"
+        require(holds, "shares", self.shares.tolist(), rule, "pass parts of 1")
 
     @classmethod
     def from_estimator(cls, estimator: Any, **bars: Any) -> BudgetDisplay:
@@ -499,7 +490,7 @@ class BudgetDisplay:
     def from_ledger(cls, ledger: PrivacyLedger, **bars: Any) -> BudgetDisplay:
         """Plot what the fits on a data set were charged, and what is left of its limit.
 
-        Failed fits are charged too. Of more than 20 entries the first ones share a bar.
+        Failed fits are charged too.
 
         Parameters
         ----------
@@ -521,12 +512,7 @@ class BudgetDisplay:
         """
         report = ledger.report()
         whole, limit, entries = report.allowed.number or math.inf, report.limit, report.entries
-        names = [_entry_name(entry) for entry in entries]
-        shares = [entry["charge"] / whole for entry in entries]
-        early = len(names) - _SHOWN
-        if early > 0:
-            names = [f"{early} entries before", *names[early:]]
-            shares = [sum(shares[:early]), *shares[early:]]
+        names, shares = [*map(_entry_name, entries)], [e["charge"] / whole for e in entries]
         whose = "" if report.at_most is None else " of each person (left: of whoever spent most)"
         about = f"limit{whose}: epsilon = {limit.epsilon:g}, delta = {limit.delta:g}, "
         about += f"one {limit.unit}, {limit.neighbors}"
@@ -572,6 +558,10 @@ class BudgetDisplay:
         return self
 
 
+def _floats(values: Any) -> np.ndarray:
+    return np.asarray(values, dtype=np.float64)
+
+
 def _entry_name(entry: dict[str, Any]) -> str:
     words = [f"{entry['id']} {entry['estimator'] or '-'}"]
     words += [] if entry["status"] == "done" else [entry["status"]]
@@ -594,8 +584,6 @@ class AuditDisplay:
 
     Attributes
     ----------
-    report : AuditReport
-        As given.
     axes_ : ndarray of matplotlib axes, shape (2,)
         After `plot`.
     figure_ : matplotlib figure

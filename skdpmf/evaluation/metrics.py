@@ -135,8 +135,7 @@ def recall_at_k(relevant: Any, ranked: Any, k: int) -> float:
 def precision_at_k(relevant: Any, ranked: Any, k: int) -> float:
     """Precision at k, the mean over users with targets of ``|top-k & targets| / k``.
 
-    A -1 (no item) is a miss: the denominator is k for every user. With n targets of a user no list
-    has more than ``min(k, n) / k``; `recall_at_k` has a denominator that takes it off.
+    A -1 (no item) is a miss. With n targets no list has more than ``min(k, n) / k``.
 
     Parameters
     ----------
@@ -395,9 +394,8 @@ def novelty_at_k(item_counts: Any, ranked: Any, k: int, n_users: int | None = No
 def intra_list_diversity_at_k(item_vectors: Any, ranked: Any, k: int) -> float:
     """Mean distance of two items of the same top k: 1 minus the cosine of their vectors.
 
-    The diversity of a list is the mean of ``1 - cos(v_i, v_j)`` over its pairs of items, and the
-    result is the mean over the users. A -1 (no item) does not count, nor does a user with fewer
-    than two items. A zero vector is at distance 1 from all others.
+    It is the mean of ``1 - cos(v_i, v_j)`` over the pairs of a list, and the mean of this over the
+    users with two items or more. A zero vector is at distance 1 from all others.
 
     Parameters
     ----------
@@ -460,23 +458,22 @@ def bootstrap_interval(
     random_state: int = 0,
     **params: Any,
 ) -> tuple[float, float]:
-    """Bootstrap percentile interval of a metric, over users.
+    """Bootstrap percentile interval of a metric, over users (Efron 1979, Annals of Statistics).
 
-    Users are drawn with replacement, as many as there are, `n_resamples` times; the interval is
-    between the quantiles of the metric on these draws. It says how much the figure depends on whom
-    was tested, not on the noise of a fit, for which fits must be repeated.
+    Users are drawn with replacement, as many as there are; the interval is between quantiles of the
+    metric on these draws. It says how much the figure depends on who was tested, not on noise.
 
     Parameters
     ----------
     metric : callable
-        ``metric(*by_user, **params) -> float``: any metric of this package, or one of yours, such
-        as the difference of two models on the same users.
+        ``metric(*by_user, **params) -> float``: any metric, also one of yours, such as the
+        difference of two models.
     *by_user : arrays or matrices with a row for each user
         They are drawn together, such as targets and lists.
     confidence : float, default=0.95
         Share of the draws inside, in (0, 1).
     n_resamples : int, default=1000
-        Number of draws, each of which computes the metric, at least 1.
+        Number of draws, at least 1.
     random_state : int, default=0
         Seed of ``numpy.random.default_rng``: the same draws of users at every call.
     **params
@@ -492,10 +489,6 @@ def bootstrap_interval(
     ValueError
         If there is nothing to draw, numbers of rows differ, `confidence` is not in (0, 1), or the
         metric refuses a draw, such as one of few users of whom none has a target.
-
-    References
-    ----------
-    Efron (1979). Bootstrap methods: another look at the jackknife. Annals of Statistics 7(1).
 
     Examples
     --------

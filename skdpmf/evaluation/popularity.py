@@ -20,15 +20,14 @@ __all__ = ["by_popularity", "popularity", "popularity_buckets"]
 def popularity(item_counts: Any, X: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """Recommend the most popular items by exact counts: the baseline of every table of lists.
 
-    It is not private: whoever sees the lists sees the order of the exact counts.
+    It is not private.
 
     Parameters
     ----------
     item_counts : array-like of shape (n_items,), or matrix of shape (n_users, n_items)
         Number of users who have rated each item in the training data, or the training matrix.
     X : matrix of shape (n_rows, n_items)
-        Known ratings of the users who get the lists, other ones or the same, without which they
-        are not recommended again what they know: sparse, dense (NaN = unknown) or a RatingMatrix.
+        Known ratings of the users who get the lists, none of which is recommended.
     n : int, default=10
         Items for each user, at least 1; more than there are items means all of them.
 

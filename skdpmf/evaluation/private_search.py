@@ -5,7 +5,8 @@ one user moves their sum little; see `skdpmf.books.search.score_sensitivity`.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import wraps
 from itertools import islice
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 from scipy import sparse
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, clone
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
@@ -69,9 +70,10 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     2. a clone of `estimator` is fitted on the training part of all rows, with its share of noise;
     3. it is scored on the held-out part with noise: user u with held-out ratings H_u has the points
 
-           B / 2 - mean over i in H_u of min(|r_ui - prediction|, b)^2,   b = error_bound, B = b^2,
+           B / 2 - mean over i in H_u of min(|r_ui - prediction|, b)^2,   B = b^2,
 
-       others have 0, and the score is (sum of all users' points + noise) / number of rows.
+       others have 0, b is half the width of the estimator's ``rating_range``, and the score is
+       (sum of all users' points + noise) / number of rows.
 
     A secret random number of trials is run, the one with the highest noisy score is released
     (of equal ones the first; the trials being alike, that is as good as drawing lots), and all
@@ -81,10 +83,10 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     Parameters
     ----------
     estimator : estimator object
-        A private recommender of this package, or one with its parameter ``budget`` and methods
-        ``plan``, ``fit`` and ``predict_entries``. Its own budget and random_state are replaced,
-        and all that its ``nonprivate_*`` parameters ask for is refused, in candidates too.
-        Pass nothing that was chosen by looking at these ratings.
+        A private recommender of this package, or one with its parameters ``budget`` and
+        ``rating_range`` and methods ``plan``, ``fit`` and ``predict_entries``. Its own budget and
+        random_state are replaced, and all that its ``nonprivate_*`` parameters ask for is refused,
+        in candidates too. Pass nothing that was chosen by looking at these ratings.
     param_distributions : dict or list of dicts
         As for scikit-learn's ``RandomizedSearchCV``: lists, or distributions with ``rvs``. Drawn
         with replacement.
@@ -100,13 +102,6 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     test_size : float, default=0.1
         Probability that a rating is held out, in (0, 1): a function of its user's slot, its item
         and public randomness, the same in all trials.
-    error_bound : float, default=None
-        Largest error that counts, in rating units; the noise of the score grows with its square.
-        None: half the width of the estimator's rating_range.
-    refit : False or float, default=False
-        False: the best trial's model, fitted on the training part, is itself what is released, for
-        nothing more. A float in (0, 1): a share of the budget for a second fit, of the best
-        candidate on all ratings; it is accounted, and the trials get so much less.
     random_state : int or None, default=None
         None: all randomness from fresh 256-bit keys of the operating system. An int makes the
         search repeatable on the same data, and voids the guarantee against anyone who can guess
@@ -117,14 +112,15 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     Attributes
     ----------
     best_estimator_ : estimator object
-        The released model. Its ``privacy_spent_`` is the search's; it adds nothing to a ledger. Its
+        The released model, that of the best trial, which was fitted on the training part. Its
+        ``privacy_spent_`` is the search's; it adds nothing to a ledger. Its
         budget is that of one trial, with the search's ledger: fitting it again is another fit.
     best_params_ : dict
         Its candidate.
     best_score_ : float
-        The best trial's noisy score, released with it (with ``refit`` it is not the second fit's).
-        Being the best of several it is too high on average. In squared rating units, from -B / 2
-        to B / 2 but for the noise; 0 if no user had a held-out rating.
+        The best trial's noisy score, released with it. Being the best of several it is too high on
+        average. In squared rating units, from -B / 2 to B / 2 but for the noise; 0 if no user had a
+        held-out rating.
     privacy_spent_ : SearchStatement
         Cost of the whole search.
     n_features_in_ : int
@@ -167,7 +163,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     ...
     >>> search.fit(X).recommend(X[:3], n=5)[0].shape
     (3, 5)
-    >>> round(search.privacy_spent_.epsilon, 2), search.fit_transform(X).shape[0]
+    >>> round(search.privacy_spent_.epsilon, 2), search.transform(X).shape[0]
     (8.0, 500)
     """
 
@@ -180,8 +176,6 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         n_trials: float = 10,
         score_share: float = 0.1,
         test_size: float = 0.1,
-        error_bound: float | None = None,
-        refit: bool | float = False,
         random_state: int | None = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -191,13 +185,11 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         self.n_trials = n_trials
         self.score_share = score_share
         self.test_size = test_size
-        self.error_bound = error_bound
-        self.refit = refit
         self.random_state = random_state
         self.n_jobs = n_jobs
 
     def plan(self, n_items: int, n_rows: int | None = None) -> SearchPlan:
-        """Tell what `fit` would release, and its price against plain composition.
+        """Tell what `fit` would release, and its price against a single trial.
 
         The plans of the template and of all candidates of a small grid are checked.
 
@@ -222,8 +214,11 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         holds = check.is_count(n_items)
         check.require(holds, "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
         trials, share = RandomTrials(self.n_trials), self.score_share
-        plan = SearchPlan.make(self.budget, trials, self._half_bound(), share, self.refit or 0.0)
-        shape, known = (n_rows, n_items), self._known_candidates()
+        plan = SearchPlan.make(self.budget, trials, self._half_bound(), share)
+        spaces = _spaces(self.param_distributions)
+        is_grid = not any(hasattr(values, "rvs") for one in spaces for values in one.values())
+        known = [{}, *islice(ParameterGrid(spaces), _CHECKED if is_grid else 0)]
+        shape = n_rows, n_items
         conditions = {self._check_candidate(plan, params, shape) for params in known}
         return replace(plan, condition="; ".join(sorted(conditions - {""})))
 
@@ -252,66 +247,32 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             If the budget's ledger has too little left. X was not looked at.
         """
         self._check_params()
-        bounds = getattr(self.estimator, "rating_range", None)
+        bounds = self.estimator.rating_range
         R = check_ratings(self, X, reset=True, rating_range=bounds, warns=True)[0]
         kind_of(y, R.shape, self._catalogue_)
         check_savable(self._catalogue_)
         warn_of_budget(self.budget, R.shape[0])
         plan, ledger = self.plan(R.shape[1], R.shape[0]), self.budget.ledger
-        if ledger is None:
-            return self._fit(X, R, y, plan)
-        template = self.estimator.get_params(deep=False)
-        reservation = ledger.reserve(
-            plan,
-            estimator=f"{type(self).__name__}({type(self.estimator).__name__})",
-            params=self.get_params(deep=False)
+        template, seeded = self.estimator.get_params(deep=False), self.random_state is not None
+        record = {
+            "estimator": f"{type(self).__name__}({type(self.estimator).__name__})",
+            "params": self.get_params(deep=False)
             | {f"estimator__{name}": value for name, value in template.items()},
-            shape=R.shape,
-            seeded=self.random_state is not None,
-        )
-        with reservation:
-            return self._fit(X, R, y, plan)
-
-    def _fit(self, X: Any, R: Any, y: Any, plan: SearchPlan) -> "PrivateSearchCV":
-        y = _without_content(y)
-        with warnings.catch_warnings():
+            "shape": R.shape,
+            "seeded": seeded,
+        }
+        reserved = nullcontext() if ledger is None else ledger.reserve(plan, **record)
+        with reserved, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            best, params, score = self._search(plan, R, y)
-            spent = [plan.check_fit(best.plan(R.shape[1], R.shape[0]))]
-            if plan.refit_budget is not None:
-                seed = self._seed(self._key(R, "refit", params, plan), 0)
-                best = self._candidate(params, plan.refit_budget, seed)
-                spent.append(plan.check_fit(best.plan(R.shape[1], R.shape[0]), refit=True))
-                best.fit(self._named(R), y)
-        statement = SearchStatement.of_search(plan, *spent, seeded=self.random_state is not None)
+            best, params, score = self._search(plan, R, _without_content(y))
+            spent = plan.check_fit(best.plan(R.shape[1], R.shape[0]))
+        statement = SearchStatement.of_search(plan, spent, seeded=seeded)
         self.privacy_spent_ = statement.with_undeclared(getattr(X, "undeclared", ()))
         self.best_params_, self.best_score_ = params, score
         self.best_estimator_ = self._released(best)
         return self
 
-    @available_if(lambda search: hasattr(search.estimator, "transform"))
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Search, and embed the same users with the best estimator.
-
-        Parameters
-        ----------
-        X : matrix of shape (n_users, n_items)
-            Ratings.
-        y : None or array-like of shape (n_users,)
-            As for `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_users, k)
-            Embeddings.
-
-        Raises
-        ------
-        ValueError
-            As `fit` and `transform`.
-        """
-        return self.fit(X, y).transform(X)
-
+    fit_transform = TransformerMixin.fit_transform
     predict = _of_best(BaseRecommender.predict)
     transform = _of_best(BaseRecommender.transform)
     decision_function = _of_best(BaseRecommender.decision_function)
@@ -388,13 +349,6 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         candidate = self._candidate(params, plan.fit_budget, None)
         return plan.check_fit(candidate.plan(shape[1], shape[0])).condition
 
-    def _known_candidates(self) -> Iterator[dict[str, Any]]:
-        """Yield the template, and the candidates as far as they can be listed."""
-        yield {}
-        spaces = _spaces(self.param_distributions)
-        if not any(hasattr(values, "rvs") for one in spaces for values in one.values()):
-            yield from islice(ParameterGrid(spaces), _CHECKED)
-
     def _released(self, best: Any) -> Any:
         """Return the best estimator without a trace of its trial, with the search's statement."""
         if "random_state" in best.get_params():
@@ -409,11 +363,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
 
     def _half_bound(self) -> float:
         """Return B / 2."""
-        bound = self.error_bound
-        if bound is None:
-            low, high = self.estimator.rating_range
-            bound = (high - low) / 2.0
-        return float(bound) ** 2 / 2.0
+        return float(np.ptp(self.estimator.rating_range)) ** 2 / 8.0
 
     def _check_params(self) -> None:
         """Check the parameters, before any data is touched or budget spent."""
@@ -422,19 +372,9 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         _check_space(self.param_distributions, self.estimator.get_params())
         RandomTrials(self.n_trials)
         check.require_random_state(self.random_state)
-        rule = "a share of the budget in (0, 1), or False"
-        remedy = "a second fit must be paid for; False releases the best trial's model itself"
-        share = self.refit is False or _is_share(self.refit)
-        check.require(share, "refit", self.refit, rule, remedy)
-        share = _is_share(self.test_size)
+        share = check.is_finite(self.test_size) and 0.0 < self.test_size < 1.0
         check.require(share, "test_size", self.test_size, "a share in (0, 1)", "use 0.1")
-        bound, rating_range = self.error_bound, getattr(self.estimator, "rating_range", None)
-        if bound is None and rating_range is not None:
-            check_rating_range(rating_range)
-            return
-        holds = check.is_finite(bound) and 1e-6 <= float(bound or 0.0) <= 1e6
-        rule = "a number between 1e-6 and 1e6, in rating units (or None with a rating_range)"
-        check.require(holds, "error_bound", bound, rule, "use half the width of the rating range")
+        check_rating_range(self.estimator.rating_range)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -488,22 +428,16 @@ def user_points(rows: Rows, predicted: Any, half: float) -> np.ndarray:
 
 def _without_content(y: Any) -> Any:
     """Return zeros of the length and type of a 1-D y, None for another one."""
-    if y is None or sparse.issparse(y):
-        return None
-    y = np.asarray(y)
-    return np.zeros(y.shape, y.dtype) if y.ndim == 1 else None
-
-
-def _is_share(value: Any) -> bool:
-    return check.is_finite(value) and 0.0 < value < 1.0
+    return np.zeros_like(np.asarray(y)) if np.asarray(y).ndim == 1 else None
 
 
 def _check_template(estimator: Any) -> None:
     """Raise unless a search may fit clones of the estimator."""
     known = estimator.get_params() if hasattr(estimator, "get_params") else {}
     methods = ("plan", "fit", "predict_entries")
-    holds = "budget" in known and all(hasattr(estimator, name) for name in methods)
-    rule = f"a private recommender: with the parameter budget and the methods {methods}"
+    holds = {"budget", "rating_range"} <= known.keys()
+    holds = holds and all(hasattr(estimator, name) for name in methods)
+    rule = f"a private recommender: with budget, rating_range and the methods {methods}"
     remedy = "pass for example AdaptiveWeightALS(budget)"
     check.require(holds, "estimator", estimator, rule, remedy)
     holds = known.get("feedback", "explicit") == "explicit"

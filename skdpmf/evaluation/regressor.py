@@ -6,7 +6,6 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.utils import check_array, check_consistent_length, get_tags
-from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpmf.data.labels import as_frame
@@ -106,26 +105,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         self.items = items
         self.users = users
 
-    def get_metadata_routing(self) -> Any:
-        """Say that what `estimator` asks for comes to `fit`, which refuses it in words.
-
-        Returns
-        -------
-        sklearn.utils.metadata_routing.MetadataRouter
-            Without it, scikit-learn would say that nobody asks.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> model = RatingRegressor(DPItemMeans(PrivacyBudget(4.0, 1e-5)))
-        >>> model.get_metadata_routing().consumes("fit", ["user_epsilon"])
-        set()
-        """
-        to_fit = MethodMapping().add(caller="fit", callee="fit")
-        router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
-        return router.add(estimator=self.estimator, method_mapping=to_fit)
-
-    def fit(self, X: Any, y: Any, **metadata: Any) -> "RatingRegressor":
+    def fit(self, X: Any, y: Any) -> "RatingRegressor":
         """Pivot the table and fit the recommender on the matrix.
 
         Parameters
@@ -134,9 +114,6 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
             User id and item id of each rating: hashable values, none missing.
         y : array-like of shape (n_ratings,)
             The ratings. Those of the same pair are merged by their mean.
-        **metadata
-            None: the rows here are ratings and those of `estimator` are users, so that nothing
-            can be passed on.
 
         Returns
         -------
@@ -149,16 +126,10 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
             If `X` has not two columns or has a missing id, `y` is not finite or not as long as
             `X`, a declared catalogue repeats an id, or `X` has an id outside of it.
         TypeError
-            If an id is not hashable, or `metadata` is given.
+            If an id is not hashable.
         """
         import pandas as pd
 
-        if metadata:
-            raise TypeError(
-                f"{', '.join(sorted(metadata))} cannot be passed to {type(self).__name__}.fit: its "
-                "rows are ratings, those of the estimator are users. Fit the estimator itself on "
-                "ratings_to_matrix(...).X, with a value for each user."
-            )
         users, items = self._id_columns(X, reset=True)
         y = self._check_ratings(y)
         check_consistent_length(users, y)

@@ -261,9 +261,8 @@ def rolling_folds(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Folds by time of a ratings table: each tests the rows after those that it trains on.
 
-    The last ``n_splits * test_size`` of the rows, by time, are cut into `n_splits` windows. Fold f
-    tests the f-th window, and trains on all rows that are older than it, as a recommender at work
-    that is fitted anew before each window. Rows of equal times stay together.
+    The last ``n_splits * test_size`` of the rows, by time, are cut into `n_splits` windows. A fold
+    tests a window and trains on all rows that are older. Rows of equal times stay together.
 
     Parameters
     ----------
@@ -287,10 +286,6 @@ def rolling_folds(
     ValueError
         If the shares are not as above, the column is missing, times have no order, or a fold would
         have no row to train on or to test, as where too many times are equal.
-
-    See Also
-    --------
-    split_table : One split by time, of all rows or of each user's.
 
     Examples
     --------

@@ -25,9 +25,8 @@ insert the bound of r' into gamma + (1 - gamma) r'. So for an event S
 .. math:: A(S) - e^{\epsilon + c} A'(S) \le \sum_{y \in S} E_X f'(q) (Q(y) - e^\epsilon Q'(y))_+
           \le m\, \delta_Q(\epsilon):
 
-A is (epsilon + c, m delta_Q(epsilon))-DP for every epsilon. If A is followed by a mechanism that
-is mu_2-GDP, both are so with delta_Q replaced by the curve of sqrt(mu^2 + mu_2^2) (in the sum
-only): multiply the terms of the sum. This is Koskela, Redberg and Wang's argument.
+A is (epsilon + c, m delta_Q(epsilon))-DP for every epsilon. This is Koskela, Redberg and Wang's
+argument.
 
 **Pure price.** If Q is epsilon-DP, r' <= e^epsilon r gives f'(q) <= e^(2 epsilon) f'(q'): A is
 3 epsilon-DP (Liu and Talwar).
@@ -39,8 +38,7 @@ and A has
           \ln(m) / \hat\lambda\right) + \ln(m) / (\lambda - 1)
 
 for any lambda-hat >= 1 (Papernot and Steinke, Theorem 2); the best is sqrt(2 ln m) / mu, or 1. A
-divergence grows with its order, so that a higher order's counts where it is less. What follows A
-adds its own lambda mu_2^2 / 2.
+divergence grows with its order, so that a higher order's counts where it is less.
 
 **Samplers** of finite precision, in a search with Gaussian noise; in a pure one they are part of
 epsilon. The ideal A is (epsilon, delta)-DP. The code's runs draw N noise values each, near the
@@ -63,8 +61,7 @@ an event S, as in `SamplerSlack`,
 - code(S) <= m t + e^rho ideal(S and G), ideal(S and G) <= m t' + ideal(S and G'),
 - ideal(S and G') <= e^epsilon ideal'(S and G') + delta, ideal'(S and G') <= e^rho code'(S).
 
-A mechanism after A counts as one more run: m + 1 for m, and x more in rho. QED. K itself is
-drawn exactly.
+QED. K itself is drawn exactly.
 
 Both directions of add and remove are covered, as Q and Q' may change places everywhere.
 
@@ -84,11 +81,11 @@ what `renyi_divergence` says at alpha, and is charged that divided by alpha. All
 must be charged at one order: `search_order` is a function of epsilon and rho as the file has them,
 the same to the last bit on every machine.
 
-**The sampler.** Let a search's trials (and its second fit) noise at most N values each, from laws
+**The sampler.** Let a search's trials noise at most N values each, from laws
 Q near the ideal P outside of B, as in `skdpmf.books.ledger_rules`, where also Q*, h, mu_eta, T and
-n are defined. m = E[K] is the mean number of trials, plus 1 with a second fit. It is charged
+n are defined. m = E[K] is the mean number of trials. It is charged
 
-.. math:: \alpha \rho_s = \epsilon'(\alpha; \mu + 2\mu_\eta\sqrt{N}, \mu_2 + 2\mu_\eta\sqrt{N})
+.. math:: \alpha \rho_s = \epsilon'(\alpha; \mu + 2\mu_\eta\sqrt{N})
           + \frac{2\alpha - 1}{\alpha - 1} R, \qquad
           v = \left\lceil\frac{m (NT + t_N)}{2T}\right\rceil \text{ values of the } n,
 
@@ -97,8 +94,8 @@ for N, eta = 2T and tau = T. *Claim:* a ledger that admits searches so is (epsil
 
 *Proof.* It is that of `skdpmf.books.ledger_rules` with these changes. Notation: C is a search as
 it is sampled, D the same with all draws, in all trials, from Q*. C', D' are those on the neighbour.
-G are the outcomes of a search for which no noise value of what is *released* (the best trial, the
-second fit) is in B, G' those from the neighbour's statistics.
+G are the outcomes of a search for which no noise value of what is *released*, the best trial, is in
+B, G' those from the neighbour's statistics.
 
 1. A trial of D is (mu + 2 mu_eta sqrt N)-GDP (step 1 there), and K is independent of it: the
    divergence of D at alpha is at most the first term, whatever the base mechanism, in both
@@ -170,12 +167,10 @@ __all__ = [
 
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PRICED = SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
-_MOST_MEAN = 1e6
-_WORD_BITS = 256
 _ABSOLUTE = 1e-12  # above the rounding errors of the formulas, whose terms are below 1e3
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RandomTrials:
     """The geometric law of the number of trials K; its mean is from 1, one trial, to 1e6."""
 
@@ -183,15 +178,12 @@ class RandomTrials:
 
     def __post_init__(self) -> None:
         mean = as_float(self.mean)
-        if not 1.0 <= mean <= _MOST_MEAN:
+        if not 1.0 <= mean <= 1e6:
             raise PrivacyParameterError(
-                f"n_trials={self.mean!r}, the mean of their number, must be between 1 and "
-                f"{_MOST_MEAN:g}: 10 is usual."
+                f"n_trials={self.mean!r}, the mean of their number, must be between 1 and 1e6: 10 "
+                "is usual."
             )
         object.__setattr__(self, "mean", mean)
-
-    def __repr__(self) -> str:
-        return f"RandomTrials(shape=1.0, mean={self.mean!r})"  # keys of seeded searches have it
 
     @property
     def gamma(self) -> float:
@@ -199,41 +191,20 @@ class RandomTrials:
         return 1.0 / self.mean
 
     @property
-    def log_gamma(self) -> float:
-        """The number -ln gamma."""
-        return -math.log(self.gamma)
-
-    @property
     def mean_bound(self) -> float:
         """E[K] of the law with this double as gamma, rounded up."""
-        x = self.log_gamma
-        return math.expm1(x) / -math.expm1(-x) * (1.0 + 1e-12) if x else 1.0
+        return 1.0 / self.gamma * (1.0 + 1e-12) if self.gamma < 1.0 else 1.0
 
     def draw(self, key: bytes) -> int:
         """Draw K, exactly, from a stream of its own of the search's key; it must stay secret.
 
-        Inversion: K is the first k whose P[K <= k] exceeds a uniform number, whose bits are drawn
-        as far as they are needed to decide. It takes some K steps.
+        Each trial but the last is followed by another one with probability 1 - gamma, and gamma is
+        a multiple of 2^-256, as is the uniform number that decides. It takes K steps.
         """
-        uniform, words, found = 0, 0, None if self.gamma < 1.0 else 1
-        while found is None:
-            uniform = (uniform << _WORD_BITS) | stream_integer(key, "trials", words)
-            words += 1
-            found = self._inverse(uniform, words * _WORD_BITS)
-        return found
-
-    def _inverse(self, uniform: int, bits: int) -> int | None:
-        """Return K for all numbers in [uniform, uniform + 1] / 2^bits; None if they differ."""
-        digits = bits * 4 // 13  # 10^-digits is below 2^-bits
-        with localcontext(Context(prec=digits + 40)):
-            # k products with a rounding each, of a relative 10^-(digits + 39): enough for 10^15
-            error = Decimal(10) ** -(digits + 8)
-            low, high = (Decimal(uniform + one) / Decimal(2) ** bits for one in (0, 1))
-            fails = 1 - Decimal(self.gamma)
-            k, more = 1, fails  # P[K > k]
-            while 1 - more + error <= low:
-                k, more = k + 1, more * fails
-            return k if high <= 1 - more - error else None
+        limit, k = Fraction(self.gamma) * 2**256, 1
+        while stream_integer(key, "trials", k) >= limit:
+            k += 1
+        return k
 
 
 def stream_integer(key: bytes, name: str, index: int) -> int:
@@ -244,54 +215,35 @@ def stream_integer(key: bytes, name: str, index: int) -> int:
 
 @lru_cache(maxsize=256)
 def search_epsilon(
-    run: float,
-    delta: float,
-    trials: RandomTrials,
-    extra: float = 0.0,
-    slack: SamplerSlack = _PRICED,
+    run: float, delta: float, trials: RandomTrials, slack: SamplerSlack = _PRICED
 ) -> float:
     """Return the epsilon that a search costs at a delta, rounded up.
 
-    ``run`` is mu of one run, ``extra`` mu of what follows the search, such as a second fit. With
-    delta = 0 both are pure epsilons.
+    ``run`` is mu of one run, with delta = 0 its pure epsilon.
     """
     if math.isinf(run):
         return math.inf
     if delta == 0.0:
-        return float_up(Fraction(run) * (3 if trials.gamma < 1.0 else 1) + Fraction(extra))
-    ratio, both = slack_ratio(slack, trials, extra), _hypot(run, extra)
-    runs = trials.mean_bound + (1.0 if extra else 0.0)
+        return float_up(Fraction(run) * (3 if trials.gamma < 1.0 else 1))
+    ratio = slack_ratio(slack, trials)
     # SamplerSlack.delta is t + e^x t'
     target = delta * math.exp(-min(ratio, 700.0)) * (1.0 - _ABSOLUTE)
-    target -= rounded_up(runs * slack.delta(both))
-    epsilon = profile_epsilon(run, target, trials, extra) if target > 0.0 else math.inf
+    target -= rounded_up(trials.mean_bound * slack.delta(run))
+    epsilon = profile_epsilon(run, target, trials) if target > 0.0 else math.inf
     return rounded_up(epsilon + 2.0 * ratio)
 
 
 @lru_cache(maxsize=256)
 def calibrated(
-    epsilon: float,
-    delta: float,
-    trials: RandomTrials,
-    extra_share: float = 0.0,
-    slack: SamplerSlack = _PRICED,
-) -> tuple[float, float]:
-    """Return the largest ``run`` and ``extra`` whose `search_epsilon` is within (epsilon, delta).
-
-    ``extra_share`` is the second one's share of the squared mu, with delta = 0 of epsilon.
-    """
+    epsilon: float, delta: float, trials: RandomTrials, slack: SamplerSlack = _PRICED
+) -> float:
+    """Return the largest ``run`` whose `search_epsilon` is within (epsilon, delta)."""
     pure = delta == 0.0
     low, high, precision = (0.0, epsilon, 0.0) if pure else (1e-9 * min(epsilon, 1.0), 1.0, 1e-8)
     limit = epsilon if pure else epsilon * (1.0 - 1e-9)
 
-    def parts(total: float) -> tuple[float, float]:
-        if pure:
-            return (1.0 - extra_share) * total, extra_share * total
-        return math.sqrt(1.0 - extra_share) * total, math.sqrt(extra_share) * total
-
-    def met(total: float) -> bool:
-        run, extra = parts(total)
-        return search_epsilon(run, delta, trials, extra, slack) <= limit
+    def met(run: float) -> bool:
+        return search_epsilon(run, delta, trials, slack) <= limit
 
     if not met(low):
         raise PrivacyParameterError(
@@ -300,57 +252,49 @@ def calibrated(
         )
     while met(high):
         low, high = high, 2.0 * high
-    return parts(bisect(met, low, high, precision))
+    return bisect(met, low, high, precision)
 
 
-def profile_epsilon(mu: float, delta: float, trials: RandomTrials, extra: float = 0.0) -> float:
+def profile_epsilon(mu: float, delta: float, trials: RandomTrials) -> float:
     """Return the epsilon of a search whose runs are mu-GDP, rounded up: *Price*."""
     share = min(delta / trials.mean_bound, math.nextafter(1.0, 0.0))
-    epsilon, odds = gaussian_epsilon(_hypot(mu, extra), share), math.expm1(trials.log_gamma)
+    epsilon, odds = gaussian_epsilon(mu, share), trials.mean_bound - 1.0
 
     def met(a: float) -> bool:
         above = min(1.0, gaussian_delta(mu, a) * (1.0 + MARGIN))
         return a >= rounded_up(math.log1p(above * odds))
 
-    half = bisect(met, rounded_up(2.0 * trials.log_gamma), 0.0) if odds else 0.0
+    half = bisect(met, rounded_up(2.0 * math.log(trials.mean_bound)), 0.0) if odds else 0.0
     return rounded_up(epsilon + rounded_up(2.0 * half))
 
 
-def renyi_divergence(mu: float, order: float, trials: RandomTrials, extra: float = 0.0) -> float:
+def renyi_divergence(mu: float, order: float, trials: RandomTrials) -> float:
     """Return epsilon'(order) of a search whose runs are mu-GDP, rounded up; in both directions."""
     log_mean = math.log(trials.mean_bound)
 
     def search(order: float) -> float:
-        best = max(1.0, math.sqrt(2.0 * trials.log_gamma) / mu)  # lambda-hat
-        constant = (best - 1.0) * mu * mu / 2.0 + trials.log_gamma / best
+        best = max(1.0, math.sqrt(2.0 * log_mean) / mu)  # lambda-hat
+        constant = (best - 1.0) * mu * mu / 2.0 + log_mean / best
         return order * mu * mu / 2.0 + log_mean / (order - 1.0) + 2.0 * constant
 
     further = max(order, 1.0 + math.sqrt(2.0 * log_mean) / mu)
-    spent = min(search(order), search(further)) + order * extra * extra / 2.0
-    return rounded_up(spent) + _ABSOLUTE
+    return rounded_up(min(search(order), search(further))) + _ABSOLUTE
 
 
-def slack_ratio(slack: SamplerSlack, trials: RandomTrials, extra: float) -> float:
+def slack_ratio(slack: SamplerSlack, trials: RandomTrials) -> float:
     """Return rho of *Samplers* for a slack of one run, rounded up."""
     x, t = slack.n_values * slack.eta, slack.n_values * slack.tau
-    rest = 2.0 * (x + t * math.expm1(trials.log_gamma))
-    return rounded_up(x + rest + (x if extra else 0.0))
-
-
-def _hypot(mu: float, extra: float) -> float:
-    return mu if extra == 0.0 else rounded_up(math.hypot(mu, extra))
+    return rounded_up(x + 2.0 * (x + t * (trials.mean_bound - 1.0)))
 
 
 class SearchSpending(NamedTuple):
     """What of a search with Gaussian noise matters for a ledger; JSON keeps it exactly."""
 
     run: float  # mu of a trial
-    extra: float  # and of the second fit
     mean: float  # number of trials
-    n_values: int  # noised by a trial, or the second fit, at most
+    n_values: int  # noised by a trial, at most
     eta: float  # of their sampler, at most, as tau
     tau: float
-    shape: float = 1.0  # of the number's law, which is geometric
 
     @property
     def trials(self) -> RandomTrials:
@@ -359,28 +303,25 @@ class SearchSpending(NamedTuple):
 
     def scaled(self, factor: float) -> SearchSpending:
         """Return the same search at ``factor`` times its mu."""
-        return self._replace(run=factor * self.run, extra=factor * self.extra)
+        return self._replace(run=factor * self.run)
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon of the search alone, at this delta, rounded up."""
-        return search_epsilon(self.run, delta, self.trials, self.extra)
+        return search_epsilon(self.run, delta, self.trials)
 
     def rho(self, order: float) -> float:
         """Return what it is charged at an order, rounded up."""
         sampler = 2.0 * pure_epsilon_to_mu(self.eta + 2.0 * self.tau) * math.sqrt(self.n_values)
-        sampler *= 1.0 + 1e-9
-        extra = self.extra + sampler if self.extra else 0.0
         slack = SamplerSlack(self.n_values, 2.0 * self.tau, self.tau)
-        spent = renyi_divergence(self.run + sampler, order, self.trials, extra)
-        spent += (2.0 * order - 1.0) / (order - 1.0) * slack_ratio(slack, self.trials, extra)
+        spent = renyi_divergence(self.run + sampler * (1.0 + 1e-9), order, self.trials)
+        spent += (2.0 * order - 1.0) / (order - 1.0) * slack_ratio(slack, self.trials)
         return spent / order * (1.0 + 1e-12)
 
     @property
     def n_counted(self) -> int:
         """How many noised values it counts as."""
-        runs = self.trials.mean_bound + (1.0 if self.extra else 0.0)
-        tails = SamplerSlack(self.n_values, 0.0, self.tau).delta(math.hypot(self.run, self.extra))
-        return math.ceil(runs * tails / (2.0 * self.tau) * (1.0 + 1e-6))
+        tails = SamplerSlack(self.n_values, 0.0, self.tau).delta(self.run)
+        return math.ceil(self.trials.mean_bound * tails / (2.0 * self.tau) * (1.0 + 1e-6))
 
 
 @lru_cache(maxsize=64)

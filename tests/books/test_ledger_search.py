@@ -1,6 +1,5 @@
 """What a private search costs a ledger: at one Renyi order, with its sampler."""
 
-import itertools
 import json
 import math
 from fractions import Fraction
@@ -53,13 +52,13 @@ def quick(monkeypatch):
     monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
 
 
-def search(epsilon, delta=1e-5, law=LAWS[0], refit=0.0, ledger=None):
+def search(epsilon, delta=1e-5, law=LAWS[0], ledger=None):
     budget = PrivacyBudget(epsilon, delta, ledger=ledger)
-    return SearchPlan.make(budget, law, bound=2.0, refit_share=refit)
+    return SearchPlan.make(budget, law, bound=2.0)
 
 
-def spending(run, law, extra=0.0, n_values=10**6):
-    part = SearchSpending(run, extra, law.mean, n_values, 4 * SAMPLER_ETA, TAU)
+def spending(run, law, n_values=10**6):
+    part = SearchSpending(run, law.mean, n_values, 4 * SAMPLER_ETA, TAU)
     return Spending((), (), 0, 1e-5, 4 * SAMPLER_ETA, TAU, part)
 
 
@@ -108,14 +107,13 @@ def test_the_order_is_a_function_of_what_the_file_holds(tmp_path):
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (4.0, 1e-5)])
 def test_a_search_costs_its_divergence_at_that_order(law, epsilon, delta):
     order = order_of("zcdp", epsilon, limit_of("zcdp", epsilon, delta))
-    for run, extra in itertools.product((0.01, 0.1, 0.7), (0.0, 0.2)):
-        cost = charge("zcdp", spending(run, law, extra), order)
+    for run in (0.01, 0.1, 0.7):
+        cost = charge("zcdp", spending(run, law), order)
         pytest.importorskip("dp_accounting")
         from dp_accounting import dp_event
 
         one = dp_event.GaussianDpEvent(1.0 / run)
         events = [dp_event.RepeatAndSelectDpEvent(one, law.mean, 1.0)]
-        events += [dp_event.GaussianDpEvent(1.0 / extra)] if extra else []
         assert order * cost.number == pytest.approx(oracle(events, order), rel=1e-6, abs=1e-9)
 
 
@@ -165,22 +163,20 @@ def test_the_sampler_is_part_of_the_charge(law):
         shift = 2 * float(pure_mu(few.eta + 2 * TAU)) * math.sqrt(10**9)
         moved = charge("zcdp", spending(0.1 + shift, law, n_values=1), order)
         assert costs[1].main > moved.main * (1 - 1e-15)
-    for mu, extra, n in ((0.1, 0.0, 10**6), (1.0, 0.5, 10**4), (3.0, 0.0, 1)):
-        counted = charge("zcdp", spending(mu, law, extra, n), 2.0).second
-        runs = law.mean + (1 if extra else 0)
-        assert 2 * TAU * counted >= runs * tail_delta(math.hypot(mu, extra), n, TAU)
-        assert 2 * TAU * (counted - 1) <= runs * tail_delta(math.hypot(mu, extra), n, TAU) * 1.001
+    for mu, n in ((0.1, 10**6), (1.0, 10**4), (3.0, 1)):
+        counted = charge("zcdp", spending(mu, law, n), 2.0).second
+        assert 2 * TAU * counted >= law.mean * tail_delta(mu, n, TAU)
+        assert 2 * TAU * (counted - 1) <= law.mean * tail_delta(mu, n, TAU) * 1.001
 
 
-@pytest.mark.parametrize("followed", [False, True])
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_the_ratio_of_laws_enters_in_both_directions(law, followed):
+def test_the_ratio_of_laws_enters_in_both_directions(law):
     """With a sampler so bad that it shows: R from the proof, alpha + (alpha - 1) times."""
-    order, tau, n, extra = 4.6, 1e-9, 1000, 0.2 if followed else 0.0
-    good = SearchSpending(0.1, extra, law.mean, n, 0.0, 0.0)
+    order, tau, n = 4.6, 1e-9, 1000
+    good = SearchSpending(0.1, law.mean, n, 0.0, 0.0)
     bad = good._replace(tau=tau)
     sampler = 2 * float(pure_mu(2 * tau)) * math.sqrt(n)
-    moved = good._replace(run=0.1 + sampler, extra=extra and extra + sampler)
+    moved = good._replace(run=0.1 + sampler)
     differ = n * tau  # a trial's law under either sampler, in total variation
     ratio = 2.0 * differ * (law.mean - 1.0)
     least = (order + order - 1.0) / (order - 1.0) * (ratio + differ) / order
@@ -205,7 +201,7 @@ def test_pure_searches_are_one_pure_release(law):
 
 
 def test_basic_charges_the_searchs_own_epsilon_and_delta():
-    plan = search(1.0, 1e-6, refit=0.2)
+    plan = search(1.0, 1e-6)
     cost = charge("basic", plan.spending)
     assert cost.number == plan.epsilon <= 1.0
     assert Fraction(cost.second, SCALE) == Fraction(1e-6)
@@ -214,7 +210,7 @@ def test_basic_charges_the_searchs_own_epsilon_and_delta():
 @pytest.mark.parametrize(("law", "delta"), [(LAWS[0], 1e-5), (LAWS[1], 1e-9)])
 def test_sixty_four_searches_do_not_run_out_of_values(tmp_path, law, delta):
     ledger = new_ledger(tmp_path, 4.0, delta, rule="zcdp")
-    part = search(0.1, delta, law, refit=0.1, ledger=ledger)
+    part = search(0.1, delta, law, ledger=ledger)
     counted = charge("zcdp", part.spending, 5.0).second
     assert 0.9 < 64 * counted / ledger.report().allowed.second <= 1.01 or (
         part.n_values == MOST_VALUES
@@ -238,20 +234,20 @@ def test_gaussian_refuses_a_search_and_names_the_remedy(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rule", "law", "refit", "delta"),
+    ("rule", "law", "delta"),
     [
-        ("basic", LAWS[1], 0.3, 1e-6),
-        ("zcdp", LAWS[0], 0.0, 1e-5),
-        ("zcdp", LAWS[1], 0.3, 1e-5),
-        ("zcdp", LAWS[0], 0.2, 0.0),
+        ("basic", LAWS[1], 1e-6),
+        ("zcdp", LAWS[0], 1e-5),
+        ("zcdp", LAWS[1], 1e-5),
+        ("zcdp", LAWS[0], 0.0),
     ],
 )
-def test_the_error_says_what_fits_and_it_does(tmp_path, rule, law, refit, delta):
+def test_the_error_says_what_fits_and_it_does(tmp_path, rule, law, delta):
     ledger = new_ledger(tmp_path, 2.0, 2e-5, rule=rule)
     ledger.reserve(calibrated_plan(PrivacyBudget(0.6, 1e-6, ledger=ledger)))
 
     def request(epsilon):
-        return search(epsilon, delta, law, refit, ledger)
+        return search(epsilon, delta, law, ledger)
 
     with pytest.raises(BudgetExceededError) as caught:
         ledger.reserve(request(3.0))
@@ -267,16 +263,15 @@ def test_the_error_says_what_fits_and_it_does(tmp_path, rule, law, refit, delta)
 
 def test_a_search_and_fits_total_what_the_oracle_says(tmp_path):
     ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
-    plans = [search(1.0, ledger=ledger), search(0.5, 1e-6, LAWS[1], 0.3, ledger=ledger)]
+    plans = [search(1.0, ledger=ledger), search(0.5, 1e-6, LAWS[1], ledger=ledger)]
     fits = [gaussian_plan(0.2), pure_plan(0.1), mixed_plan(0.1, 0.05)]
     for plan in (*plans, *fits):
         ledger.reserve(plan)
     events = pytest.importorskip("dp_accounting").dp_event
     order, total = ledger._order, 0.0
     for plan in plans:
-        one = events.GaussianDpEvent(1.0 / plan.levels[0])
+        one = events.GaussianDpEvent(1.0 / plan.level)
         parts = [events.RepeatAndSelectDpEvent(one, plan.trials.mean, 1.0)]
-        parts += [events.GaussianDpEvent(1.0 / plan.levels[1])] if plan.levels[1] else []
         total += oracle(parts, order) / order
     total += oracle([events.GaussianDpEvent(1.0 / mu) for mu in (0.2, 0.1)], order) / order
     total += (0.1**2 + 0.05**2) / 2  # pure, at every order
@@ -285,7 +280,7 @@ def test_a_search_and_fits_total_what_the_oracle_says(tmp_path):
     assert ledger.verify() == 5
     at_order = order * total + math.log1p(-1 / order) - math.log(1e-5 * order) / (order - 1)
     assert 0.5 * at_order < report.epsilon <= at_order * (1 + 1e-4)  # other orders may be better
-    assert report.epsilon >= search_epsilon(plans[0].levels[0], 1e-5, plans[0].trials)
+    assert report.epsilon >= search_epsilon(plans[0].level, 1e-5, plans[0].trials)
 
 
 def test_epsilon_of_a_report_is_valid_at_every_order(tmp_path):
@@ -294,7 +289,7 @@ def test_epsilon_of_a_report_is_valid_at_every_order(tmp_path):
     small = search(0.1, ledger=ledger)
     ledger.reserve(small)
     events = pytest.importorskip("dp_accounting").dp_event
-    one = events.GaussianDpEvent(1.0 / small.levels[0])
+    one = events.GaussianDpEvent(1.0 / small.level)
     selection = events.RepeatAndSelectDpEvent(one, small.trials.mean, 1.0)
     best = min(
         oracle([selection], order) + math.log1p(-1 / order) - math.log(1e-5 * order) / (order - 1)

@@ -37,9 +37,7 @@ GAUSSIAN, PURE, LOCAL = (1e3, 1e-5), (1e3, 0.0), (16.0, 0.0)  # epsilon and delt
 def searched(budget, **seed):
     """One trial, scored on half of the ratings, which users' own means decide."""
     means = DPItemMeans(budget, user_damping=1e-6, **RANGE)
-    return PrivateSearchCV(
-        means, {}, budget, n_trials=1, test_size=0.5, error_bound=1.0, score_share=0.5, **seed
-    )
+    return PrivateSearchCV(means, {}, budget, n_trials=1, test_size=0.5, score_share=0.5, **seed)
 
 
 def covariance(budget, **params):
@@ -190,7 +188,7 @@ def test_an_exchange_between_two_users_moves_a_score_by_what_is_declared():
     records = recorded(searched(budget, random_state=0), X)
     replayed = recorded(searched(budget, random_state=0), other, records)
     (score,) = [ratio for name, ratio in ratios(records, replayed) if name == "score"]
-    assert 0.99 < score <= ROUNDING
+    assert 0.97 < score <= ROUNDING
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

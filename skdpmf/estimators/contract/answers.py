@@ -273,8 +273,8 @@ class TableOutput:
         Returns
         -------
         users : int64 ndarray of shape (n_queries, min(n, n_users))
-            Numbers of rows of Y, the nearest first, of equal ones the smaller. -1 where none is
-            left: nobody is near a row whose embedding is 0, as without ratings or factors.
+            Rows of Y, the nearest first, of equal ones the smaller. -1 where none is left: nobody
+            is near a row whose embedding is 0, as without ratings or factors.
         scores : float64 ndarray of the same shape
             Cosines, -inf where `users` is -1. Where answers are tables both come as one, with the
             columns user (of X), rank, neighbor (of Y) and score.

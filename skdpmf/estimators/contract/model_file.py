@@ -670,7 +670,7 @@ def _checked_card(plain: Any) -> PrivacyCard:
     """Return the card; its curve is for readers of the file."""
     holds = isinstance(plain, dict) and plain.get("format") == CARD_FORMAT
     _require(holds, f"the card must have the format {CARD_FORMAT!r}")
-    kind = SearchStatement if "n_refit" in plain["statement"] else PrivacyStatement
+    kind = SearchStatement if "mean" in plain["statement"] else PrivacyStatement
     statement = kind.from_dict(plain["statement"])
     if kind is PrivacyStatement:  # a search lists those of all its fits
         # it refuses releases that make no plan
