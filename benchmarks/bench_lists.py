@@ -12,7 +12,7 @@ Markdown table for each measure.
 """
 
 import numpy as np
-from harness import data_path, note, parser, print_head, print_row, spread
+from harness import SGD_SETTINGS, data_path, note, parser, print_head, print_row, spread
 from ratings import budget_of, liked_of, popular_part, some_users
 
 from skdpmf import (
@@ -100,7 +100,8 @@ def main(arguments=None):
         "most popular, exact counts": of_scores(counts, known, liked),
         "EASE, not private": of_scores(ease(X, known), known, liked),
     }
-    sgd = measured(CacheSGDFactorizer(random_state=0).fit(X), known, hidden, liked)
+    sgd = CacheSGDFactorizer(random_state=0, **SGD_SETTINGS).fit(X)
+    sgd = measured(sgd, known, hidden, liked)
     unprivate["CacheSGDFactorizer, not private"] = sgd
     found = {}
     for budget in budgets:

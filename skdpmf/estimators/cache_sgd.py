@@ -165,7 +165,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
         The new users are folded in, `max_iter` rounds run over their ratings, and then each item
         moves towards its new factors by the share of its ratings that is new. The factors of
-        earlier users stay. The first call is a `fit`.
+        earlier users stay. The first call is a `fit`; later calls keep the penalty that it
+        learned, so let it have as many users as there are.
 
         Parameters
         ----------

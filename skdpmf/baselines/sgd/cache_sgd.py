@@ -263,7 +263,7 @@ class Descent:
             )
         if settings.learned:
             own = slice(batch.start, batch.stop)
-            self.shrink(model.U[own], model.user_bias[own], np.float32([1.0]))
+            self.shrink(model.U[own], model.user_bias[own], np.ones(1, np.float32))
         return squares
 
     def step(self) -> float:
@@ -277,7 +277,7 @@ class Descent:
             variance = noise_variance(self.losses[-1])
         return variance * settings.alpha, variance * settings.ridge, variance * settings.bias_ridge
 
-    def shrink(self, factors: np.ndarray, biases: np.ndarray, share: Any = 1.0) -> None:
+    def shrink(self, factors: np.ndarray, biases: np.ndarray, share: np.ndarray) -> None:
         """Take the step of a share of the constant part of the penalty."""
         _, ridge, bias_ridge = self.penalty()
         factors /= (1.0 + self.step() * ridge * share)[:, None]
