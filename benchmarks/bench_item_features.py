@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_lists import cell, measured, of_lists
-from harness import data_path, parser, print_head, print_row
+from harness import SGD_SETTINGS, data_path, parser, print_head, print_row
 from ratings import budget_of, clicks_of_ratings, liked_of, own_mean_error, split
 from scipy import sparse
 
@@ -43,7 +43,7 @@ ESTIMATORS = {
     "DPMFSampler": (DPMFSampler, {}),
     "DPCovarianceRecommender": (DPCovarianceRecommender, {}),
     "LocalDPGDDR": (LocalDPGDDR, {}),
-    "CacheSGDFactorizer": (CacheSGDFactorizer, {}),
+    "CacheSGDFactorizer": (CacheSGDFactorizer, SGD_SETTINGS),
 }
 CLICKS = {
     "DPCovarianceRecommender": DPCovarianceRecommender,

@@ -32,7 +32,7 @@ import math
 
 import numpy as np
 import scipy.sparse as sp
-from harness import note, print_head, print_row
+from harness import SGD_SETTINGS, note, print_head, print_row
 from ratings import split_of, split_parser
 from scipy.stats import norm
 
@@ -188,7 +188,7 @@ def main(arguments=None):
             "CacheSGDFactorizer",
             math.inf,
             # always one seed, which Eve knows: with others her second attack finds nothing
-            lambda seed: CacheSGDFactorizer(options.n_components, random_state=0),
+            lambda seed: CacheSGDFactorizer(options.n_components, random_state=0, **SGD_SETTINGS),
         )
     ]
     for name, make in (("AdaptiveWeightALS", factors), ("DPItemMeans", means)):

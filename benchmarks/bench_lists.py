@@ -12,7 +12,7 @@ Markdown table for each measure.
 """
 
 import numpy as np
-from harness import data_path, note, parser, print_head, print_row, spread
+from harness import SGD_SETTINGS, data_path, note, parser, print_head, print_row, spread
 from ratings import budget_of, liked_of, popular_part, some_users
 
 from skdpmf import (
@@ -98,7 +98,8 @@ def main(arguments=None):
         "most popular, exact counts": of_lists(popularity(X, known, 100)[0], liked),
         "EASE, not private": of_lists(ease(X, known), liked),
     }
-    sgd = measured(CacheSGDFactorizer(random_state=0).fit(X), known, hidden, liked)
+    sgd = CacheSGDFactorizer(random_state=0, **SGD_SETTINGS).fit(X)
+    sgd = measured(sgd, known, hidden, liked)
     unprivate["CacheSGDFactorizer, not private"] = sgd
     found = {}
     for budget in budgets:

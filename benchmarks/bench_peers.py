@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import data_path, note, parser, print_head, print_row, spread
+from harness import SGD_SETTINGS, data_path, note, parser, print_head, print_row, spread
 from ratings import budget_of, split
 from sgd_solvers import Cornac, Surprise
 from sklearn.model_selection import ParameterGrid
@@ -112,7 +112,8 @@ def cornac_mf(X, Y, *, k=10, max_iter=20, **settings):
 
 
 def sgd(X, Y, **settings):
-    return CacheSGDFactorizer(random_state=0, **settings).fit(X).predict_entries(X, Y).data
+    settings = {"random_state": 0, **SGD_SETTINGS, **settings}
+    return CacheSGDFactorizer(**settings).fit(X).predict_entries(X, Y).data
 
 
 def private(kind: Any, X, Y, *, budget=None, **settings):

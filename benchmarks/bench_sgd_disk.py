@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import sgd_data
+from harness import SGD_SETTINGS
 from memory import peak_gib, shown_size
 from sgd_solvers import Factors, RoundTimes
 
@@ -64,7 +65,10 @@ def fit(options):
     X = store if options.step == "disk" else store.read_rows()
     times = RoundTimes()
     estimator = CacheSGDFactorizer(
-        options.size, max_iter=options.rounds, n_jobs=options.threads, random_state=0
+        options.size,
+        n_jobs=options.threads,
+        random_state=0,
+        **SGD_SETTINGS | {"max_iter": options.rounds},
     )
     before = peak_gib()
     begin = time.perf_counter()
@@ -87,9 +91,9 @@ def snapshot_fit(options):
     store = ParquetRatings.open(options.store)
     estimator = CacheSGDFactorizer(
         options.size,
-        max_iter=options.rounds,
         n_jobs=options.threads,
         random_state=0,
+        **SGD_SETTINGS | {"max_iter": options.rounds},
         snapshots=Snapshots(
             path=options.store.with_suffix(".snapshot"), every=max(1, store.shape[0] // 4096 // 3)
         ),

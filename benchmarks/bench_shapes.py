@@ -16,7 +16,7 @@ test ratings themselves. Prints Markdown tables, and violations of these rules:
 from functools import partial
 
 import numpy as np
-from harness import data_path, parser, print_head, print_row
+from harness import SGD_SETTINGS, data_path, parser, print_head, print_row
 from ratings import budget_of, fits, own_mean_error, split, synth10m
 
 from skdpmf import (
@@ -169,7 +169,7 @@ def run(label, X, Y, scale, options):
     others = {
         "users' own means": own_mean_error(X, Y),
         "CacheSGDFactorizer": test_error(
-            CacheSGDFactorizer(rating_range=scale, random_state=0), X, Y
+            CacheSGDFactorizer(rating_range=scale, random_state=0, **SGD_SETTINGS), X, Y
         ),
         "best of a grid": best_of_grid(X, Y, scale),
     }

@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,7 +165,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
         The new users are folded in, `max_iter` rounds run over their ratings, and then each item
         moves towards its new factors by the share of its ratings that is new. The factors of
-        earlier users stay. The first call is a `fit`.
+        earlier users stay. The first call is a `fit`; later calls keep the penalty that it
+        learned, so let it have as many users as there are.
 
         Parameters
         ----------
@@ -209,7 +211,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.components_ = self.components_ + share * (V.T - self.components_)
         self.item_biases_ = self.item_biases_ + share * (c - self.item_biases_)
         self.item_counts_ = self.item_counts_ + counts
-        self._item_model_ = self._fold_in_model(trained.penalty())
+        self._item_model_ = self._fold_in_model(self._penalty())
         self._add_tastes()
         b, U = self._folded_in(R)
         self.user_factors_ = np.concatenate((self.user_factors_, U.astype(np.float32)))
@@ -250,18 +252,22 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         decay, alpha = self.learning_rate_decay, self.alpha
         if decay is None:
             decay = _LAST_RATE ** (1.0 / self.max_iter)
-        penalty = (alpha or 0.0, 0.0, 0.0)
-        if alpha is None and scale is not None:  # partial_fit goes on with what was learned
-            penalty = self._learned_penalty()
         settings = solver.Settings(
-            int(self.n_components),
-            int(self.max_iter),
-            float(self.learning_rate),
-            float(decay),
-            float(penalty[0]),
-            bool(self.fit_bias),
-            *penalty[1:],
+            n_components=int(self.n_components),
+            max_iter=int(self.max_iter),
+            learning_rate=float(self.learning_rate),
+            learning_rate_decay=float(decay),
+            alpha=float(alpha or 0.0),
+            fit_bias=bool(self.fit_bias),
         )
+        earlier: Any = 0
+        if alpha is None and scale is not None:  # partial_fit: for the noise of the new ratings
+            earlier = self.item_counts_
+            noise = solver.noise_variance(self.loss_curve_[-1] / self._unit_)
+            parts = [part / noise for part in self._penalty()]
+            settings = replace(
+                settings, alpha=parts[0], ridge=parts[1], bias_ridge=parts[2], learned=True
+            )
         n_threads = effective_n_jobs(self.n_jobs)
         in_files = isinstance(R, ParquetRatings)
         n_rows = solver.batch_rows(R.shape[0], settings.n_components, n_threads, equal=not in_files)
@@ -275,7 +281,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
             if alpha is None and scale is None:
                 n_users = R.shape[0] if in_files else np.count_nonzero(np.diff(R.indptr))
                 n_items = np.count_nonzero(batches.item_counts)
-                settings = settings.learn(n_users, n_items, batches.nnz)
+                settings = settings.learn(int(n_users), int(n_items), batches.nnz)
 
             def start() -> solver.Factors:
                 factors = solver.starting_factors(
@@ -299,6 +305,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                 rounds=self._rounds(),
                 snapshot=snapshot,
                 snapshot_every=self.snapshots.every if self.snapshots is not None else None,
+                earlier=earlier,
             )
         if trained.learning_rate < settings.learning_rate:
             warnings.warn(
@@ -332,13 +339,15 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         b = self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z))
         return b, U
 
-    def _learned_penalty(self) -> tuple[float, float, float]:
-        """The penalty of the last fit, in standardised units."""
+    def _penalty(self) -> tuple[float, ...]:
+        """Penalty for each rating, user and user's bias, in standardised units: the last fit's."""
+        if self.alpha is not None:
+            return float(self.alpha), 0.0, 0.0
         model = self._item_model_
         parts = model.rating_ridge, model.ridge[-1, -1], model.ridge[0, 0]
-        return tuple(float(part) / self._unit_**2 for part in parts)  # type: ignore[return-value]
+        return tuple(float(part) / self._unit_**2 for part in parts)
 
-    def _fold_in_model(self, penalty: tuple[float, float, float]) -> ItemModel:
+    def _fold_in_model(self, penalty: tuple[float, ...]) -> ItemModel:
         V = self.components_.T
         alpha, ridge, bias_ridge = (self._unit_**2 * part for part in penalty)
         ridges = np.full(V.shape[1], ridge)

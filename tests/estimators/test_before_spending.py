@@ -151,7 +151,8 @@ def test_files_keep_ids(kind, tmp_path):
     assert len(answer) == 5
     assert all(any(item == one for one in ids[1:]) for item in answer)
     rest = loaded.recommend({ids[0]: 3.0}, n=5, exclude=ids[1:3])["item"]
-    assert len(rest) == 3 and not any(item == one for one in ids[1:3] for item in rest)
+    assert len(rest) == 3
+    assert not any(item == one for one in ids[1:3] for item in rest)
 
 
 @pytest.mark.parametrize(

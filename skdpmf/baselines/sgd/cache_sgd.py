@@ -38,7 +38,15 @@ from skdpmf.baselines.sgd.workers import Workers
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
-__all__ = ["Descent", "Factors", "Settings", "batch_rows", "fit", "starting_factors"]
+__all__ = [
+    "Descent",
+    "Factors",
+    "Settings",
+    "batch_rows",
+    "fit",
+    "noise_variance",
+    "starting_factors",
+]
 
 # One or two L2 caches of a current server core. Batches half as large cut the runs of items short,
 # which costs more than users' rows from L3: the kernel reads the next rows early.
@@ -111,6 +119,11 @@ class Factors:
         return dict(vars(self))
 
 
+def noise_variance(loss: float) -> float:
+    """Return the variance of the noise by the loss of a round, both in standardised units."""
+    return min(1.0, max(_LEAST_VARIANCE, loss**2))
+
+
 def batch_rows(n_users: int, n_components: int, n_threads: int, *, equal: bool = True) -> int:
     """Return how many users a batch has: what the caches hold, or fewer if threads need more.
 
@@ -153,14 +166,16 @@ def fit(
     rounds: Iterable[int],
     snapshot: Snapshot | None = None,
     snapshot_every: int | None = None,
+    earlier: Any = 0,
 ) -> Descent:
     """Run the rounds 0, ..., max_iter - 1 that an iterable yields, and return the descent.
 
     `start` returns new factors, again after divergence. If the snapshot holds progress, the fit
-    goes on from there; without `snapshot_every`, in batches, there is one snapshot a round. Raises
-    FloatingPointError if the fit diverges at any learning rate.
+    goes on from there; without `snapshot_every`, in batches, there is one snapshot a round. Items
+    with `earlier` ratings get the share of a learned ridge that is the new ratings' among all.
+    Raises FloatingPointError if the fit diverges at any learning rate.
     """
-    descent = Descent(batches, settings, start, workers, snapshot, snapshot_every)
+    descent = Descent(batches, settings, start, workers, snapshot, snapshot_every, earlier)
     with closing(descent):
         for t in rounds:
             while len(descent.losses) <= t:
@@ -185,6 +200,7 @@ class Descent:
     workers: Workers
     snapshot: Snapshot | None
     snapshot_every: int | None
+    earlier: Any
 
     def __post_init__(self) -> None:
         self.every = self.snapshot_every or max(1, len(self.batches))
@@ -194,7 +210,8 @@ class Descent:
         self.losses: list[float] = []
         self.done, self.squares = 0, 0.0  # batches of this round, and their squared errors
         self.waiting: Generator[Batch, None, None] | None = None
-        self.rated = (self.batches.item_counts > 0)[:, None]
+        counts = self.batches.item_counts
+        self.share = (counts / np.maximum(1, counts + self.earlier)).astype(np.float32)
         saved = self.snapshot.load(self.factors.arrays()) if self.snapshot else None
         for name, value in (saved or {}).items():
             setattr(self, name, value)
@@ -211,8 +228,7 @@ class Descent:
             if self.snapshot is not None and self.done < len(self.batches):
                 self.save()
         if self.settings.learned:
-            model = self.factors
-            self.shrink(model.V, model.item_bias, self.rated)
+            self.shrink(self.factors.V, self.factors.item_bias, self.share)
         loss = np.sqrt(self.squares / max(1, self.batches.nnz))
         self.done, self.squares = 0, 0.0
         limit = _DIVERGED * max(1.0, self.batches.spread)
@@ -245,8 +261,9 @@ class Descent:
                 penalty=alpha,
                 clip=_CLIP,
             )
-        own = slice(batch.start, batch.stop)
-        self.shrink(model.U[own], model.user_bias[own])
+        if settings.learned:
+            own = slice(batch.start, batch.stop)
+            self.shrink(model.U[own], model.user_bias[own], np.ones(1, np.float32))
         return squares
 
     def step(self) -> float:
@@ -257,17 +274,15 @@ class Descent:
         """Return alpha, the ridge and that of the biases in this round."""
         settings, variance = self.settings, 1.0
         if settings.learned and self.losses:
-            variance = min(1.0, max(_LEAST_VARIANCE, self.losses[-1] ** 2))
+            variance = noise_variance(self.losses[-1])
         return variance * settings.alpha, variance * settings.ridge, variance * settings.bias_ridge
 
-    def shrink(self, factors: np.ndarray, biases: np.ndarray, which: Any = True) -> None:
-        """Take the step of the constant part of the penalty."""
+    def shrink(self, factors: np.ndarray, biases: np.ndarray, share: np.ndarray) -> None:
+        """Take the step of a share of the constant part of the penalty."""
         _, ridge, bias_ridge = self.penalty()
-        if ridge:
-            np.divide(factors, np.float32(1.0 + self.step() * ridge), out=factors, where=which)
-        if bias_ridge and self.settings.fit_bias:
-            by = np.float32(1.0 + self.step() * bias_ridge)
-            np.divide(biases, by, out=biases, where=np.ravel(which))
+        factors /= (1.0 + self.step() * ridge * share)[:, None]
+        if self.settings.fit_bias:
+            biases /= 1.0 + self.step() * bias_ridge * share
 
     def restart(self) -> None:
         """Start all over at half the learning rate."""
