@@ -192,6 +192,8 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         else:
             means, factors, ridge = model[:3]
             self._set_model(means, factors, ridge, self._damping(FOLD_IN_DAMPING))
+        if self._draw is None:
+            self._set_ranking(None, model.log_popularity)
         self.n_iter_ = self._n_rounds()
         self.nonprivate_diagnostics_ = None
         more: dict[str, Any] = {"personal": personal}
