@@ -183,9 +183,9 @@ MUTANTS = [
     ),
     Mutant(
         "clicks: a matrix, however little is known of the counts",
-        "skdpmf/mechanisms/gram/item_item.py",
-        "> DOUBT * popularity[top].sum()",
-        "> 100.0 * popularity[top].sum()",
+        "skdpmf/mechanisms/item_means/popularity.py",
+        "<= DOUBT * mean[top].sum()",
+        "<= 100.0 * mean[top].sum()",
         "tests/mechanisms/test_item_item.py",
     ),
     Mutant(

@@ -8,7 +8,7 @@ from skdpmf import PrivacyBudget
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import most_popular, share_of_features
 from skdpmf.mechanisms.gram import item_item as solver
-from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.item_means.popularity import DOUBT, LIST, estimate_popularity
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
@@ -103,8 +103,8 @@ def naive_head(N, n_users, deviation, doubt):
         total += t * N[j]
         if t * N[j] / s >= solver.ITEM_SIGNAL * np.sqrt(total / (s * np.sqrt(m))):
             size = m
-        if m <= solver.LIST:
-            unsure += doubt[j] - solver.DOUBT * N[j]
+        if m <= LIST:
+            unsure += doubt[j] - DOUBT * N[j]
     return size if unsure <= 0.0 else 0
 
 
@@ -123,8 +123,8 @@ def test_head_is_that_of_the_formula():
 def test_counts_that_are_known_well_make_room_for_the_matrix():
     """Below the limit the head has its size, above it none, whatever items beyond a list are."""
     N = 1000.0 / np.arange(1.0, 101.0)
-    doubt = solver.DOUBT * N
-    doubt[solver.LIST :] *= 100.0
+    doubt = DOUBT * N
+    doubt[LIST :] *= 100.0
     sizes = [solver.choose_head(N, 5000, 0.5, factor * doubt) for factor in (0.0, 0.99, 1.01)]
     assert sizes[0] == sizes[1] > 0 == sizes[2]
 

@@ -27,10 +27,8 @@ is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wign
 H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
 D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows.
 
-**Matrix or counts.** How far tastes reach is not to be seen in counts. How well the counts are
-known themselves is: with e_j the posterior deviation of N_j, a list of the `LIST` most popular
-items is uncertain by sum e_j / sum N_j. Beyond `DOUBT` better counts are worth more than a matrix,
-with whatever tastes, and there is no head. Below it counts have hardly anything left to gain.
+Where the counts of popular items are still uncertain (`popularity.is_known`), better ones are worth
+more than a matrix with whatever tastes, and there is no head.
 
 **Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
 l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
@@ -98,7 +96,7 @@ from skdpmf.mechanisms.common import (
     planned_gram,
     share_of_features,
 )
-from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
@@ -127,7 +125,6 @@ __all__ = [
 N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
 ITEM_SIGNAL = 0.25
-LIST, DOUBT = 20, 0.15
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
 VECTORS_A_TASTE = 6  # leaves out none on cuts of MovieLens 1M with 2,000 users or more
 _NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
@@ -390,8 +387,7 @@ def choose_head(
 
     deviation: of the noise on the diagonal; doubt (n_items,): deviations of the popularity.
     """
-    top = most_popular(popularity, LIST)
-    if doubt[top].sum() > DOUBT * popularity[top].sum():
+    if not is_known(popularity, doubt):
         return 0
     N = np.sort(popularity)[::-1][:MOST_HEAD]
     t = n_users / max(float(popularity.sum()), n_users)
