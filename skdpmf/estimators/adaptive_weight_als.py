@@ -159,7 +159,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
 
     def _publish(self, fit: Fit, released: Any) -> None:
         model = released
-        self._ranking_, self._knowledge_ = None, None
+        self._knowledge_ = None
         if self._implicit:
             self._knowledge_ = model.knowledge
             self.item_means_ = model.offsets

@@ -175,7 +175,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 
     def _publish(self, fit: Fit, released: Any) -> None:
-        model, self._knowledge_, self._ranking_ = released, None, None
+        model, self._knowledge_ = released, None
         if self._implicit:
             lists, self._knowledge_ = released
             model = solver.Model(lists.offsets, lists.decoder, np.empty(0, np.int64), None)

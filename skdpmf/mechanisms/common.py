@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.kernels.jit_and_threads import run_blocks
@@ -33,10 +34,15 @@ __all__ = [
     "row_norms",
     "rows_of",
     "share_of_features",
+    "shows_tastes",
     "spread_over_head",
     "strength_of",
     "subset",
 ]
+
+
+# Choices of an item that show its part in tastes, and what counts as beyond chance.
+_ENOUGH_CHOICES, _BEYOND, _STEPS = 30.0, 1.1, 8.0
 
 
 def strength_of(budget: PrivacyBudget) -> float:
@@ -253,3 +259,38 @@ def spread_over_head(loading: Any, head: Any, mass: NDArray[np.float64]) -> NDAr
         loading = loading * (own / (own**2 + 0.3 * np.median(own) ** 2))[:, None]
         V[head] = 0.3 * loading / max(np.sqrt(np.mean(loading**2)), 1e-300)
     return V
+
+
+def shows_tastes(rows: Rows) -> bool:
+    """Return whether what people choose to rate is more than popularity and chance.
+
+    Rows are centred at the mean of people with about as many choices, and have norm 1. If they are
+    independent choices of m items by n people, their co-occurrence, divided by the root of its
+    diagonal's products, has eigenvalues up to 2 sqrt(m / n) + m / n off the diagonal
+    (V. Marchenko and L. Pastur, "Distribution of eigenvalues for some sets of random matrices",
+    Mathematics of the USSR-Sbornik 1, 1967). Rare items have no such law: where there are no others
+    tastes are taken for granted.
+    """
+    x = sp.csr_array((np.ones(rows.nnz), rows.indices, rows.indptr), shape=rows.shape)
+    x = x[:, x.sum(axis=0) >= _ENOUGH_CHOICES]
+    (n, m), number = x.shape, x.sum(axis=1)
+    if m < 3:
+        return True
+    alike = np.floor(_STEPS * np.log(np.maximum(number, 1.0)))
+    group = np.unique(alike, return_inverse=True)[1]
+    members = sp.csr_array((np.ones(n), group, np.arange(n + 1)))
+    M = (members.T @ x).toarray() / np.bincount(group)[:, None]
+    norms = number - 2.0 * (x @ M.T)[np.arange(n), group] + np.sum(M**2, axis=1)[group]
+    s = np.divide(1.0, norms, out=np.zeros(n), where=norms > 1e-9)
+    weight = members.T @ s
+    diagonal = x.T @ s - 2.0 * np.sum(M * (members.T @ (x * s[:, None])), axis=0) + weight @ M**2
+    root = np.sqrt(np.maximum(diagonal, 1e-300))
+
+    def product(v: Any) -> Any:
+        u = v.ravel() / root
+        left = s * (x @ u - (M @ u)[group])
+        return (x.T @ left - M.T @ (members.T @ left)) / root - v.ravel()
+
+    operator = LinearOperator((m, m), matvec=product, dtype=np.float64)
+    largest = eigsh(operator, 1, which="LA", v0=np.ones(m), tol=1e-3, return_eigenvectors=False)
+    return bool(largest[0] > _BEYOND * (2.0 * np.sqrt(m / n) + m / n))

@@ -148,7 +148,7 @@ class BaseRecommender(
         start: what a refresh starts from, of `skdpmf.estimators.contract.private`.
         """
         self._check_params()
-        self._table_ = []
+        self._table_, self._ranking_ = [], None
         R = self._check_ratings(X, reset=True)[0]
         self._features_ = self._columns_of(X, R) if start is None else start.features
         self._target_kind = kind_of(y, R.shape, self._catalogue_)
@@ -331,10 +331,10 @@ class BaseRecommender(
             Ratings in X of items that the model does not know are an error, or are left out; then
             a warning says how many.
         taste : float, default=None
-            What ranks, from 0, what people choose, to 1, the scores of `decision_function`. Between
-            them the weight of what the user's ratings say grows as taste / (1 - taste). None: 0.5,
-            lists of what the user may both choose and like. Without counts, and for clicks, all
-            are the same.
+            Between 0 and 1. At 0 items are ranked by what people choose, at 1 by the scores of
+            `decision_function`. Between them the weight of what the user's ratings say grows as
+            taste / (1 - taste). None: 0.5, for items that the user may both choose and like.
+            Without released counts, and for clicks, `taste` changes nothing.
 
         Returns
         -------
@@ -383,8 +383,8 @@ class BaseRecommender(
                 stacklevel=2,
             )
         check_count(n, "n")
-        taste = 0.5 if taste is None else taste
-        is_share = isinstance(taste, Real) and 0.0 <= taste <= 1.0
+        chance: Any = 0.5 if taste is None else taste
+        is_share = isinstance(chance, Real) and 0.0 <= float(chance) <= 1.0
         rule = "None or a number from 0 to 1"
         require(is_share, "taste", taste, rule, "0 is what people choose, 1 the own taste")
         chosen = candidates
@@ -399,7 +399,7 @@ class BaseRecommender(
             best, scores = np.full((R.shape[0], n), -1), np.full((R.shape[0], n), -np.inf)
         else:
             options = {"exclude_seen": exclude_seen, "exclude": pattern, "items": chosen}
-            best, scores = self._top_items(R, n, taste=float(taste), **options)
+            best, scores = self._top_items(R, n, taste=float(chance), **options)
         if not self._answers_by_table:
             return best, scores
         lead = {"user": row_labels(X, len(best))}

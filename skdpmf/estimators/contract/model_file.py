@@ -656,8 +656,8 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
     _require(not numbers["has_tastes"] or holds, "tastes are for features of ratings")
     holds = "ranking.lists.encoder" in arrays and not is_implicit
     _require("ranking.unit" not in numbers or holds, "lists are for ratings")
-    holds = (arrays.get("ranking.lists.offsets", np.ones(1)) > 0.0).all()
-    _require(holds, "popularity must be above 0")
+    positive = (arrays.get("ranking.lists.offsets", np.ones(1)) > 0.0).all()
+    _require(positive, "popularity must be above 0")
     for key in ("item_model.item_ridge", "item_counts"):
         _require(key not in arrays or (arrays[key] >= 0).all(), f"{key} must be numbers >= 0")
     if "h" in sizes:

@@ -45,8 +45,9 @@ _FOLD_IN_ENTRIES = 1 << 16
 _GEMM_SCORES = 1 << 20
 # Rows of one task in `top_items`.
 _TASK_ROWS = 2048
-# Of `Ranking`: c without and with what people choose together, s_0, and the weight of m_j.
-_TASTES, _LEAST_SPREAD, _MEANS = (0.3, 0.2), 0.05, 0.5
+# Of `Ranking`: c, s_0, the power of 1 - k_i, the weight of m_j; of few ratings: f, n_0 and d_0.
+_TASTES, _LEAST_SPREAD, _POWER, _MEANS = 0.5, 0.2, 1.5, 0.5
+_STATED, _FEW, _CLEAR = 50.0, 20.0, 0.05
 
 
 class ItemModel(NamedTuple):
@@ -105,18 +106,20 @@ class ItemModel(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Lists by what people choose and by what the person says, in logarithms of a chance.
+    """Lists by what people choose and by what the person says: logarithms of a chance.
 
     With N_j the popularity, x_ij what the user's items add to it, and the predicted rating
-    m_j + p_ij in quarters of the rating range, p_ij of standard deviation s_i over what people
-    choose and t_i . D_j its part by item features, the score of item j for a row of n_i ratings is
+    m_j + p_ij in quarters of the rating range, t_i . D_j being the part of p_ij by item features,
+    the score of item j for a row of n_i ratings is
 
-        log(N_j + max(x_ij, 0)) + 1/2 m_j + b_i p_ij + (24 / n_i) t_i . D_j,
+        log(N_j + max(x_ij, 0)) + m_j / 2 + b_i p_ij + a_i t_i . D_j.
 
-    with b_i = c / sqrt(s_i^2 + s_0^2), where c is `_TASTES`: a person's tastes move the list as far
-    whatever their size, unless the ratings say next to nothing. c is smaller where choices speak of
-    tastes as well. The last term takes back that few ratings shrink t_i. All but the first term
-    is multiplied by `taste` / (1 - `taste`).
+    All but the first term are multiplied by taste / (1 - taste). b_i = c (1 - k_i)^1.5 / sqrt(s_i^2
+    + s_0^2), s_i the standard deviation of p_ij over what people choose, so that tastes move a list
+    as far where ratings separate items a lot, and less where they say little. k_i is the part of
+    the variance of x_ij that N_j does not explain: what choices say of tastes need not be said
+    twice. a_i = f max(1 / n_i - 1 / n_0, 0) min(d_i / d_0, 1), d_i the deviation of t_i . D_j: few
+    ratings, which shrink t_i, are a statement where they agree on a feature.
     """
 
     lists: ItemModel
@@ -124,13 +127,23 @@ class Ranking(NamedTuple):
     unit: float
     """A quarter of the rating range."""
 
-    def scales(self, model: ItemModel, Z: Any, n: Any, spread: Any) -> np.ndarray:
-        """Return what each coordinate of rows Z of n ratings is multiplied by, (n_rows, d + p)."""
-        deviation = np.sqrt(np.maximum(np.einsum("id,de,ie->i", Z, spread, Z), 0.0)) / self.unit
-        size = _TASTES[self.lists.factors.shape[1] > 0]
-        scales = np.repeat((size / np.hypot(deviation, _LEAST_SPREAD))[:, None], Z.shape[1], axis=1)
-        scales[:, model.factors.shape[1] :] += (TASTE_PENALTIES.max() / np.maximum(n, 1))[:, None]
-        return np.asarray(scales / self.unit)
+    def scales(self, model: ItemModel, Z: Any, Y: Any, n: Any, table: Any) -> np.ndarray:
+        """Return what each coordinate of rows Z is multiplied by, (n_rows, d + p).
+
+        Y: the rows' fold-ins into the lists; n: their numbers of ratings.
+        """
+        k, spread, choices = model.factors.shape[1], table.spread, table.choices
+        deviation, stated = (
+            np.sqrt(_quadratic(Z[:, a:], spread[a:, a:])) / self.unit for a in (0, k)
+        )
+        explained = (Y @ choices[0, 1:]) ** 2
+        whole = np.maximum(choices[0, 0] * _quadratic(Y, choices[1:, 1:]), explained)
+        share = np.divide(explained, whole, out=np.ones_like(whole), where=whole > 0.0)
+        scales = np.empty(Z.shape)
+        scales[:] = (_TASTES * share**_POWER / np.hypot(deviation, _LEAST_SPREAD))[:, None]
+        few = _STATED * np.maximum(1.0 / np.maximum(n, 1) - 1.0 / _FEW, 0.0)
+        scales[:, k:] += (few * np.minimum(stated / _CLEAR, 1.0))[:, None]
+        return scales / self.unit
 
 
 class ScoreTable(NamedTuple):
@@ -150,6 +163,8 @@ class ScoreTable(NamedTuple):
     """(n_listed,) or (0,)."""
     spread: np.ndarray = np.empty((0, 0))
     """(d, d): covariance of the model's columns over what people choose; for `Ranking`."""
+    choices: np.ndarray = np.zeros((1, 1))
+    """(q + 1, q + 1): that of the popularity and of the lists' factors."""
 
     def columns(self, items: np.ndarray) -> np.ndarray:
         """Return the columns of some items, (n_items, p + q)."""
@@ -164,7 +179,7 @@ class ScoreTable(NamedTuple):
         places = np.searchsorted(items, self.listed[among])
         first, second = (np.ascontiguousarray(part) for part in (self.first[:, items], self.second))
         floor = self.floor[among] if self.floor.size else self.floor
-        return ScoreTable(first, np.ascontiguousarray(second[:, among]), places, floor, self.spread)
+        return ScoreTable(first, np.ascontiguousarray(second[:, among]), places, floor, *self[4:])
 
     def scores(self, Z: np.ndarray, out: np.ndarray, own: Any = None) -> np.ndarray:
         """Write the scores of rows Z (n_rows, p + q) to `out`.
@@ -337,7 +352,7 @@ def ranking_contributions(
     weights that the row's ratings give. Arguments and result are as for `contributions`.
     """
     n, row = np.diff(R.indptr), np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-    scales = ranking.scales(model, fold_in(model, R), n, table.spread)
+    scales = ranking.scales(model, fold_in(model, R), fold_in(ranking.lists, R), n, table)
     parts = contributions(model, R, items, scales * table.first[2:, items].T)
     chosen = contributions(ranking.lists, R, items)
     total, N = np.bincount(row, chosen, minlength=R.shape[0]), ranking.lists.offsets[items]
@@ -408,20 +423,26 @@ def score_table(model: ItemModel, ranking: Ranking | None) -> ScoreTable:
     listed = np.flatnonzero(factors.any(axis=1))
     log = np.log(N)
     log[listed] = 0.0
-    share = N / N.sum()
-    columns = columns - share @ columns
+    share, chosen = N / N.sum(), np.column_stack((N, factors))
+    columns, chosen = columns - share @ columns, chosen - share @ chosen
     first = np.ascontiguousarray(np.column_stack((log, offsets, columns)).T)
     second = np.ascontiguousarray(factors[listed].T)
-    return ScoreTable(first, second, listed, N[listed], (columns * share[:, None]).T @ columns)
+    spread, choices = ((part * share[:, None]).T @ part for part in (columns, chosen))
+    return ScoreTable(first, second, listed, N[listed], spread, choices)
+
+
+def _quadratic(Z: np.ndarray, A: np.ndarray) -> np.ndarray:
+    """Return z' A z >= 0 of rows z."""
+    return np.maximum(np.einsum("id,id->i", Z @ A, Z), 0.0)
 
 
 def _ranking_rows(
-    ranking: Ranking, model: ItemModel, R: Any, start: int, stop: int, taste: float, spread: Any
+    ranking: Ranking, model: ItemModel, R: Any, start: int, stop: int, taste: float, table: Any
 ) -> np.ndarray:
     """Return rows [1, weight of m, b z, y], y the fold-in of the row into the lists."""
     odds, n = taste / (1.0 - taste), np.diff(R.indptr[start : stop + 1])
     Z, chosen = (_fold_in_block(each, R, start, stop) for each in (model, ranking.lists))
-    rated, one = odds * Z * ranking.scales(model, Z, n, spread), np.ones(len(n))
+    rated, one = odds * Z * ranking.scales(model, Z, chosen, n, table), np.ones(len(n))
     return np.column_stack((one, one * (odds * _MEANS / ranking.unit), rated, chosen))
 
 
@@ -457,7 +478,7 @@ def _top_block(
     indptr, indices, _ = _rows(hidden, start, stop)
     own = None
     if ranking is not None:
-        Z = _ranking_rows(ranking, model, R, start, stop, taste, table.spread)
+        Z = _ranking_rows(ranking, model, R, start, stop, taste, table)
         if not exclude_seen and table.listed.size:
             own = _own(ranking.lists, R, start, stop, items)
     else:

@@ -104,6 +104,7 @@ from skdpmf.mechanisms.common import (
     most_popular,
     planned_gram,
     planned_vectors,
+    shows_tastes,
     spread_over_head,
     strength_of,
 )
@@ -490,8 +491,8 @@ class PooledFit(PooledRounds):
         out, penalty = np.zeros((self.n_items, full)), np.eye(full)
         whole = np.zeros((full + 1, full))
         out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior
-        lists = None
-        if self.gram is not None:
+        lists, rows = None, None if self.private else self.kept.without_privacy()
+        if self.gram is not None and (rows is None or shows_tastes(rows)):
             own = float(self.curator.n_rows)
             n_users = own if self.gram.sums is None else self.gram.sums.n_users
             lists = ng.lists_of(self.gram, self.averages.mass * (n_users / own), n_users)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.kernels.jit_and_threads import in_threads
 from skdpmf.kernels.sums import triangle_starts
-from skdpmf.mechanisms.common import most_popular
+from skdpmf.mechanisms.common import most_popular, shows_tastes
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.gram.item_item import (
     NOISE_RIDGE,
@@ -362,7 +362,8 @@ class _Fit:
         N = popularity.n_ratings / np.sqrt(number)
         if not self.private:
             rows = self.users.without_privacy()
-            return lists_of(exact_gram(rows, np.ones(rows.nnz)), N, n_users)
+            known = shows_tastes(rows)
+            return lists_of(exact_gram(rows, np.ones(rows.nnz)), N, n_users) if known else None
         trace = float(wgt[triangle_starts(head.size)[1:] - 1].sum(dtype=np.float64))
         unit = trace / (n_users * float(N[head].sum() / N.sum()))  # of a user, as released
         if unit <= 0.0:

@@ -96,7 +96,7 @@ def fit(
     """
     if not curator.private:
         R = curator.users.without_privacy()
-        counts = np.bincount(R.indices, minlength=R.n_items)
+        counts = np.bincount(R.indices, minlength=R.n_items).astype(np.float64)
         popularity = estimate_popularity(counts, 0.0).log_mean
         return MeansModel(_least_squares(R, damping, rounds), popularity, None)
     budget, planned = curator.plan.budget, curator.releases
