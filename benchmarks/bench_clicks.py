@@ -16,6 +16,7 @@ table for each metric.
     python benchmarks/bench_clicks.py --synthetic sparse --epsilons 20 --seeds 1 --methods pooled
     python benchmarks/bench_clicks.py --synthetic popular --methods item-item pooled
     python benchmarks/bench_clicks.py --synthetic plays --log --methods item-item pooled
+    python benchmarks/bench_clicks.py --synthetic papers --methods item-item pooled --seeds 3
 """
 
 from functools import partial
@@ -84,27 +85,47 @@ def synthetic_20m(seed):
     return synthetic_clicks(seed, 136_677, 2010, np.sqrt(variance), zipf=0.8, clicks=(3.7, 1.1))
 
 
-def synthetic_sparse(seed, n_users=5000, n_items=17_000, n_communities=250):
-    """Few clicks on a large catalogue, in many small communities of taste.
+def synthetic_communities(
+    seed,
+    n_users=5000,
+    n_items=17_000,
+    n_communities=250,
+    zipf=0.8,
+    sizes=0.0,
+    own=0.8,
+    mixed=3,
+    clicks=(3.3, 0.75),
+):
+    """Few clicks on a large catalogue, in communities of taste.
 
-    Every item belongs to a community. A user is of three, in random shares of four fifths of the
-    clicks; the last fifth and the order within communities go by popularity (Zipf, exponent .8).
+    Every item belongs to a community, whose users are as many as the rank of its size to the power
+    -`sizes`. A user is of `mixed` of them, in random shares of a share `own` of the clicks; the
+    others go by popularity, which is the order within communities as well (Zipf, exponent `zipf`).
     """
     rng = np.random.default_rng(seed)
     community = rng.integers(n_communities, size=n_items)
-    popularity = np.arange(1.0, n_items + 1) ** -0.8
+    size = rng.permutation(np.arange(1.0, n_communities + 1) ** -sizes)
+    popularity = np.arange(1.0, n_items + 1) ** -zipf
     inside = popularity / np.bincount(community, popularity, n_communities)[community]
-    overall = popularity / popularity.sum()
-    n = np.clip(rng.lognormal(3.3, 0.75, n_users).astype(int), LEAST_CLICKS, MOST_CLICKS)
-    chosen = []
-    for size in n:
-        share = np.zeros(n_communities)
-        share[rng.choice(n_communities, 3, replace=False)] = 0.8 * rng.dirichlet(np.ones(3))
-        appeal = np.log(share[community] * inside + 0.2 * overall) + rng.gumbel(size=n_items)
-        chosen.append(np.argpartition(-appeal, size)[:size])
-    columns = rng.permutation(n_items)[np.concatenate(chosen)]
-    rows = np.repeat(np.arange(n_users), n)
-    return sparse.csr_array((np.ones(rows.size), (rows, columns)), shape=(n_users, n_items))
+    order = np.argsort(community, kind="stable")
+    ends = np.concatenate(([0.0], np.cumsum(inside[order])))
+    ends, start = ends[1:], ends[np.searchsorted(community[order], np.arange(n_communities + 1))]
+    overall = np.cumsum(size[community] * inside)
+    n = np.clip(rng.lognormal(*clicks, n_users).astype(int), LEAST_CLICKS, MOST_CLICKS)
+    theirs = rng.choice(n_communities, (n_users, mixed), p=size / size.sum())
+    share = np.cumsum(rng.dirichlet(np.ones(mixed), n_users), axis=1)
+    user = np.repeat(np.arange(n_users), 3 * n)  # the first n that differ are chosen
+    which = theirs[user, np.sum(rng.random((user.size, 1)) > share[user, :-1], axis=1)]
+    place = start[which] + rng.random(user.size) * (start[which + 1] - start[which])
+    item = order[np.minimum(np.searchsorted(ends, place), n_items - 1)]
+    other = np.searchsorted(overall, rng.random(user.size) * overall[-1])
+    item = np.where(rng.random(user.size) < own, item, other)
+    first = np.sort(np.unique(user * n_items + item, return_index=True)[1])
+    user, item = user[first], item[first]
+    chosen = np.arange(user.size) - np.searchsorted(user, user) < n[user]
+    columns = rng.permutation(n_items)[item[chosen]]
+    cells = np.ones(columns.size), (user[chosen], columns)
+    return sparse.csr_array(cells, shape=(n_users, n_items))
 
 
 def synthetic_plays(
@@ -138,16 +159,28 @@ def synthetic_popular(seed):
     return X
 
 
+# Communities on which popularity and the Gram matrix find about as much as on public sets of these
+# shapes: readers of papers, listeners of artists, and buyers of two shops
+_BUYERS = {"n_communities": 60, "zipf": 0.55, "sizes": 0.5, "own": 0.7, "mixed": 1}
+_SHAPES = {
+    "papers": {"n_users": 5551, "n_items": 16_980, "n_communities": 150, "zipf": 0.5, "sizes": 0.5}
+    | {"own": 0.75, "mixed": 2, "clicks": (3.3, 0.8)},
+    "artists": {"n_users": 1892, "n_items": 17_632, "n_communities": 10, "zipf": 0.95, "sizes": 0.3}
+    | {"own": 0.9, "mixed": 1, "clicks": (3.9, 0.05)},
+    "shop": {"n_users": 22_363, "n_items": 12_101, "clicks": (2.0, 0.6)} | _BUYERS,
+    "large shop": {"n_users": 33_932, "n_items": 24_400, "clicks": (1.95, 0.6)} | _BUYERS,
+}
 SYNTHETIC = {
     "small": synthetic_clicks,
     "20m": synthetic_20m,
-    "sparse": synthetic_sparse,
+    "sparse": synthetic_communities,
     "popular": synthetic_popular,
     "plays": synthetic_plays,
     "plays, weak": partial(synthetic_plays, slope=0.3),
     "plays, chance": partial(synthetic_plays, slope=0.0),
     "plays, heavy": partial(synthetic_plays, dispersion=0.2, spread=1.2),
     "plays, long": partial(synthetic_plays, n_items=3000, zipf=1.1),
+    **{name: partial(synthetic_communities, **shape) for name, shape in _SHAPES.items()},
 }
 PARSER = parser(
     __doc__,

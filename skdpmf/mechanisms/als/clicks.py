@@ -54,7 +54,7 @@ from skdpmf.mechanisms.als.item_update import lift, unpack_lower
 from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.common import head_directions, planned_gram
-from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity
+from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity, is_known
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -71,7 +71,7 @@ TIE = 1e-3  # b_j of the most popular item: breaks ties and no more
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0  # of u_i, times alpha
 # The same, and of v_j, without privacy. "pooled" has its own.
 EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
-RANK_SCALE, LEAST_SIGNAL = 0.8, 7.0  # see ClickFit.choose_rank
+RANK_SCALE = 0.8  # see ClickFit.choose_rank
 _SMALLEST = 1e-12  # norm of u_i that is stretched to 1
 
 COUNTS, EVERYBODY = "item counts", "Gram matrix of all users"
@@ -124,7 +124,7 @@ def first_releases(
 class ClickFit(AlternatingFit):
     """One fit, but for the item step; its plan begins with `first_releases`."""
 
-    rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
+    rank_scale = RANK_SCALE
 
     def __init__(
         self, curator: Curator, settings: Settings, known: PooledKnowledge | None = None
@@ -212,7 +212,7 @@ class ClickFit(AlternatingFit):
         self.typical_popularity = max(float(np.sum((counts * share) ** 2) - own), 0.0) / total
 
     def choose_rank(self) -> int:
-        """Factors that the released counts support at this budget; 0: popularity serves better."""
+        """Factors that the released counts support at this budget; 0: more counts serve better."""
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most
@@ -220,7 +220,7 @@ class ClickFit(AlternatingFit):
         self.signal = self.mu * self.typical_popularity * (n / (n + 20.0)) ** 2
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
-        if self.signal < self.least_signal:
+        if not is_known(self.popularity.mean, np.sqrt(self.popularity.variance)):
             return self.n_known
         rank = int(np.clip(round(self.rank_scale * self.signal**0.63), 1, most))
         return max(rank, self.n_known)

@@ -424,8 +424,8 @@ class PooledFit(PooledRounds):
             rows = self.kept.without_privacy()
             return ng.exact_gram(rows, alike(rows, 1.0))
         chosen = self.kept.map(alike, 1.0)
-        terms = self.curator, self.kept, chosen, LISTS, self.averages.mass
-        gram = ng.noisy_gram(*terms, known=self.choices)
+        known = self.averages.mass, np.sqrt(self.averages.mass_variance)
+        gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, *known, known=self.choices)
         if gram.sums is None:
             self.averages.release_counts(LISTS)
         self.choices = gram.sums

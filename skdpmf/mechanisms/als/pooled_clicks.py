@@ -114,7 +114,7 @@ START_DEVIATION = 0.5  # of the started factors, relative to b_j
 POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
 # Ridge of u_i, times alpha and the rank: weaker while training, as |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
-RANK_SCALE, LEAST_SIGNAL = 0.85, 5.0  # see `ClickFit.choose_rank`
+RANK_SCALE = 0.85  # see `ClickFit.choose_rank`
 OWN_CLICKS = 0.6  # share of what own clicks add to gradients that is taken off
 MOST_PROBABLE = 0.9  # p_j is at most this
 # Ridge of tastes for item features times their variance, which is lowered by so many errors.
@@ -155,7 +155,7 @@ def fit(
 
 
 class _Fit(PooledRounds, ClickFit):
-    rank_scale, least_signal = RANK_SCALE, LEAST_SIGNAL
+    rank_scale = RANK_SCALE
     taste_variance = 0.0
     tastes = 0.0, 0.0  # precision of f in all cohorts, and precision times f
 

@@ -19,19 +19,16 @@ user's clicks (`sums.centred_products`), and a row that is nearly along q has a 
 An empty row contributes 0 to both. The norms are enforced by `skdpmf.privacy.sums`, whatever the
 maps below compute. **Theorem**: the releases are together mu-GDP with mu^2 = sum of 1 / z^2 over
 both noise multipliers z, for which the plan is calibrated; all that follows is post-processing.
-Where the counts promise nothing of a Gram matrix, they are released once more in its place.
+Where better counts are worth more than a Gram matrix, they are released once more in its place.
 
 **Head.** With N_j the released counts, the most popular first, t = n_users / sum_j N_j, which is
 1 / sqrt(n_i) for the typical user, and s the deviation of the noise off the diagonal, the diagonal
 is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wigner's semicircle).
 H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
-D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows. An item of H has
-some N_j / t clicks. Where these have a mean below (k_0 + k_1 / S) s, k = `LEAST_CLICKS` and S the
-share of all clicks that H has, better counts are worth more than the matrix, and there is no head.
-For S t^-2 is the typical number of clicks on H, and a taste shows in the matrix by the mean of d_j
-as often: in units of s that is k_1 + k_0 S at least. It is more where S is large, as noise on
-counts harms lists most where no item is rare. With item features, which the matrix weighs, it is
-`FEATURED` times as many.
+D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows.
+
+Where the counts of popular items are still uncertain (`popularity.is_known`), better ones are worth
+more than a matrix with whatever tastes, and there is no head.
 
 **Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
 l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
@@ -99,7 +96,7 @@ from skdpmf.mechanisms.common import (
     planned_gram,
     share_of_features,
 )
-from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
@@ -127,7 +124,7 @@ __all__ = [
 
 N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
-ITEM_SIGNAL, LEAST_CLICKS, FEATURED = 0.25, (40.0, 14.0), 0.5
+ITEM_SIGNAL = 0.25
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
 VECTORS_A_TASTE = 6  # leaves out none on cuts of MovieLens 1M with 2,000 users or more
 _NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
@@ -237,11 +234,14 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
 
 
 def counts_share(budget: PrivacyBudget, n_items: int, n_rows: int | None) -> float:
-    """Return the counts' share of mu^2: more where an item has few users beside the noise."""
+    """Return the counts' share of mu^2: more where an item has few users beside the noise.
+
+    Every list needs popularity, and a matrix with a half of mu^2 is only 1.4 times as noisy.
+    """
     if not budget.is_private:
         return 0.5
     strength = 0.7 * budget.mu * (1.5 if n_rows is None else public_rows(n_rows) / n_items)
-    return 0.05 + 0.02 / (strength + 0.05)
+    return 0.05 + 0.1 / (strength + 0.15)
 
 
 def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative: str) -> Release:
@@ -275,19 +275,21 @@ def fit(
     before = known or GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS)
     exposure, by_noise = before.exposure + n_rows, curator.deviation(COUNTS)
 
-    def of_all_cohorts(own: Any, deviation: float) -> tuple[Any, float, Any]:
-        """Counts, the deviation of their noise, and the popularity."""
+    def of_all_cohorts(own: Any, deviation: float) -> tuple[Any, float, Any, Any]:
+        """Counts, the deviation of their noise, the popularity and its deviations."""
         counts = before.counts + own
         deviation = float(np.hypot(np.sqrt(before.variance[0]), deviation))
-        return counts, deviation, estimate_popularity(counts, deviation).mean * (n_rows / exposure)
+        found, here = estimate_popularity(counts, deviation), n_rows / exposure
+        return counts, deviation, found.mean * here, np.sqrt(found.variance) * here
 
-    counts, deviation, popularity = of_all_cohorts(own, by_noise)
-    clean = noisy_gram(curator, users, users.map(_clicks), GRAM, popularity, rounds, known=earlier)
+    counts, deviation, popularity, doubt = of_all_cohorts(own, by_noise)
+    terms = curator, users, users.map(_clicks), GRAM, popularity, doubt
+    clean = noisy_gram(*terms, rounds, known=earlier)
     held, n_users = clean.sums, float(exposure.max())
     if held is None:
         again = curator.release(GRAM, total, statistic=COUNTS)
         both = (own, by_noise), (again, curator.deviation(GRAM, COUNTS))
-        counts, deviation, popularity = of_all_cohorts(*mean_by_precision(*both))
+        counts, deviation, popularity, _ = of_all_cohorts(*mean_by_precision(*both))
     else:
         n_users = held.n_users
     lists = lists_of(clean, popularity * (n_users / n_rows), n_users)
@@ -300,6 +302,7 @@ def noisy_gram(
     chosen: PerUser,
     name: str,
     popularity: NDArray[np.float64],
+    doubt: NDArray[np.float64],
     rounds: Iterable[int] = range(N_ROUNDS),
     *,
     known: GramSums | None = None,
@@ -308,17 +311,16 @@ def noisy_gram(
 
     curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
     entry counts, 1 for a click; name: the release; popularity (n_items,): counts N > 0 in so many
-    rows, from all that was released; rounds: as for `fit`; known: in a refresh the sums of earlier
-    cohorts, whose head and q these users get as well. Result: with an empty head, and without a
-    release, where the counts promise nothing.
+    rows, from all that was released; doubt (n_items,): their deviations; rounds: as for `fit`;
+    known: in a refresh the sums of earlier cohorts, whose head and q these users get as well.
+    Result: with an empty head, and without a release, where better counts are worth more.
     """
     deviation, n_users = curator.deviation(name), float(curator.n_rows)
-    one, n_rows, has_features = deviation, n_users, bool(curator.item_columns.any())
+    one, n_rows = deviation, n_users
 
     def supported(noise: float) -> NDArray[np.int64]:
         """Head for sums over cohorts like this one, with so much noise for each of them."""
-        size = choose_head(popularity, n_rows, noise, has_features=has_features)
-        return most_popular(popularity, size)
+        return most_popular(popularity, choose_head(popularity, n_rows, noise, doubt))
 
     nothing = CleanGram(np.empty(0, np.int64), np.empty((0, 0)), np.empty(0), RIDGE, True)
     grows = known is not None
@@ -379,22 +381,21 @@ def choose_head(
     popularity: NDArray[np.float64],
     n_users: float,
     deviation: float,
-    *,
-    has_features: bool = False,
+    doubt: NDArray[np.float64],
 ) -> int:
-    """Return the number of most popular items that the head has; 0: counts promise nothing."""
+    """Return the number of most popular items that the head has; 0: better counts are worth more.
+
+    deviation: of the noise on the diagonal; doubt (n_items,): deviations of the popularity.
+    """
+    if not is_known(popularity, doubt):
+        return 0
     N = np.sort(popularity)[::-1][:MOST_HEAD]
     t = n_users / max(float(popularity.sum()), n_users)
     expected = N * t
     noise = deviation / np.sqrt(2.0)
     signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
     seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
-    if not seen.size:
-        return 0
-    size = int(seen[-1]) + 1
-    share = N[:size].sum() / popularity.sum()
-    least = (LEAST_CLICKS[0] + LEAST_CLICKS[1] / share) * noise
-    return size if N[:size].mean() / t >= least * (FEATURED if has_features else 1.0) else 0
+    return int(seen[-1]) + 1 if seen.size else 0
 
 
 def clean_gram(

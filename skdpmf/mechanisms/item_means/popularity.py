@@ -14,6 +14,11 @@ smooth. The posterior of N_j is then a mixture in closed form, of parts
 For Laplace noise these m_jk and v_k are kept, and the parts' likelihoods are Laplace's of the same
 variance tau_k^2 + sd^2: right where one of the two is small beside the other.
 
+**What to release next.** Counts do not show how far tastes reach, but they show how well they are
+known themselves. With e_j the posterior deviation of N_j, a list of the `LIST` most popular items
+is uncertain by sum e_j / sum N_j. Beyond `DOUBT` better counts are worth more than anything that
+learns tastes for the same budget. Below it counts have hardly anything left to gain.
+
 Nothing is released here: all of it is post-processing of released counts and of their public noise.
 
 Nonparametric maximum likelihood by EM: N. Laird, Nonparametric maximum likelihood estimation of a
@@ -26,13 +31,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Popularity", "estimate_popularity"]
+__all__ = ["DOUBT", "LIST", "Popularity", "estimate_popularity", "is_known"]
 
 _GRID_SIZE, _STEPS = 80, 200
 # Smallest popularity there is, as parts of the noise and of the largest count.
 _LEAST_OF_NOISE, _LEAST_OF_COUNTS = 0.02, 1e-6
 _BINS = 16.0  # in one standard deviation of a count, given one of the prior's parts
 _BLOCK = 4096  # items at a time
+LIST, DOUBT = 20, 0.15
 
 
 class Popularity(NamedTuple):
@@ -70,6 +76,15 @@ def estimate_popularity(
     mean, log_mean, variance = np.concatenate(blocks, axis=1)
     # no part reaches below 0, but for counts far below it
     return Popularity(np.maximum(mean, least), np.maximum(log_mean, np.log(least)), variance)
+
+
+def is_known(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> bool:
+    """Return whether a list of the most popular items has hardly anything to gain from more counts.
+
+    mean, deviation (n_items,): of the posterior.
+    """
+    top = np.argsort(-mean, kind="stable")[:LIST]
+    return bool(deviation[top].sum() <= DOUBT * mean[top].sum())
 
 
 def _binned(x: NDArray[np.float64], deviation: float, step: float) -> tuple[NDArray, NDArray]:
