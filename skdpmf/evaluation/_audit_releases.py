@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class AuditCheck:
 def move_of(
     before: Recording,
     after: Recording,
-    alone: tuple[Iterable[ReleaseRecord], Iterable[ReleaseRecord]],
+    alone: Iterable[Iterable[ReleaseRecord]],
     slots: tuple[int, ...],
     n_rows: int,
     spent: Any,
@@ -192,13 +193,12 @@ def size_of_noise(records: Iterable[ReleaseRecord], name: str) -> AuditCheck:
     found: dict[str, NDArray[np.float64]] = {}
     for record in records:
         z = _standard_noise(record)
+        if not z.all():
+            return AuditCheck(name, False, f"{record.name} has values without noise")
         for release in ("all releases", record.name):
-            facts = np.array([z @ z, z.size, (z == 0.0).sum()])
-            found[release] = found.get(release, 0.0) + facts
+            found[release] = found.get(release, 0.0) + np.array([z @ z, z.size])
     worst, chance = "", 1.0
-    for release, (square, size, zeros) in found.items():
-        if zeros:
-            return AuditCheck(name, False, f"{release} has values without noise")
+    for release, (square, size) in found.items():
         below = float(stats.chi2.cdf(square, max(size, 1)))
         if size and 2.0 * min(below, 1.0 - below) < chance:
             chance = 2.0 * min(below, 1.0 - below)
@@ -209,11 +209,10 @@ def size_of_noise(records: Iterable[ReleaseRecord], name: str) -> AuditCheck:
 def noise_is_fresh(records: Iterable[ReleaseRecord]) -> AuditCheck:
     """Check that no two releases have the same noise."""
     parts, chance = [_standard_noise(record) for record in records], 1.0
-    for i, one in enumerate(parts):
-        for other in parts[:i]:
-            size = min(one.size, other.size)
-            if size > 3 and one[:size].std() > 0.0 and other[:size].std() > 0.0:
-                chance = min(chance, float(stats.pearsonr(one[:size], other[:size]).pvalue))
+    for two in combinations(parts, 2):
+        one, other = (part[: min(z.size for z in two)] for part in two)
+        if one.size > 3 and one.std() > 0.0 and other.std() > 0.0:
+            chance = min(chance, float(stats.pearsonr(one, other).pvalue))
     pairs = max(len(parts) * (len(parts) - 1) // 2, 1)
     text = f"smallest p of {pairs} correlations: {chance:.2g}"
     return AuditCheck("noise is fresh", chance > ALARM / pairs, text)

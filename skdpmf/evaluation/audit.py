@@ -227,8 +227,7 @@ class _Run:
         """
         personal = {} if levels is None else {"user_epsilon": levels}
         with record_releases(replay) as records:
-            if alter is not None:
-                records.alter = alter
+            records.alter = alter or records.alter
             model = clone(self.estimator).set_params(**params).fit(R, **personal)
         return model, records
 
@@ -313,11 +312,9 @@ class _Run:
         Those that `save` reads are among them; what says that it is not private is left out.
         """
         (model, before), (other, after) = (pair.replay(R, pair.slots) for R in pair.both)
-        alone = before, after
-        if before:  # sums: all other rows are empty
-            others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
-            one, two = (pair.replay(without_rows(R, others), pair.slots)[1] for R in pair.both)
-            alone = one, two
+        others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
+        empty = [without_rows(R, others) for R in pair.both] if before else []  # for sums
+        alone = [pair.replay(R, pair.slots)[1] for R in empty] or [before, after]
         reached, ratios, strange = move_of(
             before, after, alone, pair.slots, self.R.shape[0], self.spent
         )
@@ -342,7 +339,8 @@ class _Run:
         unusual: list[tuple[dict[str, Any], int]] = []
         if self.records:
             altered = [lambda exact, _, scale=scale: scale * exact for scale in _INFLATED]
-            much = self._budget_of(_LITTLE_NOISE * self.estimator.budget.epsilon)
+            asked = self.estimator.budget.epsilon
+            much = self._budget_of(_LITTLE_NOISE * asked)
             unusual += [*(({"alter": one}, 2) for one in altered), ({"budget": much}, 2)]
         if self.personal:
             levels = np.full(self.R.shape[0], self.estimator.budget.epsilon)

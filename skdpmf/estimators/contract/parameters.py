@@ -164,9 +164,9 @@ class Options(_Checked):
 
         Examples
         --------
-        >>> from skdpmf import Clicks
-        >>> Clicks().get_params()
-        {'unobserved_weight': 0.4}
+        >>> from skdpmf import Pooled
+        >>> Pooled().get_params()
+        {'list_share': 'auto', 'weight_exponent': None}
         """
         return {name: getattr(self, name) for name in _names_of(type(self))}
 
