@@ -205,7 +205,8 @@ class _Run:
         budget = estimator.budget.without_ledger()
         self.estimator = clone(estimator).set_params(budget=budget, random_state=None)
         low, high = getattr(estimator, "_value_range", estimator.rating_range)
-        self.R = _some_rows(as_rating_matrix(X, rating_range=(low, high)), _MOST_ROWS)
+        bounds = None if getattr(estimator, "_implicit", False) else (low, high)  # None: counts
+        self.R = _some_rows(as_rating_matrix(X, rating_range=bounds), _MOST_ROWS)
         self.key = derived_key(random_state, "audit")
         self.low, self.high = float(low), float(high)
         self.personal = has_fit_parameter(self.estimator, "user_epsilon")
