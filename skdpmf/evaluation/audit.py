@@ -51,7 +51,6 @@ from skdpmf.evaluation._audit_releases import (
     noise_is_fresh,
     size_of_noise,
 )
-from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.recording import Recording, record_releases
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 
@@ -164,7 +163,12 @@ def audit(
     >>> report.passed, report.epsilon_attained <= report.epsilon
     (True, True)
     """
-    _check(estimator, n_neighbors, n_runs, confidence)
+    private = getattr(getattr(estimator, "budget", None), "is_private", False)
+    remedy = "there is no claim to attack, so pass a private estimator"
+    require(private, "estimator", estimator, "of a finite budget", remedy)
+    for name, n, least in (("n_neighbors", n_neighbors, 8), ("n_runs", n_runs, 0)):
+        require(is_int(n) and n >= least, name, n, f"an integer >= {least}", "use the default")
+    require(0.5 <= confidence < 1.0, "confidence", confidence, "in [0.5, 1)", "use 0.99")
     run = _Run(estimator, X, random_state)
     spent, lower = run.spent, math.nan
     checks = [*run.one_fit(), *run.replayed(n_neighbors)]
@@ -177,15 +181,6 @@ def audit(
     condition = f"; the condition that the claim has, {spent.condition}" if spent.condition else ""
     found = repr(estimator), tuple(checks), spent.epsilon, spent.delta, run.attained, lower
     return AuditReport(*found, float(confidence), run.ratios, _NOT_TESTED + condition)
-
-
-def _check(estimator: Any, n_neighbors: Any, n_runs: Any, sure: Any) -> None:
-    private = getattr(getattr(estimator, "budget", None), "is_private", False)
-    remedy = "there is no claim to attack, so pass a private estimator"
-    require(private, "estimator", estimator, "of a finite budget", remedy)
-    for name, n, least in (("n_neighbors", n_neighbors, 8), ("n_runs", n_runs, 0)):
-        require(is_int(n) and n >= least, name, n, f"an integer >= {least}", "use the default")
-    require(0.5 <= sure < 1.0, "confidence", sure, "in [0.5, 1)", "use 0.99")
 
 
 class _Pair(NamedTuple):
@@ -329,9 +324,6 @@ class _Run:
         if pair.level is not None and reached > 0.0:
             self.excess = max(self.excess, reached / (pair.level or 1e-300))
 
-    def _budget_of(self, epsilon: float) -> PrivacyBudget:
-        return clone(self.estimator.budget).set_params(epsilon=epsilon)
-
     def _recordings(self, n: int) -> list[tuple[dict[str, Any], int]]:
         """Return how fits are recorded and replayed, and how many neighbours each has.
 
@@ -341,7 +333,7 @@ class _Run:
         if self.records:
             altered = [lambda exact, _, scale=scale: scale * exact for scale in _INFLATED]
             asked = self.estimator.budget.epsilon
-            much = self._budget_of(_LITTLE_NOISE * asked)
+            much = clone(self.estimator.budget).set_params(epsilon=_LITTLE_NOISE * asked)
             unusual += [*(({"alter": one}, 2) for one in altered), ({"budget": much}, 2)]
         if self.personal:
             levels = np.full(self.R.shape[0], self.estimator.budget.epsilon)
@@ -470,7 +462,7 @@ class _Run:
         values = np.where(np.arange(self.R.shape[1]) % 2, self.low, self.high)
         claimed, _ = attack_draws(partial(self.fit, **sweeps), values, n_runs, confidence)
         epsilon = min(self.spent.epsilon, _STRESS_EPSILON)
-        budget = self._budget_of(epsilon)
+        budget = clone(self.estimator.budget).set_params(epsilon=epsilon)
         # item biases are there because a user's factors cannot make up for them
         wide = {"guarantee__bias_std": _WIDE, "guarantee__item_bias": True, "budget": budget}
         fit = partial(self.fit, **sweeps, **wide)
