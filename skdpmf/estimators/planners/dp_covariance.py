@@ -4,7 +4,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, is_finite, require
-from skdpmf.estimators.contract.planner import Clicks, PrivatePlanner
+from skdpmf.estimators.contract.planner import PrivatePlanner
+from skdpmf.estimators.planners.clicks import Clicks
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.privacy.budget import PrivacyBudget
