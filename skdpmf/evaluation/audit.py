@@ -54,8 +54,6 @@ from skdpmf.evaluation._audit_releases import (
 from skdpmf.privacy.recording import Recording, record_releases
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 
-__all__ = ["AuditCheck", "AuditReport", "audit"]
-
 _NOT_TESTED = (
     "neighbours that were not tried, rows beyond the first 400 that are used, the source of random "
     "bits, timing, predictions for private rows"
@@ -209,9 +207,9 @@ class _Run:
         self.spent = self.model.privacy_spent_
         self.ratios: dict[str, float] = {}
         self.attained, self.worst = 0.0, (self.R, self.R)
-        self.strange: set[str] = set()  # what moves beside a row's own part
-        self.differing: set[str] = set()  # attributes of models with equal releases
-        self.raised: set[str] = set()
+        # what moves beside a row's own part; attributes of models with equal releases; errors
+        sets: list[set[str]] = [set(), set(), set()]
+        self.strange, self.differing, self.raised = sets
         self.excess = 0.0  # of a personal level of epsilon
 
     def fit(
@@ -232,8 +230,8 @@ class _Run:
         spent, budget, records = self.spent, self.estimator.budget, self.records
         same = _is_plan(spent, self.model.plan(self.R.shape[1], self.R.shape[0]))
         within = spent.epsilon <= budget.epsilon and spent.delta <= budget.delta
-        text = f"states epsilon {spent.epsilon:.4g} of {budget.epsilon:.4g}"
-        text += ", as planned" if same else ", which is NOT its plan"
+        how = "as planned" if same else "which is NOT its plan"
+        text = f"states epsilon {spent.epsilon:.4g} of {budget.epsilon:.4g}, {how}"
         yield AuditCheck("statement", bool(same and within), text)
         yield self._releases()
         if records:
@@ -241,9 +239,9 @@ class _Run:
             yield noise_is_fresh(records)
         if records.reports:
             keys = np.concatenate([record.keys for record in records.reports])
-            distinct = len(np.unique(keys, axis=0))
-            text = f"{distinct} different keys for {len(keys)} reports"
-            yield AuditCheck("randomness is fresh", distinct == len(keys), text)
+            n = len(np.unique(keys, axis=0))
+            text = f"{n} different keys for {len(keys)} reports"
+            yield AuditCheck("randomness is fresh", n == len(keys), text)
 
     def _releases(self) -> AuditCheck:
         """Check that everything that left was stated, with as much noise, and nothing else."""
@@ -465,8 +463,7 @@ class _Run:
         budget = clone(self.estimator.budget).set_params(epsilon=epsilon)
         # item biases are there because a user's factors cannot make up for them
         wide = {"guarantee__bias_std": _WIDE, "guarantee__item_bias": True, "budget": budget}
-        fit = partial(self.fit, **sweeps, **wide)
-        _, surely = attack_draws(fit, values, n_runs, confidence)
+        _, surely = attack_draws(partial(self.fit, **sweeps, **wide), values, n_runs, confidence)
         text = f"with epsilon {epsilon:g} and a prior that is far wider than the clip, epsilon is "
         text += f"at least {surely:.3g}"
         return AuditCheck("draws of a wide prior", surely <= epsilon, text), claimed
