@@ -19,8 +19,8 @@ from skdpmf.mechanisms.als.pooled_update import (
     noisy_regression,
     own_ratings,
 )
-from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.joint_release import item_prior
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.users import Rows
 from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
