@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from skdpmf import CacheSGDFactorizer
 from skdpmf.data import make_ratings
