@@ -213,9 +213,9 @@ def split_table(
     user : str, default="user"
         Column of the users.
     time : str, default=None
-        Column of the times: numbers, dates, or texts in ISO 8601, all with a time zone or all
-        without. None: ``"time"``, or another name of it that `read_ratings` knows, such as
-        ``"timestamp"``. Rows of equal times stay together with "time"; with "user-time"
+        Column of the times: numbers, dates, or texts that exactly one format explains, all with a
+        time zone or all without. None: ``"time"``, or another name of it that `read_ratings` knows,
+        such as ``"timestamp"``. Rows of equal times stay together with "time"; with "user-time"
         the first of them count as earlier.
 
     Returns
