@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import skdpmf
-from skdpmf import PrivacyCard, PrivacyLedger, load_model
+from skdpmf import Clicks, PrivacyCard, PrivacyLedger, load_model
 from skdpmf.commands.cli import main
 from skdpmf.commands.terminal import least_liked
 from skdpmf.data import make_ratings, ratings_to_matrix
@@ -471,6 +471,17 @@ def test_clicks(run):
     pd.concat([frame.assign(rating=1.0), extra]).to_csv("denied.csv", index=False)
     for same in ("weighted.csv", "denied.csv"):
         assert run("recommend", "clicks", same, "--user", 101, "-n", 1)[1] == out
+
+
+def test_counts_that_weigh(run):
+    frame = pd.read_csv("clicks.csv")
+    frame.assign(rating=1.0 + frame.index % 9).to_csv("plays.csv", index=False)
+    weigh = ("--set", "feedback__weighting=log", "--overwrite")
+    assert run("fit", "plays.csv", "--epsilon", 20, "--implicit", "-o", "plays", *weigh)[0] == 0
+    assert load_model("plays").feedback == Clicks(weighting="log")
+    code, out, _ = run("evaluate", "plays", "plays.csv")
+    assert code == 0
+    assert " clicks: a fifth of" in out.splitlines()[0]
 
 
 def test_show_is_the_statement(run):

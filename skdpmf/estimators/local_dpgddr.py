@@ -82,7 +82,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         Rounds. For "items" devices are divided among them; None: 1 below epsilon 2, else 3.
         For the others every device reports in each of them; None: 5.
     user_damping : float, default=10.0
-        Fictitious ratings in a user's own mean, in [1e-6, 1e6].
+        Fictitious ratings in a user's own mean, in [1e-6, 1e6]; in predictions at most 1.
     {rating_range}
     {item_features}
         A device gives its user tastes for them, from its own ratings; reports do not change.

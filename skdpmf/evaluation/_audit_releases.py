@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,6 @@ from skdpmf.mechanisms.device_reports.randomizers import (
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.recording import DrawRecord, Recording, ReleaseRecord, ReportRecord
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals
-
-__all__ = [
-    "ALARM",
-    "AuditCheck",
-    "attack_draws",
-    "attack_reports",
-    "attack_sums",
-    "event_epsilon",
-    "move_of",
-    "noise_is_fresh",
-    "size_of_noise",
-]
 
 ALARM = 1e-6  # false alarms of each statistical check
 _SAME = 1e-6  # of a sensitivity: float rounding
@@ -63,7 +52,7 @@ class AuditCheck:
 def move_of(
     before: Recording,
     after: Recording,
-    alone: tuple[Iterable[ReleaseRecord], Iterable[ReleaseRecord]],
+    alone: Iterable[Iterable[ReleaseRecord]],
     slots: tuple[int, ...],
     n_rows: int,
     spent: Any,
@@ -100,8 +89,7 @@ def move_of(
             strange.add("who reports when")
             continue
         rows = _changed(one.inputs, other.inputs)
-        in_order = len(one.keys) == n_rows
-        if rows.size > len(slots) or (in_order and not np.isin(rows, slots).all()):
+        if rows.size > len(slots) or (len(one.keys) == n_rows and not np.isin(rows, slots).all()):
             strange.add(f"other devices' {one.mechanism}")
         reach, share = _reach_of(one, other)
         note(one.mechanism, reach)
@@ -192,13 +180,12 @@ def size_of_noise(records: Iterable[ReleaseRecord], name: str) -> AuditCheck:
     found: dict[str, NDArray[np.float64]] = {}
     for record in records:
         z = _standard_noise(record)
+        if not z.all():
+            return AuditCheck(name, False, f"{record.name} has values without noise")
         for release in ("all releases", record.name):
-            facts = np.array([z @ z, z.size, (z == 0.0).sum()])
-            found[release] = found.get(release, 0.0) + facts
+            found[release] = found.get(release, 0.0) + np.array([z @ z, z.size])
     worst, chance = "", 1.0
-    for release, (square, size, zeros) in found.items():
-        if zeros:
-            return AuditCheck(name, False, f"{release} has values without noise")
+    for release, (square, size) in found.items():
         below = float(stats.chi2.cdf(square, max(size, 1)))
         if size and 2.0 * min(below, 1.0 - below) < chance:
             chance = 2.0 * min(below, 1.0 - below)
@@ -209,11 +196,10 @@ def size_of_noise(records: Iterable[ReleaseRecord], name: str) -> AuditCheck:
 def noise_is_fresh(records: Iterable[ReleaseRecord]) -> AuditCheck:
     """Check that no two releases have the same noise."""
     parts, chance = [_standard_noise(record) for record in records], 1.0
-    for i, one in enumerate(parts):
-        for other in parts[:i]:
-            size = min(one.size, other.size)
-            if size > 3 and one[:size].std() > 0.0 and other[:size].std() > 0.0:
-                chance = min(chance, float(stats.pearsonr(one[:size], other[:size]).pvalue))
+    for two in combinations(parts, 2):
+        one, other = (part[: min(z.size for z in two)] for part in two)
+        if one.size > 3 and one.std() > 0.0 and other.std() > 0.0:
+            chance = min(chance, float(stats.pearsonr(one, other).pvalue))
     pairs = max(len(parts) * (len(parts) - 1) // 2, 1)
     text = f"smallest p of {pairs} correlations: {chance:.2g}"
     return AuditCheck("noise is fresh", chance > ALARM / pairs, text)
@@ -301,10 +287,8 @@ def attack_reports(
     Each kind of report is drawn for the two inputs that are farthest apart; the odds of the event
     differ by exactly its epsilon. records: of a fit; releases: that were stated.
     """
-    kinds: dict[Any, Any] = {}
-    for record in records:
-        r = record.randomiser
-        kinds.setdefault((record.mechanism, r.epsilon, vars(r).get("dimension")), r)
+    both_of = ((record.mechanism, record.randomiser) for record in records)
+    kinds = {(name, r.epsilon, vars(r).get("dimension")): r for name, r in both_of}
     counts = {release.mechanism: release.count for release in releases}
     chance, worst = 1.0, ""
     limits: dict[str, float] = {}
@@ -314,14 +298,14 @@ def attack_reports(
         found = min(float(stats.binomtest(count, n, one).pvalue) for count, one in both)
         if found <= chance:
             chance, worst = found, f"{mechanism} at epsilon {stated:.4g}"
-        limit = k * event_epsilon(*seen, n, 1.0 - (1.0 - confidence) / len(kinds))
+        limit = k * event_epsilon(seen[0], seen[1], n, 1.0 - (1.0 - confidence) / len(kinds))
         limits[mechanism] = max(limits.get(mechanism, 0.0), limit)
     total = sum(limit * counts.get(mechanism, 0) for mechanism, limit in limits.items())
     passed = chance > ALARM / (2 * max(len(kinds), 1))
     return AuditCheck("law of the reports", passed, f"{worst}: p = {chance:.2g}"), total
 
 
-def _events(randomiser: Any, n_reports: int) -> tuple[tuple[int, int], int, float, int]:
+def _events(randomiser: Any, n_reports: int) -> tuple[list[int], int, float, int]:
     """Return how often an event is seen for either input, of how many, p, and n_differing.
 
     p: what it should be for the first input; for the other it is less by the factor of epsilon.
@@ -331,14 +315,12 @@ def _events(randomiser: Any, n_reports: int) -> tuple[tuple[int, int], int, floa
     keys = [streams.keys("audit", i, n_reports) for i in (0, 1)]
     k = getattr(randomiser, "n_differing", 1)
     if isinstance(randomiser, PrivUnit):
+        far = zip(keys, (3.0, -3.0), strict=True)
         t, scale = randomiser.parameters.t, 2.0**-randomiser.parameters.bits
         tail = math.exp(randomiser.epsilon) * float(ndtr(-t))
         p = tail / (float(ndtr(t)) + tail)
-        first, second = (
-            sum(int(scale * randomiser.report(key, [0], [x])[0] >= t) for key in some)
-            for some, x in zip(keys, (3.0, -3.0), strict=True)
-        )
-        return (first, second), n_reports, p, k
+        values = ([randomiser.report(key, [0], [x])[0] for key in some] for some, x in far)
+        return [sum(int(scale * one >= t) for one in own) for own in values], n_reports, p, k
     p, least, shape = 1.0 / (1.0 + math.exp(-randomiser.epsilon / k)), 0.0, [n_reports, _BITS]
     inputs: tuple[float, float] = (1, 0)
     if isinstance(randomiser, CoordinateSampling):
@@ -346,11 +328,9 @@ def _events(randomiser: Any, n_reports: int) -> tuple[tuple[int, int], int, floa
     elif isinstance(randomiser, LaplaceReport):
         p, least = 0.5, randomiser.bound
         inputs = 10.0 * least, -10.0 * least
-    first, second = (
-        int((randomiser.report(some, np.full(shape, x)) > least).sum())
-        for some, x in zip(keys, inputs, strict=True)
-    )
-    return (first, second), math.prod(shape), p, k
+    both = zip(keys, inputs, strict=True)
+    seen = [int((randomiser.report(some, np.full(shape, x)) > least).sum()) for some, x in both]
+    return seen, math.prod(shape), p, k
 
 
 def attack_draws(

@@ -51,11 +51,8 @@ from skdpmf.evaluation._audit_releases import (
     noise_is_fresh,
     size_of_noise,
 )
-from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.recording import Recording, record_releases
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals
-
-__all__ = ["AuditCheck", "AuditReport", "audit"]
 
 _NOT_TESTED = (
     "neighbours that were not tried, rows beyond the first 400 that are used, the source of random "
@@ -164,7 +161,12 @@ def audit(
     >>> report.passed, report.epsilon_attained <= report.epsilon
     (True, True)
     """
-    _check(estimator, n_neighbors, n_runs, confidence)
+    private = getattr(getattr(estimator, "budget", None), "is_private", False)
+    remedy = "there is no claim to attack, so pass a private estimator"
+    require(private, "estimator", estimator, "of a finite budget", remedy)
+    for name, n, least in (("n_neighbors", n_neighbors, 8), ("n_runs", n_runs, 0)):
+        require(is_int(n) and n >= least, name, n, f"an integer >= {least}", "use the default")
+    require(0.5 <= confidence < 1.0, "confidence", confidence, "in [0.5, 1)", "use 0.99")
     run = _Run(estimator, X, random_state)
     spent, lower = run.spent, math.nan
     checks = [*run.one_fit(), *run.replayed(n_neighbors)]
@@ -177,15 +179,6 @@ def audit(
     condition = f"; the condition that the claim has, {spent.condition}" if spent.condition else ""
     found = repr(estimator), tuple(checks), spent.epsilon, spent.delta, run.attained, lower
     return AuditReport(*found, float(confidence), run.ratios, _NOT_TESTED + condition)
-
-
-def _check(estimator: Any, n_neighbors: Any, n_runs: Any, sure: Any) -> None:
-    private = getattr(getattr(estimator, "budget", None), "is_private", False)
-    remedy = "there is no claim to attack, so pass a private estimator"
-    require(private, "estimator", estimator, "of a finite budget", remedy)
-    for name, n, least in (("n_neighbors", n_neighbors, 8), ("n_runs", n_runs, 0)):
-        require(is_int(n) and n >= least, name, n, f"an integer >= {least}", "use the default")
-    require(0.5 <= sure < 1.0, "confidence", sure, "in [0.5, 1)", "use 0.99")
 
 
 class _Pair(NamedTuple):
@@ -205,7 +198,8 @@ class _Run:
         budget = estimator.budget.without_ledger()
         self.estimator = clone(estimator).set_params(budget=budget, random_state=None)
         low, high = getattr(estimator, "_value_range", estimator.rating_range)
-        self.R = _some_rows(as_rating_matrix(X, rating_range=(low, high)), _MOST_ROWS)
+        bounds = None if getattr(estimator, "_implicit", False) else (low, high)  # None: counts
+        self.R = _some_rows(as_rating_matrix(X, rating_range=bounds), _MOST_ROWS)
         self.key = derived_key(random_state, "audit")
         self.low, self.high = float(low), float(high)
         self.personal = has_fit_parameter(self.estimator, "user_epsilon")
@@ -213,9 +207,9 @@ class _Run:
         self.spent = self.model.privacy_spent_
         self.ratios: dict[str, float] = {}
         self.attained, self.worst = 0.0, (self.R, self.R)
-        self.strange: set[str] = set()  # what moves beside a row's own part
-        self.differing: set[str] = set()  # attributes of models with equal releases
-        self.raised: set[str] = set()
+        # what moves beside a row's own part; attributes of models with equal releases; errors
+        sets: list[set[str]] = [set(), set(), set()]
+        self.strange, self.differing, self.raised = sets
         self.excess = 0.0  # of a personal level of epsilon
 
     def fit(
@@ -227,8 +221,7 @@ class _Run:
         """
         personal = {} if levels is None else {"user_epsilon": levels}
         with record_releases(replay) as records:
-            if alter is not None:
-                records.alter = alter
+            records.alter = alter or records.alter
             model = clone(self.estimator).set_params(**params).fit(R, **personal)
         return model, records
 
@@ -237,8 +230,8 @@ class _Run:
         spent, budget, records = self.spent, self.estimator.budget, self.records
         same = _is_plan(spent, self.model.plan(self.R.shape[1], self.R.shape[0]))
         within = spent.epsilon <= budget.epsilon and spent.delta <= budget.delta
-        text = f"states epsilon {spent.epsilon:.4g} of {budget.epsilon:.4g}"
-        text += ", as planned" if same else ", which is NOT its plan"
+        how = "as planned" if same else "which is NOT its plan"
+        text = f"states epsilon {spent.epsilon:.4g} of {budget.epsilon:.4g}, {how}"
         yield AuditCheck("statement", bool(same and within), text)
         yield self._releases()
         if records:
@@ -246,9 +239,9 @@ class _Run:
             yield noise_is_fresh(records)
         if records.reports:
             keys = np.concatenate([record.keys for record in records.reports])
-            distinct = len(np.unique(keys, axis=0))
-            text = f"{distinct} different keys for {len(keys)} reports"
-            yield AuditCheck("randomness is fresh", distinct == len(keys), text)
+            n = len(np.unique(keys, axis=0))
+            text = f"{n} different keys for {len(keys)} reports"
+            yield AuditCheck("randomness is fresh", n == len(keys), text)
 
     def _releases(self) -> AuditCheck:
         """Check that everything that left was stated, with as much noise, and nothing else."""
@@ -313,11 +306,9 @@ class _Run:
         Those that `save` reads are among them; what says that it is not private is left out.
         """
         (model, before), (other, after) = (pair.replay(R, pair.slots) for R in pair.both)
-        alone = before, after
-        if before:  # sums: all other rows are empty
-            others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
-            one, two = (pair.replay(without_rows(R, others), pair.slots)[1] for R in pair.both)
-            alone = one, two
+        others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
+        empty = [without_rows(R, others) for R in pair.both] if before else []  # for sums
+        alone = [pair.replay(R, pair.slots)[1] for R in empty] or [before, after]
         reached, ratios, strange = move_of(
             before, after, alone, pair.slots, self.R.shape[0], self.spent
         )
@@ -331,9 +322,6 @@ class _Run:
         if pair.level is not None and reached > 0.0:
             self.excess = max(self.excess, reached / (pair.level or 1e-300))
 
-    def _budget_of(self, epsilon: float) -> PrivacyBudget:
-        return clone(self.estimator.budget).set_params(epsilon=epsilon)
-
     def _recordings(self, n: int) -> list[tuple[dict[str, Any], int]]:
         """Return how fits are recorded and replayed, and how many neighbours each has.
 
@@ -342,7 +330,8 @@ class _Run:
         unusual: list[tuple[dict[str, Any], int]] = []
         if self.records:
             altered = [lambda exact, _, scale=scale: scale * exact for scale in _INFLATED]
-            much = self._budget_of(_LITTLE_NOISE * self.estimator.budget.epsilon)
+            asked = self.estimator.budget.epsilon
+            much = clone(self.estimator.budget).set_params(epsilon=_LITTLE_NOISE * asked)
             unusual += [*(({"alter": one}, 2) for one in altered), ({"budget": much}, 2)]
         if self.personal:
             levels = np.full(self.R.shape[0], self.estimator.budget.epsilon)
@@ -471,11 +460,10 @@ class _Run:
         values = np.where(np.arange(self.R.shape[1]) % 2, self.low, self.high)
         claimed, _ = attack_draws(partial(self.fit, **sweeps), values, n_runs, confidence)
         epsilon = min(self.spent.epsilon, _STRESS_EPSILON)
-        budget = self._budget_of(epsilon)
+        budget = clone(self.estimator.budget).set_params(epsilon=epsilon)
         # item biases are there because a user's factors cannot make up for them
         wide = {"guarantee__bias_std": _WIDE, "guarantee__item_bias": True, "budget": budget}
-        fit = partial(self.fit, **sweeps, **wide)
-        _, surely = attack_draws(fit, values, n_runs, confidence)
+        _, surely = attack_draws(partial(self.fit, **sweeps, **wide), values, n_runs, confidence)
         text = f"with epsilon {epsilon:g} and a prior that is far wider than the clip, epsilon is "
         text += f"at least {surely:.3g}"
         return AuditCheck("draws of a wide prior", surely <= epsilon, text), claimed

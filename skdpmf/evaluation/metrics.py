@@ -499,7 +499,7 @@ def bootstrap_interval(
     (0.75, (0.25, 1.0))
     >>> coverage = partial(catalogue_coverage_at_k, 4)  # whose first argument is not by user
     >>> bootstrap_interval(coverage, ranked, k=2)
-    (0.5, 1.0)
+    (0.75, 1.0)
     """
     check_scalar(n_resamples, "n_resamples", Integral, min_val=1)
     if not 0.0 < confidence < 1.0:

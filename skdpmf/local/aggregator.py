@@ -66,7 +66,7 @@ class LocalAggregator:
     fractions : tuple of float, default=(1.0,)
         Share of the devices that report in each round: > 0, of sum 1.
     user_damping : float, default=10.0
-        Fictitious ratings in a user's own mean, in [1e-6, 1e6].
+        Fictitious ratings in a user's own mean, in [1e-6, 1e6]; in predictions at most 1.
     n_components : int, default=8
         Largest number of factors, >= 0; 0 for none.
     protocol : str, default=None

@@ -155,16 +155,6 @@ from skdpmf.privacy.accounting import (
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, require_key, stream_key
 
-__all__ = [
-    "MOST_VALUES",
-    "RandomTrials",
-    "SearchSpending",
-    "calibrated",
-    "search_epsilon",
-    "search_order",
-    "stream_integer",
-]
-
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PRICED = SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
 _ABSOLUTE = 1e-12  # above the rounding errors of the formulas, whose terms are below 1e3

@@ -372,8 +372,6 @@ def test_a_budget_with_a_ledger(tmp_path):
     assert PrivacyBudget(1.0, ledger=ledger).mu == 0.0
     assert PrivacyBudget.nonprivate().set_params(ledger=ledger).mu == math.inf
     assert kept != plain == kept.without_ledger()
-    assert not kept <= plain
-    assert PrivacyBudget(0.5, 1e-5, ledger=ledger) < kept
     again = PrivacyBudget(1.0, 1e-5, ledger=PrivacyLedger(ledger.path))
     assert (kept, hash(kept)) == (again, hash(again))
     assert eval(repr(kept)) == kept

@@ -194,8 +194,9 @@ def test_counts_weigh_by_their_logarithm(kind, tmp_path):
 
 
 def test_public_audit():
-    for params in ({}, {"feedback": Clicks(weighting="log")}):
-        report = audit(model_of(max_iter=2, **params), make_clicks(300, 15), random_state=0)
+    plays = plays_of(n_items=15)
+    for X, params in ((make_clicks(300, 15), {}), (plays, {"feedback": Clicks(weighting="log")})):
+        report = audit(model_of(max_iter=2, **params), X, random_state=0)
         assert report.passed, report
 
 

@@ -28,6 +28,7 @@ from skdpmf.estimators.contract.private import FEATURES_ASSUMPTION
 from skdpmf.evaluation import audit, rmse
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, TASTE_VARIANCE
 from skdpmf.local import LocalDevice
+from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.privacy.recording import record_releases
 from tests.reference.averaging import averaged_row
 
@@ -86,7 +87,7 @@ def test_features_that_tell_help_and_others_do_not_hurt(name):
         assert with_genres < 1.01 * without
     else:
         assert with_genres < 0.95 * without
-    assert error_of(MODELS[name], NOISE) < 1.02 * without
+    assert error_of(MODELS[name], NOISE) < 1.05 * without
 
 
 def test_fold_in_is_the_slow_twin():
@@ -99,7 +100,7 @@ def test_fold_in_is_the_slow_twin():
         z, _ = averaged_row(
             C[row.indices],
             row.data - model.item_means_[row.indices],
-            np.array([[3.0]]),
+            np.array([[FOLD_IN_DAMPING]]),
             TASTE_PENALTIES,
             TASTE_PRIOR,
             TASTE_VARIANCE * unit**2,

@@ -27,6 +27,7 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     RandomizedResponse,
     shuffle_note,
 )
+from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from tests.built import built
 from tests.core.audit import fitted_state
@@ -284,19 +285,10 @@ def exact_items(Y, damping):
         c = radius / np.maximum(np.linalg.norm(terms, axis=1), radius)
         return c @ terms, c[n > 0].mean()
 
-    def between(x, variance):
-        """Posterior means around a line in log N, by the normal equations."""
-        D, p = np.stack((np.ones(len(N)), np.log(N))), 1.0 / (variance + tau)
-        line = np.linalg.solve((D * p) @ D.T, (D * p) @ x) @ D
-        return (tau * x + variance * line) / (tau + variance), line, p
-
     S, c = deviations(Y, w, 0.8)
     typical, N = users / w.sum(), np.maximum(w.sum(axis=0), 0.5)
-    x, variance, tau = S / (c * N), 0.7 * typical / N, 0.1
-    for _ in range(10):
-        _, line, p = between(x, variance)
-        tau = max(np.sum(p**2 * ((x - line) ** 2 - variance)) / np.sum(p**2), 1e-3)
-    b = between(x, variance)[0]
+    x, variance, design = S / (c * N), 0.7 * typical / N, im.design_of(N, np.log(N))
+    b = im.posterior(x, variance, design, im.PRIOR_VARIANCE)[0]
     raw = N**-0.25
     v = known * raw
     v /= np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-300)
@@ -304,7 +296,8 @@ def exact_items(Y, damping):
     level = raw / np.sqrt(np.average(raw**2, weights=N))
     error = 0.7 * np.minimum(typical * level, 1.0) / (N * level)
     total = 1.0 / variance + 1.0 / error
-    b = between((x / variance + (b + S / (c * N * level)) / error) / total, 1.0 / total)[0]
+    x = (x / variance + (b + S / (c * N * level)) / error) / total
+    b = im.posterior(x, 1.0 / total, design, im.PRIOR_VARIANCE)[0]
     overall = np.mean([row[k].mean() for row, k in zip(Y, known, strict=True) if k.any()])
     return b + overall - N @ b / N.sum()
 
@@ -317,7 +310,7 @@ def test_items_without_privacy_are_the_twins(damping, randomizer, small):
     np.testing.assert_allclose(model.item_means_, expected, rtol=0, atol=1e-8)
     assert np.ptp(expected) > 0.5
     assert not model.components_.any()
-    offsets = np.nansum(dense(small) - expected, axis=1) / (np.diff(small.indptr) + damping)
+    offsets = np.nansum(dense(small) - expected, axis=1) / (np.diff(small.indptr) + 1.0)
     predicted = model.decision_function(small)
     np.testing.assert_allclose(predicted, expected + offsets[:, None], rtol=0, atol=1e-8)
 

@@ -109,10 +109,11 @@ def test_the_posterior_of_averages(guess):
         left = -0.5 * np.sum((x - line(t)) ** 2 / (variance + t) + np.log(variance + t))
         return left - 0.5 * (np.log(t / (im._CAUTION * guess)) / im._LOG_VARIANCE) ** 2
 
-    tried = guess * im._VARIANCES
+    tried = guess * np.geomspace(1e-4, 10.0, 2001)
     t = np.exp(np.average(np.log(tried), weights=np.exp([density(t) for t in tried])))
-    np.testing.assert_allclose(found, (t * x + variance * line(t)) / (t + variance), rtol=1e-8)
-    np.testing.assert_allclose(spread, t * variance / (t + variance), rtol=1e-12)
+    expected = (t * x + variance * line(t)) / (t + variance)
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=5e-3)
+    np.testing.assert_allclose(spread, t * variance / (t + variance), rtol=0.02)
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0])

@@ -76,6 +76,23 @@ def test_precisions_have_their_prior():
         assert squares == pytest.approx(1.0, abs=4 * np.sqrt(2 / x.size))
 
 
+def test_precisions_are_drawn_from_rows_that_are_up_to_date(monkeypatch):
+    """In every fourth round after those without, and given factors after all noise."""
+    chain = chain_of(random_target(3, sample_precisions=True), fixed_rounds=3)
+    seen = []
+
+    def draw(x, rate, uniforms):
+        seen.append((t, chain._due, rate))
+        return np.ones(3)
+
+    monkeypatch.setattr(langevin, "draw_precisions", draw)
+    for t in range(13):
+        chain.sweep(t)
+    rates = chain.target.user_rate(), chain.target.item_rate()
+    assert seen == [(t, 0.0, rate) for t in (3, 7, 11) for rate in rates]
+    assert chain.state.user_precision.tolist() == [1.0, 1.0, 1.0]
+
+
 def bias_only(e, weights, a, n_items, std, k=1):
     """Every user rates every item with his e: n_items copies of the posterior of one bias."""
     R = sp.csr_array(np.tile(np.asarray(e, float)[:, np.newaxis], n_items))
@@ -98,6 +115,19 @@ def test_stationary_variance_of_the_published_example(x, table_size):
     assert state.item_bias.mean() == pytest.approx(1.0, abs=4 * np.sqrt(expected / n))
     if x == 0.05:
         assert abs(expected - 0.980) < 0.03
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 1, 1], [0.2, 3.0, 1.0, 0.0]])
+def test_weighted_mean_and_variance(weights):
+    """The posterior of a bias with many ratings is normal, with sums of weights in it."""
+    e, a, std, n = np.array([1.0, -0.5, 0.3, 9.0]), 0.7, 0.8, 20_000
+    target = bias_only(e, weights, a, n, std)
+    chain = chain_of(target, 4, max_weight=3.0, max_user_weight=3.0 * n, step_size=0.3)
+    state = run(chain, 150)
+    precision = 2 * a * np.sum(weights) + std**-2.0
+    assert state.item_bias.var() * precision == pytest.approx(1, abs=0.02 + 4 * np.sqrt(2 / n))
+    mean = 2 * a * np.dot(weights, e) / precision
+    assert state.item_bias.mean() == pytest.approx(mean, abs=0.01 + 4 * np.sqrt(1 / precision / n))
 
 
 def grid_chain(n, e, bound, step_size, a=0.6, w=1.3, user_std=1.0, item_std=0.7, **options):
@@ -134,6 +164,24 @@ def test_one_user_and_one_item_against_the_grid_posterior(table_size):
     assert stats.chisquare(observed.ravel(), n * wrong.ravel()).pvalue < 1e-30
 
 
+def test_halving_the_step_brings_the_moments_nearer():
+    """Of u^2 and p^2 with three items: wrong by a tenth, then about half of it (s.e. .3 %)."""
+    errors = []
+    for step_size in (0.8, 0.4):
+        chain, grid = grid_chain(12_000, [1.5, -0.8, 0.6], np.inf, step_size)
+        exact = grid.mean(grid.u[:, np.newaxis] ** 2), grid.mean(grid.p**2)
+        run(chain, round(20 / step_size))
+        drawn = []
+        for _ in range(40):
+            state = run(chain, round(4 / step_size))
+            drawn.append([(state.U**2).mean(), ((state.U[:, 0] * state.V[::3, 0]) ** 2).mean()])
+        errors.append(np.mean(drawn, axis=0) / exact - 1)
+    coarse, fine = np.abs(errors)
+    assert (coarse < 0.2).all()
+    assert (coarse > 0.05).all()
+    assert (fine < 0.75 * coarse).all()
+
+
 def test_every_row_has_noise_after_its_last_likelihood_step():
     """A step of x = 1 moves each bias exactly to its target: the state must not show that."""
     n = 4000
@@ -144,6 +192,25 @@ def test_every_row_has_noise_after_its_last_likelihood_step():
     np.testing.assert_allclose(chain._item_bias, 1.5, rtol=1e-5)
     state = chain.state
     assert (state.item_bias - 1.5).var() == pytest.approx(1.0, abs=4 * np.sqrt(2 / n))
+
+
+@pytest.mark.parametrize("table_size", TABLES)
+def test_a_state_right_after_a_round_has_all_rows_at_the_present(table_size):
+    """Items that nobody rated and users who rated nothing: anew, and at the prior's variance."""
+    n = 3000
+    R = sp.csr_array((np.ones(40), (np.arange(40) % 5, np.arange(40) // 5)), shape=(n, n))
+    target = Target(R, np.ones(n), 0.5, 2.0, 4, 1.0, 0.3, 0.5)
+    chain = chain_of(target, 6, table_size=table_size)
+    parts = [chain._U[:-1, :4], chain._V[:, :4], chain._item_bias]
+    for t in range(3):
+        chain.sweep(t)
+        before = [part.copy() for part in parts]
+        state = chain.state
+        for part, old in zip(parts, before, strict=True):
+            assert (part != old).mean() > 0.99
+        for values, std in [(state.U[5:], 1.0), (state.V[8:], 0.3), (state.item_bias[8:], 0.5)]:
+            slack = 4 * np.sqrt(2 / values.size)
+            assert values.var() / std**2 == pytest.approx(1, abs=slack)
 
 
 def test_a_user_without_weight_has_no_influence_bit_for_bit():
@@ -170,6 +237,24 @@ def test_a_user_without_weight_has_no_influence_bit_for_bit():
     assert (run(chain_of(changed, fixed_rounds=0), 6).V != states[0].V).all()
 
 
+@pytest.mark.parametrize("bound", [0.5, np.inf])
+@pytest.mark.parametrize("a", [0.01, 5.0, 1000.0])
+@pytest.mark.parametrize(
+    ("n_users", "n_items", "k", "step_size"),
+    [(60, 20, 1, 1.0), (60, 20, 40, 1.0), (2, 3, 2, 4.0), (40, 5, 10, 30.0), (3, 300, 3, 1000.0)],
+)
+def test_no_step_diverges(n_users, n_items, k, step_size, a, bound):
+    """Without the clip, the last three do, for the quadratic loss."""
+    target = random_target(7, n_users, n_items, k, a=a, bound=bound)
+    chain = chain_of(target, step_size=step_size, max_user_weight=float(n_items))
+    for t in range(200):
+        chain.sweep(t)
+        # times the prior's standard deviation: 5 of it, and what the likelihood adds
+        assert np.abs(chain._U).max() < 20.0 * chain._scale
+        assert np.abs(chain._V).max() < 20.0 * 0.5 / chain._scale
+        assert np.abs(chain._item_bias).max() < 20.0 * 0.5
+
+
 def test_steps_come_from_public_numbers_alone():
     one, two = random_target(1), random_target(2)
     assert one.R.nnz != two.R.nnz
@@ -178,10 +263,58 @@ def test_steps_come_from_public_numbers_alone():
     assert chain_of(one, step_size=1.0).step == 2 * chains[0].step
 
 
+def test_the_scale_makes_both_sides_equally_stiff():
+    target = random_target(n_users=300, n_items=4, k=1, a=2.0)
+    chain = chain_of(target, max_user_weight=4.0)
+    K_u = 4.0 * 0.25 * (2.0 + 1.0) ** 2 + 1.0
+    K_v = 4.0 * 1.0 * (np.sqrt(300) + 1.0) ** 2 + 4.0
+    assert K_u / chain._scale**2 == pytest.approx(K_v * chain._scale**2)
+    assert chain.step == pytest.approx(0.5 / np.sqrt(K_u * K_v))
+    assert chain.bias_step == pytest.approx(0.5 / (4.0 * 300 + 4.0))
+
+
+@pytest.mark.parametrize("table_size", TABLES)
+def test_key_and_name_make_the_stream(table_size):
+    target = random_target(n_users=600)
+
+    def of(seed, name):
+        return run(chain_of(target, seed, name=name, table_size=table_size), 3).V
+
+    np.testing.assert_array_equal(of(0, "a"), of(0, "a"))
+    assert (of(0, "a") != of(0, "b")).all()
+    assert (of(0, "a") != of(1, "a")).all()
+
+
 def test_blocks_of_noise_are_not_the_same(monkeypatch):
+    """However many rows are drawn at a time, no two of them get the same noise."""
     monkeypatch.setattr(langevin, "_BLOCK", 64)
     target = random_target(n_users=200, a=0.0)
     for table_size in TABLES:
         state = run(chain_of(target, table_size=table_size), 3)
         for x in (state.U, state.V):
             assert len(np.unique(x)) == x.size
+
+
+def test_the_table_has_mean_0_and_variance_1_in_each_column():
+    chain = chain_of(random_target(k=5), table_size=50)
+    table = chain._table.astype(float)
+    assert len(table) == 54
+    for d in range(5):
+        assert table[d : d + 50].mean() == pytest.approx(0, abs=1e-7)
+        assert table[d : d + 50].var() == pytest.approx(1, abs=1e-6)
+    _, offsets = chain._noise_for(5000, 5)
+    assert set(offsets) == set(range(50))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 6)])
+@pytest.mark.parametrize("rated", [True, False])
+@pytest.mark.parametrize("bias_std", [0.0, 0.5])
+def test_small_and_empty_problems(shape, rated, bias_std):
+    R = sp.csr_array(np.ones(shape) if rated else np.zeros(shape))
+    target = Target(R, np.ones(shape[0]), 0.5, 1.0, 2, 1.0, 1.0, bias_std, True)
+    state = run(chain_of(target, fixed_rounds=0), 5)
+    assert state.U.shape == (shape[0], 2)
+    assert state.V.shape == (shape[1], 2)
+    assert state.item_bias.shape == (shape[1],)
+    assert all(np.isfinite(array).all() for array in vars(state).values())
+    assert (state.item_bias != 0).all() == (bias_std > 0)

@@ -280,6 +280,22 @@ def test_estimates_are_unbiased_with_the_stated_error(epsilon):
     assert abs(along.mean() - 1) < 4.5 * along.std() / math.sqrt(n)
 
 
+@pytest.mark.parametrize(("bits", "near"), [(5, 1.5), (5, 2.0), (6, 4.0)])
+def test_bias_of_the_grid_is_below_its_bound(bits, near):
+    dimension, epsilon = 2, hard_epsilon(near, 2, bits, 1)
+    law = privunit_parameters(epsilon, dimension, bits=bits)
+    d = math.sqrt(dimension) * 2.0 ** -(bits + 1)
+    limit = 1.01 * (law.slack * (1 + stats.norm.pdf(law.t) / law.c) + (2 * law.t + 4) * d)
+    worst = 0.0
+    for x in inputs(dimension):
+        y, mass, inside = enumerated(x, law, reach=5.0)
+        share = mass[inside].sum()
+        w = mass * np.where(inside, law.p / share, (1 - law.p) / (1 - share))
+        worst = max(worst, np.linalg.norm(w @ y * 2.0**-bits / law.c - x))
+    assert worst <= limit + 1e-4  # beyond 5 the enumeration ends
+    assert worst > 0.02 * limit
+
+
 def test_rows_become_unit_vectors_whatever_they_hold():
     rng = np.random.RandomState(1)
     rows = [rng.standard_normal(size) * scale for size in (1, 7, 300) for scale in SCALES]
@@ -322,6 +338,24 @@ def test_without_the_dummy_a_short_vector_would_give_itself_away():
         masses.append(mass[inside].sum())
     assert abs(masses[0] - masses[1]) < 0.01
     assert abs(masses[2] - masses[1]) > 0.05
+
+
+def test_rows_of_a_range_are_those_of_the_whole():
+    rng = np.random.RandomState(2)
+    lengths = rng.randint(0, 6, 30)
+    ptr = np.concatenate([[0], np.cumsum(lengths)])
+    indices = np.concatenate([np.sort(rng.choice(50, size, False)) for size in lengths])
+    values = rng.standard_normal(indices.size)
+    for start, stop in ((0, 30), (7, 19), (29, 30)):
+        out = unit_rows(ptr[start : stop + 1], indices, values, 51)
+        for row in range(start, stop):
+            part = slice(*out[0][row - start : row - start + 2])
+            at, x = unit(
+                values[ptr[row] : ptr[row + 1]], 51, indices[ptr[row] : ptr[row + 1]].astype(int)
+            )
+            np.testing.assert_array_equal(out[1][part], at)
+            np.testing.assert_array_equal(out[2][part], x)
+            assert at[-1] == 50
 
 
 def test_low_bits_do_not_tell_the_support():
@@ -461,6 +495,41 @@ def slow_unit_row(values):
     return x
 
 
+def test_forms_decide_the_same_half_spaces():
+    rng = np.random.RandomState(6)
+    rows = rng.randint(-1000, 1000, (50, 33))
+    weights = rng.standard_normal(33)
+    bounds = np.cumsum(rows * weights, axis=1)[:, -1]  # a last digit decides
+    for row, bound in zip(rows, bounds, strict=True):
+        for moved in (bound, np.nextafter(bound, np.inf), np.nextafter(bound, -np.inf)):
+            found = [half(row, weights, moved) for half in (in_half_space.plain, in_half_space)]
+            assert found == [moved <= bound] * 2
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "dimension", "padded"),
+    [(1.0, 2**24, 1_800_000), (4.0, 8000, 8000), (8.0, 50_000, 14_170), (16.0, 50_000, 11)],
+)
+def test_the_padding_costs_a_bounded_number_of_draws(epsilon, dimension, padded):
+    assert PrivUnit(epsilon, dimension).padded == pytest.approx(padded, rel=0.05)
+
+
+def test_the_support_is_redrawn_as_a_whole():
+    # given the half space, a coordinate orthogonal to the input stays normal and independent
+    n, law = 6000, privunit_parameters(8.0, 4)
+    y = reports([0.6, 0.6], 4, keys_for("whole", n), law, [0, 1]) / 2.0**law.bits
+    across = (y[:, 0] - y[:, 1]) / math.sqrt(2)
+    along = (y[:, 0] + y[:, 1]) * 0.6 + y[:, 3] * math.sqrt(0.28)
+    assert stats.kstest(across, "norm").pvalue > 1e-4
+    assert abs(np.corrcoef(across, along)[0, 1]) * math.sqrt(n) < 4.5
+    assert abs(np.corrcoef(across**2, along)[0, 1]) * math.sqrt(n) < 4.5
+    upper = (along >= law.t).sum()
+    assert stats.binomtest(int(upper), n, law.p).pvalue > 1e-4
+    # and along it is a normal cut at t, on either side
+    cut = along[along >= law.t]
+    assert stats.kstest(cut, lambda s: 1 - stats.norm.sf(s) / stats.norm.sf(law.t)).pvalue > 1e-4
+
+
 def many_rows(n, dimension, extra=()):
     rng = np.random.RandomState(3)
     lengths = rng.randint(0, 9, n)
@@ -506,6 +575,31 @@ def test_no_devices_and_empty_rows():
 
 
 @pytest.mark.parametrize(
+    ("ptr", "indices", "values", "message"),
+    [
+        ([0, 2], [3, 3], [0.1, 0.2], "indices must increase"),
+        ([0, 2], [3, 1], [0.1, 0.2], "indices must increase"),
+        ([0, 1], [4], [0.1], r"lie in \[0, 4\)"),
+        ([0, 1], [-1], [0.1], "indices must increase"),
+        ([0, 1, 2], [0, 1], [0.1, 0.2], "one value more than there are"),
+        ([0, 1], [0, 1], [0.1, 0.2], "and rise from 0"),
+        ([1, 2], [0, 1], [0.1, 0.2], "and rise from 0"),
+        ([0, 2], [0, 1], [0.1], "and rise from 0"),
+    ],
+)
+def test_rows_that_do_not_fit(ptr, indices, values, message):
+    with pytest.raises(PrivacyParameterError, match=message):
+        PrivUnit(1.0, 5).sum_reports(keys_for("errors", 1), ptr, indices, values)
+
+
+def test_rows_may_begin_below_where_the_last_ended():
+    got = PrivUnit(1.0, 5).sum_reports(keys_for("x", 4), [0, 2, 2, 4, 4], [1, 3, 0, 1], [0.1] * 4)
+    assert got.shape == (5,)
+    with pytest.raises(PrivacyParameterError, match="indices must increase"):
+        PrivUnit(1.0, 5).sum_reports(keys_for("x", 4), [0, 1, 1, 3, 3], [1, 3, 0], [0.1] * 3)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"epsilon": 0.0}, "epsilon=0.0 must be a number > 0 and <= 16"),
@@ -520,3 +614,9 @@ def test_no_devices_and_empty_rows():
 def test_parameters_out_of_range(change, message):
     with pytest.raises(PrivacyParameterError, match=message):
         PrivUnit(**{"epsilon": 1.0, "dimension": 5, **change})
+
+
+def test_keys_of_another_kind():
+    for keys in (np.zeros((1, 8)), np.zeros(8, np.uint32), np.zeros((1, 4), np.uint32)):
+        with pytest.raises(PrivacyParameterError, match=r"take them from DeviceStreams\.keys"):
+            PrivUnit(1.0, 5).sum_reports(keys, [0, 0], [], [])

@@ -89,6 +89,15 @@ def test_round_trip_never_exceeds_the_budget(epsilon, delta):
     assert ac.gaussian_epsilon(ac.compose_gaussian([z] * 10_000), delta) <= epsilon
 
 
+@given(multipliers, levels, levels, deltas)
+def test_monotone(mu, epsilon, other, delta):
+    low, high = sorted((epsilon, other))
+    assert ac.gaussian_delta(mu, high) <= ac.gaussian_delta(mu, low) * (1 + 1e-10)
+    assert ac.gaussian_mu(low, delta) <= ac.gaussian_mu(high, delta)
+    assert ac.gaussian_epsilon(mu, delta) <= ac.gaussian_epsilon(1.01 * mu, delta)
+    assert ac.gaussian_epsilon(mu, min(0.9, 2 * delta)) <= ac.gaussian_epsilon(mu, delta)
+
+
 def test_limits():
     assert ac.gaussian_mu(math.inf, 0.0) == math.inf
     assert ac.gaussian_mu(1.0, 0.0) == 0.0

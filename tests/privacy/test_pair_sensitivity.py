@@ -69,6 +69,41 @@ def test_no_user_exceeds_the_profile(norm, entries, setting):
     assert min(reached) >= CLOSE[norm][setting == JUMPING]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "setting", [*SETTINGS, JUMPING, (5.0, 2.0, 0.3), (7.3, 40.0, 0.7)], ids=str
+)
+@pytest.mark.parametrize(("norm", "entries"), KINDS, ids=KINDS_IDS)
+def test_no_user_exceeds_the_profile_at_length(norm, entries, setting):
+    counts = [*range(1, 50, 7), 100, 400]
+    check_profile(norm, entries, setting, counts, rounds=300, restarts=2)
+
+
+@pytest.mark.parametrize(("norm", "entries"), KINDS, ids=KINDS_IDS)
+def test_no_random_row_exceeds_the_profile(norm, entries):
+    """Stars on catalogues with random means: users as they are, by the algorithm in full."""
+    rng = np.random.default_rng(5)
+    for _ in range(150):
+        n, c = 52, int(rng.integers(0, 51))
+        means = rng.uniform(LO, HI, n)
+        low, high = cov.centred_interval((LO, HI), means)
+        beta, B = rng.choice([0.0, 5.0, 20.0]), rng.choice([0.5, 1.0, 2.0])
+        after = np.full(n, np.nan)
+        after[: c + 1] = rng.choice([1.0, 5.0, 3.0, 4.0], size=c + 1)
+        before = after.copy()
+        before[c] = np.nan
+        rest = (means, rng.uniform(low, high), beta, B, norm)
+        moved = [
+            b - a
+            for a, b in zip(contribution(before, *rest), contribution(after, *rest), strict=True)
+        ]
+        setting = (high - low, beta, B)
+        bound = cov.rating_profile(c, NOISE[norm], **rows(setting))
+        assert size_of(moved[0], norm, entries) <= bound
+        exact = cov.rating_profile(c, NOISE[norm])
+        assert size_of(moved[1], norm, entries) == pytest.approx(exact, rel=1e-11)
+
+
 def test_first_rating_attains_the_bound():
     """c = 0: the clamp's square, if the damping leaves the rating that far from its mean."""
     for norm, entries in KINDS:
@@ -233,6 +268,38 @@ def random_row(rng, n_items):
     chosen = rng.choice(n_items, size=c, replace=False)
     row[chosen] = rng.choice(values[rng.integers(3)], size=c)
     return row
+
+
+@pytest.mark.parametrize("t", [0.0, 0.7])
+@pytest.mark.parametrize(("norm", "entries"), KINDS, ids=KINDS_IDS)
+def test_one_user(norm, entries, t):
+    n_items, B = 12, 1.2
+    rng = np.random.default_rng(3)
+    means = np.full(n_items, 3.0)
+    # disjoint rows of two extremes, which attain the bounds
+    first, second = np.full((2, n_items), np.nan)
+    first[:4], second[4:6] = [1.0, 5.0, 1.0, 5.0], [5.0, 1.0]
+    pairs = [(first, second)]
+    pairs += [(random_row(rng, n_items), random_row(rng, n_items)) for _ in range(300)]
+
+    def joint(row):
+        parts = contribution(row, means, 0.0, 5.0, B, norm, "user", entries)
+        return np.stack([parts[0], t * parts[1]])
+
+    def size(stack):
+        found = [size_of(part, norm, entries) for part in stack]
+        return sum(found) if norm == "l1" else math.hypot(*found)
+
+    terms = {"clamp": B, "centred_range": 8.0, "damping": 5.0, "n_items": n_items}
+    terms |= {"weight_scale": t, "unit": "user"}
+    alone = sensitivity(norm, **terms)
+    replaced = sensitivity(norm, neighbors="replace", **terms)
+    sizes = [size(joint(a)) for a, _ in pairs]
+    distances_ = [size(joint(a) - joint(b)) for a, b in pairs]
+    assert sizes[0] == pytest.approx(alone, rel=1e-12)
+    assert distances_[0] == pytest.approx(replaced, rel=1e-12)
+    assert max(sizes) <= alone * (1 + 1e-12)
+    assert max(distances_) <= replaced * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("unit", ["user", "rating"])

@@ -108,6 +108,6 @@ class CacheSGDFactorizerPlanner(Planner):
             lambda x: x is None or (is_finite(x) and 0 < x <= 1),
             *(rule, remedy),
         )
-        rule, remedy = "None or a finite number >= 0", "None learns it"
-        self._require(("alpha",), lambda x: x is None or (is_finite(x) and x >= 0), *(rule, remedy))
+        rule = "None or a finite number >= 0"
+        self._require(("alpha",), lambda x: x is None or (is_finite(x) and x >= 0), rule)
         self._require_switches("fit_bias", "warm_start")

@@ -308,7 +308,8 @@ class LocalItemMeans:
         b, N = self.item_means, self.mass
         b = b + (self.overall - float(N @ b) / float(N.sum()))
         # an offset varies around the overall mean, which is not quite known
-        spread = im.RATING_VARIANCE / self.user_damping + self.overall_variance
+        damping = min(self.user_damping, im.FOLD_IN_DAMPING)
+        spread = im.RATING_VARIANCE / damping + self.overall_variance
         return Model(
             np.clip(b, -2.0, 2.0), float(im.RATING_VARIANCE / spread), bool(self.significant)
         )

@@ -54,10 +54,10 @@ FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 1.0
 PRIOR_VARIANCE = 0.28  # of items around their line: a guess, where nobody has another one
 # Prior of the line and of t: deviations of the level and the slope around 0, and of slopes on item
 # columns; t around a part of the guess, as one too large costs more than one too small, with the
-# deviation of its logarithm; values tried for t, times the guess.
+# deviation of its logarithm; values tried for t, times the guess, and steps between two of them.
 _LINE, _COLUMN = (0.5, 0.2), 0.3
 _CAUTION, _LOG_VARIANCE = 0.3, 1.5
-_VARIANCES = np.geomspace(1e-4, 10.0, 21)
+_VARIANCES, _BETWEEN = np.geomspace(1e-4, 10.0, 21), 16
 # Rank: see choose_rank.
 _SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
 _HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
@@ -251,8 +251,13 @@ def item_prior(
         likely = -0.5 * float(np.sum(left**2 / total + np.log(total)))
         return likely - 0.5 * float(np.log(t / (_CAUTION * guess)) / _LOG_VARIANCE) ** 2
 
-    tried = guess * _VARIANCES
-    t = geometric_mean(tried, [log_density(t) for t in tried])
+    from scipy.interpolate import CubicSpline  # heavy
+
+    # many items know t better than the distance of two values tried
+    tried = np.log(guess * _VARIANCES)
+    logs = np.linspace(tried[0], tried[-1], _BETWEEN * (tried.size - 1) + 1)
+    density = CubicSpline(tried, [log_density(t) for t in np.exp(tried)])(logs)
+    t = geometric_mean(np.exp(logs), density)
     return t, line(t)
 
 

@@ -1,0 +1,39 @@
+"""Parameters of clicks, which two estimators take."""
+
+from dataclasses import dataclass
+
+from skdpmf.estimators.contract.parameters import Options, require
+
+__all__ = ["Clicks"]
+
+
+@dataclass(repr=False)
+class Clicks(Options):
+    """Clicks, plays or purchases as what X holds (``feedback="implicit"``).
+
+    Parameters
+    ----------
+    unobserved_weight : float, default=0.4
+        Weight > 0 of the target 0 that every pair of a user and an item has, beside that of a
+        click's target 1. Unused by `DPCovarianceRecommender`.
+    weighting : {None, "log"}, default=None
+        Weight of a click in [0, 1] from its stored value v > 0. None: min(v, 1), so that a count
+        of plays says no more than one play. "log": (1 + log(1 + v) / log(1 + m)) / 2 with m the
+        largest value of the same row, for counts that follow taste. Either is a function of one
+        row: the bounds of all releases, and so the noise, are the same.
+
+    Examples
+    --------
+    >>> from skdpmf import AdaptiveWeightALS, Clicks, PrivacyBudget
+    >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), feedback=Clicks(weighting="log")).feedback
+    Clicks(weighting='log')
+    """
+
+    unobserved_weight: float = 0.4
+    weighting: str | None = None
+
+    def _check(self) -> None:
+        self._require_positive("unobserved_weight")
+        holds = self.weighting in (None, "log")
+        remedy = "None counts each click alike"
+        require(holds, "weighting", self.weighting, "None or 'log'", remedy)
