@@ -69,6 +69,9 @@ class LocalAggregator:
         Fictitious ratings in a user's own mean, in [1e-6, 1e6].
     n_components : int, default=8
         Largest number of factors, >= 0; 0 for none.
+    n_devices : int, default=0
+        Devices that are expected: reports of few devices give more to counts of items, on which
+        lists rest. 0: not known, taken as many.
     protocol : str, default=None
         Identity of this run, 32 hexadecimal digits. None: random. Two runs must not share one.
 
@@ -122,11 +125,12 @@ class LocalAggregator:
         fractions: tuple[float, ...] = (1.0,),
         user_damping: float = 10.0,
         n_components: int = 8,
+        n_devices: int = 0,
         protocol: str | None = None,
     ) -> None:
         protocol = fresh_key()[:16].hex() if protocol is None else protocol
         settings = epsilon, n_items, rating_range, user_damping, fractions
-        first = Announcement(protocol, 0, "statistics", *settings)
+        first = Announcement(protocol, 0, "statistics", *settings, n_devices=n_devices)
         self.n_components = converted("n_components", n_components, Count)
         self.protocol, self.epsilon = first.protocol, first.epsilon
         self.n_items, self.rating_range = first.n_items, first.rating_range
@@ -135,7 +139,8 @@ class LocalAggregator:
         self._lock = threading.RLock()
         self._ids: set[bytes] = set()
         self._run = Protocol(first, self.n_components)
-        self._first, self._announcement = first, self._announce()
+        self._first = first
+        self._announcement = self._announce()
 
     def __repr__(self) -> str:
         return (
@@ -317,6 +322,7 @@ class LocalAggregator:
             fractions=first.fractions,
             user_damping=first.user_damping,
             n_components=saved.n_components,
+            n_devices=first.n_devices,
             protocol=first.protocol,
         )
         own.refused.update(saved.refused)
@@ -395,7 +401,7 @@ class LocalAggregator:
         if told is None:
             return None
         settings = self.epsilon, self.n_items, self.rating_range, self.user_damping, self.fractions
-        released = told.item_means, told.mass, told.head
+        released = told.item_means, told.mass, told.head, self._first.n_devices
         return Announcement(self.protocol, told.number, told.kind, *settings, *released)
 
     def _objection(self, report: Report) -> str:

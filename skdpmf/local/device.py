@@ -30,7 +30,12 @@ from skdpmf.kernels.averaging import (
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, sized
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.protocol import announced_rows, report_id, report_key
+from skdpmf.mechanisms.device_reports.protocol import (
+    announced_rows,
+    rating_weight,
+    report_id,
+    report_key,
+)
 from skdpmf.mechanisms.device_reports.randomizers import check_epsilon, check_integer
 from skdpmf.privacy.sampler.noise import fresh_key, require_key
 
@@ -203,7 +208,7 @@ class LocalDevice:
             self._check_budget(announcement)
             randomiser = _randomiser(announcement.epsilon, announcement.dimension)
             row = in_quarter_ranges(self.__ratings, self.rating_range)
-            vector = announced_rows(announcement, row, announcement.user_damping)
+            vector = announced_rows(announcement, row, announcement)
             # paid before anything random exists that could leave twice
             self._spent += Fraction(announcement.epsilon)
             self._answered[announcement.protocol] = announcement.round
@@ -263,7 +268,7 @@ class LocalDevice:
     def recommend(
         self, model: ReleasedModel, n: int = 10, *, item_features: Any = None
     ) -> tuple[NDArray[np.int64], Floats]:
-        """Rank the best items that the user has not rated, on the device.
+        """Rank the best items that the user has not rated, by popularity and rating, on the device.
 
         Parameters
         ----------
@@ -280,7 +285,8 @@ class LocalDevice:
         items : ndarray of int64, shape (n_found,)
             At most n, best first; of equal scores the smaller column first.
         scores : ndarray of float64, shape (n_found,)
-            m_j + o + z . L_j, not clipped.
+            Logarithm of the released popularity, and half of the predicted rating, not clipped,
+            in quarter ranges.
 
         Raises
         ------
@@ -299,7 +305,9 @@ class LocalDevice:
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
-        scores = self._folded_in(model, item_features)(np.arange(self.n_items))
+        weight = rating_weight(self.rating_range)
+        rated = self._folded_in(model, item_features)(np.arange(self.n_items))
+        scores = np.log(model.popularity) + weight * rated
         left = np.setdiff1d(np.arange(self.n_items), self.__ratings.indices)
         best = left[np.argsort(-scores[left], kind="stable")[:n]]
         return best, scores[best]

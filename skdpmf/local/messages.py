@@ -43,7 +43,7 @@ __all__ = [
     "VersionError",
 ]
 
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 2**28  # of a message: more than the largest catalogue needs
 MAX_ITEMS = 2**23 - 2  # so that a report has at most 2^24 values
 _MAX_LENGTH = 2**24
@@ -222,7 +222,10 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
         from the middle of the scale, and popularity > 0.
     head : ndarray of int64, shape (h,), or None
         Columns of the items of a round "covariance", ascending, 2 <= h <= 400.
-    version : int, default=2
+    n_devices : int, default=0
+        Devices that are expected, on which the weight of item counts in a report depends: the fewer
+        they are, the more. 0: not known, taken as many.
+    version : int, default=3
         Version of the messages.
 
     Raises
@@ -250,7 +253,8 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
     item_means: NDArray[np.float64] | None = None
     mass: NDArray[np.float64] | None = None
     head: NDArray[np.int64] | None = None
-    version: Literal[2] = 2
+    n_devices: Count = 0
+    version: Literal[3] = 3
 
     def _check(self) -> None:
         _check_range(self)
@@ -318,7 +322,7 @@ class Report(_Message, frozen=True, eq=False, tag="report"):
     round: Annotated[int, Meta(ge=0, lt=_MAX_ROUNDS)]
     report_id: Id
     payload: NDArray[np.int32]
-    version: Literal[2] = 2
+    version: Literal[3] = 3
 
 
 class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
@@ -343,13 +347,16 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
         Reports of each round.
     significant : bool
         Whether the reports told items apart; if not, all m_j are the same.
+    popularity : ndarray of float64, shape (n_items,)
+        Estimated number of people who choose an item, > 0: those with many items count less, and
+        those who like it more.
     factor_items : ndarray of int64, shape (h,), or None
         Columns of the items with factors, ascending, 2 <= h <= 400. None: there are no factors.
     factors : ndarray of float64, shape (h * k,), or None
         Their factors L_j row by row, in rating units, k >= 1.
     factor_damping : float, default=0.0
         Ridge on a user's z, in squared rating units: > 0 with factors, 0 without.
-    version : int, default=2
+    version : int, default=3
         Version of the messages.
 
     Raises
@@ -359,7 +366,8 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
 
     Examples
     --------
-    >>> model = ReleasedModel("0" * 32, np.array([3.5, 4.0]), 10.0, (1, 5), 4.0, (900, 100), True)
+    >>> means, popularity = np.array([3.5, 4.0]), np.array([20.0, 9.0])
+    >>> model = ReleasedModel("0" * 32, means, 10.0, (1, 5), 4.0, (900, 100), True, popularity)
     >>> model == ReleasedModel.from_bytes(model.to_bytes())
     True
     """
@@ -371,15 +379,17 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
     epsilon: Epsilon
     n_reports: Annotated[tuple[Count, ...], Rounds]
     significant: bool
+    popularity: NDArray[np.float64]
     factor_items: NDArray[np.int64] | None = None
     factors: NDArray[np.float64] | None = None
     factor_damping: float = 0.0
-    version: Literal[2] = 2
+    version: Literal[3] = 3
 
     def _check(self) -> None:
         _check_range(self)
         if self.n_items > MAX_ITEMS:
             raise MessageError(f"item_means has {self.n_items} values: {MAX_ITEMS} at most.")
+        _check_values("popularity", self.popularity, _MASS, self.n_items)
         if self.factor_items is None or self.factors is None:
             if self.factor_items is not self.factors or self.factor_damping != 0.0:
                 raise MessageError("factor_items, factors and factor_damping belong together.")

@@ -77,7 +77,8 @@ def made(method="items", epsilon=4.0, delta=0.0, **params):
 
 
 def rounds_of(model):
-    return len(model._fractions()) if model.method == "items" else model.max_iter or 5
+    by_items = model.method == "items"
+    return len(model._fractions(N_ITEMS, N_USERS)) if by_items else model.max_iter or 5
 
 
 @contextlib.contextmanager
@@ -108,6 +109,7 @@ def run_devices(model, X):
         fractions={1: (1.0,), 2: (0.5, 0.5), 3: (0.5, 0.25, 0.25)}[model.n_iter_],
         user_damping=model.user_damping,
         n_components=model.n_components,
+        n_devices=R.shape[0],
         protocol=protocol_name(secret),
     )
     settings = {"n_items": R.shape[1], "rating_range": RANGE, "epsilon": epsilon}

@@ -184,7 +184,7 @@ def test_encoders_were_released(fitted):
     }
     assert widths.keys() == {
         *("pooled, explicit", "lists", "no privacy", "features", "features, item-item"),
-        *("item-item", "item-item, popularity", "item-item, no privacy"),
+        *("item-item", "item-item, popularity", "item-item, no privacy", "items"),
     }
     empty = {name for name, encoder in widths.items() if encoder.shape[1] == 0}
     assert empty == {"item-item, popularity", "pooled, explicit"}

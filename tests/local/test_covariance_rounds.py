@@ -129,9 +129,9 @@ def test_decision_depends_on_released_values_only():
     rng = np.random.default_rng(67)
     likes = np.append(rng.normal(0.0, 0.25, m), 0.0)
     mean = np.zeros(2 * m + 4)
-    mean[:m] = 0.02 * np.geomspace(1.0, 0.05, m)
-    mean[m] = mean[2 * m + 1] = 0.08
-    mean[m + 1 : 2 * m + 1] = 3.0 * mean[:m] * likes[:m]
+    mean[:m] = 0.05 * np.geomspace(1.0, 0.05, m)
+    mean[m] = mean[2 * m + 1] = 0.06
+    mean[m + 1 : 2 * m + 1] = 0.9 * mean[:m] * likes[:m]
     for refused in (0, 5):
         aggregator = make_aggregator(m, epsilon=8.0)
         length = PrivUnit(8.0, 2 * m + 4)

@@ -392,7 +392,8 @@ def test_extreme_announcements_neither_warn_nor_raise(b, mass):
 
 # --- predictions -------------------------------------------------------------------------
 
-MODEL = ReleasedModel(PROTOCOL, np.array([4.0, 3.0, 4.5, 3.0, 2.0]), 2.0, RANGE, 4.0, (10,), True)
+MEANS, POPULARITY = np.array([4.0, 3.0, 4.5, 3.0, 2.0]), np.array([1.0, 0.5, 2.0, 1.0, 3.0])
+MODEL = ReleasedModel(PROTOCOL, MEANS, 2.0, RANGE, 4.0, (10,), True, POPULARITY)
 
 
 def test_predictions_are_the_fold_in_of_the_own_ratings():
@@ -402,9 +403,9 @@ def test_predictions_are_the_fold_in_of_the_own_ratings():
     np.testing.assert_allclose(device.predict(MODEL, range(5)), expected, rtol=1e-15)
     assert device.predict(MODEL, []).size == 0
     items, scores = device.recommend(MODEL)
-    assert items.tolist() == [2, 1, 4]
-    np.testing.assert_allclose(scores, [4.5 + offset, 3.0 + offset, 2.0 + offset])
-    assert scores[0] > 5.0
+    assert items.tolist() == [2, 4, 1]
+    ranked = np.log(POPULARITY) + 0.5 * (MEANS + offset)
+    np.testing.assert_allclose(scores, ranked[items])
     assert device.recommend(MODEL, 1)[0].tolist() == [2]
 
 
@@ -441,6 +442,7 @@ def test_predictions_with_factors_are_a_dense_ridge(k):
         one = device.predict(model, np.array([[4, 2]]))
         np.testing.assert_allclose(one, expected[[[4, 2]]], rtol=1e-12)
         items, found = device.recommend(model)
+        scores = np.log(POPULARITY) + 0.5 * scores
         left = np.setdiff1d(np.arange(5), own)
         assert items.tolist() == left[np.argsort(-scores[left])].tolist()
         np.testing.assert_allclose(found, scores[items], rtol=1e-12)
@@ -454,14 +456,14 @@ def test_strongest_factors_and_weakest_ridge_can_be_used():
 
 
 def test_ties_go_to_the_smaller_column():
-    flat = replace(MODEL, item_means=np.full(5, 3.5))
+    flat = replace(MODEL, item_means=np.full(5, 3.5), popularity=np.ones(5))
     assert make_device(0, N_ITEMS, ratings=([1], [3.0])).recommend(flat, 3)[0].tolist() == [0, 2, 3]
 
 
 def test_other_models_and_items_are_refused():
     device = make_device(0, N_ITEMS)
     for wrong in (
-        replace(MODEL, item_means=np.ones(4)),
+        replace(MODEL, item_means=np.ones(4), popularity=np.ones(4)),
         replace(MODEL, rating_range=(0.0, 5.0)),
         MODEL.to_bytes(),
     ):

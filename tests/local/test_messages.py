@@ -27,7 +27,16 @@ LATER = Announcement(
 )
 LAST = replace(LATER, kind="covariance", head=np.array([0, 2]))
 REPORT = Report(PROTOCOL, 1, ID, np.array([-(2**31), 0, 2**31 - 1, 7], np.int32))
-MODEL = ReleasedModel(PROTOCOL, np.array([3.5, 0.1, -7e99]), 1 / 3, (1, 5), 4.0, (0, 12), True)
+MODEL = ReleasedModel(
+    PROTOCOL,
+    np.array([3.5, 0.1, -7e99]),
+    1 / 3,
+    (1, 5),
+    4.0,
+    (0, 12),
+    True,
+    np.array([0.3, 1e9, 1e-9]),
+)
 FACTORS = replace(
     MODEL,
     factor_items=np.array([0, 2]),
@@ -37,10 +46,10 @@ FACTORS = replace(
 MESSAGES = [FIRST, LATER, LAST, REPORT, MODEL, FACTORS]
 FIELDS = {
     Announcement: "protocol round kind epsilon n_items rating_range user_damping fractions "
-    "item_means mass head version",
+    "item_means mass head n_devices version",
     Report: "protocol round report_id payload version",
     ReleasedModel: "protocol item_means user_damping rating_range epsilon n_reports significant "
-    "factor_items factors factor_damping version",
+    "popularity factor_items factors factor_damping version",
 }
 
 
@@ -84,7 +93,7 @@ def test_layout_of_a_report():
     # what a device in another language has to write
     values = np.array([-(2**31), 0, 2**31 - 1, 7], "<i4").tobytes()
     fields = {"type": "report", "protocol": PROTOCOL, "round": 1, "report_id": ID}
-    fields = {**fields, "payload": values, "version": 2}
+    fields = {**fields, "payload": values, "version": 3}
     assert msgspec.msgpack.decode(REPORT.to_bytes()) == fields
     assert len(REPORT.to_bytes()) == 126 + len(values)
     plain = {**fields, "payload": base64.b64encode(values).decode()}
@@ -122,9 +131,10 @@ WRONG = [
     (FIRST, "rating_range", [(1, float("nan")), (0, 1e-200), 5, None]),
     (FIRST, "user_damping", [0.0, 1e7, 10**400]),
     (FIRST, "fractions", [(), (0.5, 0.4), (1.0, 0.0), (1.5, -0.5), (1 / 1001,) * 1001, 1.0]),
-    (FIRST, "version", [1, 3, True, "2"]),
+    (FIRST, "version", [1, 2, 4, True, "3"]),
     (FIRST, "mass", [np.ones(3)]),
     (FIRST, "head", [np.array([0, 2])]),
+    (FIRST, "n_devices", [-1, 0.5, None]),
     (LATER, "head", [np.array([0, 2])]),
     (LATER, "mass", [None, [1.0], np.ones(4), np.zeros(3), np.array([1.0, np.nan, 1.0])]),
     (LATER, "item_means", [None, np.ones(3, np.float32), np.full(3, 1e7), np.full(3, np.inf)]),
@@ -140,6 +150,7 @@ WRONG = [
     (MODEL, "n_reports", [(-1,), (), (2**63,), (1.0,)]),
     (MODEL, "item_means", [np.array([np.nan]), np.zeros(0)]),
     (MODEL, "user_damping", [float("inf"), 0.0]),
+    (MODEL, "popularity", [None, np.ones(2), np.array([1.0, 0.0, 1.0])]),
     (MODEL, "factors", [np.ones(3)]),
     (MODEL, "factor_damping", [0.5, float("nan")]),
     (FACTORS, "factor_items", [None, np.array([0]), np.arange(4), np.array([1, 0])]),
@@ -175,7 +186,7 @@ def test_heads_have_400_items_at_most_and_rounds_before_them():
         (lambda m: m.pop("round"), "required field `round`"),
         (lambda m: m.update(extra=1), "unknown field `extra`"),
         (lambda m: m.pop("version"), "'type' or 'version' is missing"),
-        (lambda m: m.update(version="2"), "Expected `int`"),
+        (lambda m: m.update(version="3"), "Expected `int`"),
         (lambda m: m.pop("type"), "'type' or 'version' is missing"),
         (lambda m: m.update(type="model"), "Invalid value 'model'"),
         (lambda m: m.update(round=float("nan")), "malformed"),
@@ -219,10 +230,10 @@ def test_a_field_that_stands_twice_is_refused():
 
 
 def test_another_version_is_told_apart():
-    later = REPORT.to_bytes().replace(b"version\x02", b"version\x03")
-    with pytest.raises(VersionError, match="version=3 must be 2"):
+    later = REPORT.to_bytes().replace(b"version\x03", b"version\x04")
+    with pytest.raises(VersionError, match="version=4 must be 3"):
         Report.from_bytes(later)
-    with pytest.raises(VersionError, match="version=1 must be 2"):
+    with pytest.raises(VersionError, match="version=1 must be 3"):
         Report.from_json('{"type":"report","version":1,"something":{"else":0}}')
 
 
@@ -252,7 +263,7 @@ def test_a_claimed_length_allocates_nothing():
     at = data.index(b"\xa9fractions") + 10
     claims = [
         (Report, b"\xdf\xff\xff\xff\xff" + b"0" * 64),  # fields
-        (Report, b"\x82\xa7version\x02\xa7payload\xc6\xff\xff\xff\xff"),  # values
+        (Report, b"\x82\xa7version\x03\xa7payload\xc6\xff\xff\xff\xff"),  # values
         (Announcement, data[:at] + b"\xdd\x7f\xff\xff\xff" + data[at + 1 :]),  # fractions
     ]
     tracemalloc.start()

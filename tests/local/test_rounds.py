@@ -7,7 +7,7 @@ from scipy import sparse
 from skdpmf.data.validation import in_quarter_ranges
 from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import protocol
-from skdpmf.mechanisms.device_reports.protocol import N_PARTS, device_key, simulate
+from skdpmf.mechanisms.device_reports.protocol import device_key, simulate
 
 RANGE = (1.0, 5.0)
 PROTOCOL = "ab" * 16
@@ -50,9 +50,9 @@ def test_simulated_devices_are_devices(fractions, head, monkeypatch):
             report = device.report(announcement)
             assert report is None or single.receive(report)
         announcement = single.close_round()
-    steps = iter(range(N_PARTS * len(fractions)))
+    steps = iter(range(10 * len(fractions)))
     quarter, run = in_quarter_ranges(R, RANGE), many._run
-    found = simulate(run, quarter, secret, steps=steps, n_jobs=2)
+    found = simulate(run, quarter, secret, steps=steps, n_parts=10, n_jobs=2)
     many._announcement = None
     assert next(steps, None) is None
     assert sum(many.n_reports) == 60
@@ -62,5 +62,5 @@ def test_simulated_devices_are_devices(fractions, head, monkeypatch):
         assert n == n_single
         np.testing.assert_array_equal(total, of_single)
     other = LocalAggregator(7, RANGE, 4.0, fractions=fractions, protocol=PROTOCOL)._run
-    again = simulate(other, quarter, bytes(32), steps=range(99), n_jobs=1)
+    again = simulate(other, quarter, bytes(32), steps=(), n_parts=1, n_jobs=1)
     assert again.item_means.tolist() != found.item_means.tolist() or not found.significant

@@ -145,12 +145,12 @@ def make_known(n_devices, popularity, ratings=16.0, *, variance=TINY, noise=0.0,
     m = len(popularity)
     share = np.asarray(popularity) / np.sum(popularity)
     mean = np.zeros(2 * m + 3)
-    mean[:m] = im.COUNT_WEIGHT * share * np.sqrt(ratings)
+    mean[:m] = share * np.sqrt(ratings)
     mean[m] = mean[2 * m + 1] = Q
     if means is not None:
-        mean[m + 1 : 2 * m + 1] = means * mean[:m] / im.COUNT_WEIGHT / im.CLIP
+        mean[m + 1 : 2 * m + 1] = means * mean[:m] / im.CLIP
     known = li.LocalItemMeans(m, 3.0)
-    mean = mean / np.sqrt(im.COUNT_WEIGHT**2 + 1.0 + 2.0 * Q**2 + 0.15**2)
+    mean = mean / np.sqrt(2.0 + 2.0 * Q**2 + 0.15**2)
     known.add_statistics(mean + np.sqrt(variance / n_devices) * noise, n_devices, variance)
     return known
 

@@ -11,14 +11,14 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.protocol import N_PARTS
 from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
 __all__ = ["GradientReports", "LocalDPGDDRPlanner", "ResponseReports"]
 
-_GRADIENT_ROUNDS = 5
+_GRADIENT_ROUNDS, _ITEM_ROUNDS = 5, 3
+_N_PARTS = 10  # of a round, for progress bars
 
 
 @dataclass(repr=False)
@@ -126,7 +126,8 @@ class LocalDPGDDRPlanner(PrivatePlanner):
             return gradient.make_plan(budget, self._gradient_settings(), n_items)
         if budget.is_private and self.randomizer == "privunit":
             PrivUnit(budget.epsilon, items.statistics_dimension(n_items) + 1)  # refuses its limits
-        return items.make_plan(budget, n_items, len(self._fractions()), self.randomizer)
+        n_rounds = len(self._fractions(n_items, n_rows or 0))
+        return items.make_plan(budget, n_items, n_rounds, self.randomizer)
 
     @property
     def _only_sums(self) -> bool:
@@ -138,24 +139,29 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         return PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
 
     def _n_reports(self) -> int:
-        """Return the number of rounds of the protocol."""
-        if self._gradients is None:
-            return len(self._fractions())
-        return int(self.max_iter or _GRADIENT_ROUNDS)
+        """Return the largest number of rounds of the protocol."""
+        if self._gradients is not None:
+            return int(self.max_iter or _GRADIENT_ROUNDS)
+        return int(self.max_iter or _ITEM_ROUNDS) if self._is_by_vectors else 1
 
     @property
     def _work_of_round(self) -> int:
         return 64  # a report of each device
 
     def _n_rounds(self) -> int:
-        simulated = self._gradients is None and self.randomizer == "privunit"
-        return self._n_reports() * (N_PARTS if simulated and self.budget.is_private else 1)
+        return self._n_reports() * (_N_PARTS if self._is_by_vectors else 1)
 
-    def _fractions(self) -> tuple[float, ...]:
-        if not self.budget.is_private or self.randomizer == "coordinate":
+    @property
+    def _is_by_vectors(self) -> bool:
+        return self._only_sums and self.budget.is_private
+
+    def _fractions(self, n_items: int, n_rows: int) -> tuple[float, ...]:
+        """Return the share of the devices in each round; n_rows 0: not known, taken as many."""
+        if not self._is_by_vectors:
             return (1.0,)
         n_rounds = None if self.max_iter is None else int(self.max_iter)
-        return items.fractions_of(float(self.budget.epsilon), n_rounds)
+        noise = items.mean_noise(float(self.budget.epsilon), n_items, n_rows)
+        return items.fractions_of(noise, n_rounds)
 
     def _gradient_settings(self) -> gradient.Settings:
         reports: Any = self._chosen("method")

@@ -27,6 +27,7 @@ from skdpmf.mechanisms.device_reports.factors import (
 from skdpmf.mechanisms.device_reports.item_means import (
     LocalItemMeans,
     Rows,
+    count_weight,
     residual_dimension,
     residual_rows,
     statistics_dimension,
@@ -37,7 +38,6 @@ from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.sampler.noise import stream_key
 
 __all__ = [
-    "N_PARTS",
     "Protocol",
     "Released",
     "Round",
@@ -47,6 +47,7 @@ __all__ = [
     "factor_matrix",
     "group_of",
     "protocol_name",
+    "rating_weight",
     "report_dimension",
     "report_id",
     "report_key",
@@ -56,8 +57,8 @@ __all__ = [
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-N_PARTS = 10  # of a round, for progress bars
 _REPORTS = "sum of reports"
+_RATING_WEIGHT = 0.5  # of a quarter range of the predicted rating, beside the log popularity
 _AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
 
 
@@ -70,6 +71,7 @@ class Settings(NamedTuple):
     rating_range: tuple[float, float]
     user_damping: float
     fractions: tuple[float, ...]
+    n_devices: int = 0
 
 
 class Round(NamedTuple):
@@ -88,6 +90,7 @@ class Released(NamedTuple):
     item_means: Floats
     user_damping: float
     significant: bool
+    popularity: Floats
     factor_items: Ints | None
     factors: Floats | None
     factor_damping: float
@@ -101,15 +104,16 @@ def report_dimension(kind: str, n_items: int, head: Ints | None) -> int:
     return of(n_items) + 1
 
 
-def announced_rows(told: Any, R: Any, user_damping: float) -> Rows:
+def announced_rows(told: Any, R: Any, settings: Any) -> Rows:
     """Return the vectors that devices report, before they are randomised.
 
     told: a `Round`, or its announcement; R (csr_array of shape (n_devices, n_items)): their ratings
-    in quarter ranges from the middle of the scale, columns ascending. Result: a vector of length at
-    most 1 for each.
+    in quarter ranges from the middle of the scale, columns ascending; settings: `Settings`, or an
+    announcement. Result: a vector of length at most 1 for each.
     """
+    user_damping = settings.user_damping
     if told.item_means is None or told.mass is None:
-        return statistics_rows(R, user_damping)
+        return statistics_rows(R, user_damping, count_weight(settings))
     if told.head is None:
         return residual_rows(R, told.item_means, told.mass, user_damping)
     return covariance_rows(R, told.item_means, told.mass, told.head, user_damping)
@@ -167,18 +171,23 @@ def factor_matrix(n_items: int, items: Any, factors: Any) -> Floats:
     return dense
 
 
+def rating_weight(rating_range: tuple[float, float]) -> float:
+    """Return the weight of a predicted rating beside the logarithm of the popularity."""
+    return _RATING_WEIGHT / middle_and_quarter(rating_range)[1]
+
+
 class Protocol:
     """The server of one run: sums of reports, and what is released of them round by round.
 
-    settings: has protocol (32 hexadecimal digits), epsilon, n_items, rating_range, user_damping and
-    fractions, which are checked before, such as `Settings` or a first announcement; n_components:
-    largest number of factors.
+    settings: has the fields of `Settings`, which are checked before, such as a first announcement;
+    n_components: largest number of factors.
     """
 
     def __init__(self, settings: Any, n_components: int) -> None:
         self.settings, self.n_components = settings, n_components
         self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
-        self.means = LocalItemMeans(settings.n_items, settings.user_damping)
+        weight = count_weight(settings)
+        self.means = LocalItemMeans(settings.n_items, settings.user_damping, weight)
         self.head: Ints | None = None  # of the last round, once it is decided
         self.factors = np.zeros((0, 0))
         self._open(Round(0, "statistics"))
@@ -221,13 +230,14 @@ class Protocol:
             False,
         )
         if self.means.means is not None:
-            means, damping, significant = self.means.model()
+            means, damping, significant, _ = self.means.model()
         unit = middle_and_quarter(self.settings.rating_range)[1]
         factors: Any = None, None, 0.0
         if self.factors.size:
             factors = self.head, unit * self.factors.ravel(), RIDGE * unit**2
         means = in_rating_units(means, self.settings.rating_range)
-        return Released(means, damping, significant, *factors)
+        released = means, damping, significant, self.means.popularity
+        return Released(*released, *factors)
 
     def _open(self, told: Round | None) -> None:
         self.round, self.n, self.sum = told, 0, np.zeros(0, np.int64)
@@ -263,6 +273,7 @@ def simulate(
     secret: bytes,
     *,
     steps: Iterable[int],
+    n_parts: int,
     n_jobs: int | None,
     first_slot: int = 0,
     total_of: Callable[[str, int, Ints], Ints] | None = None,
@@ -273,8 +284,8 @@ def simulate(
     would do: their reports are drawn one by one, and only their sums are kept.
 
     run: new, without any report; R (csr_array of shape (n_devices, n_items)): ratings in quarter
-    ranges from the middle of the scale, columns ascending; secret: never used before; steps: as
-    long as `N_PARTS` times the number of rounds, possibly wrapped in a progress display;
+    ranges from the middle of the scale, columns ascending; secret: never used before; steps: one
+    for each part of a round, possibly wrapped in a progress display; n_parts: of a round;
     first_slot: slot of row 0, where R is a block of the devices; total_of: ``total_of(name, round,
     sums)`` returns the sum over all blocks, which all of them take in. None: R holds all devices.
     """
@@ -286,12 +297,12 @@ def simulate(
         taking_part = np.flatnonzero(groups == told.number)
         # the last entry is how many there are
         sums = np.append(np.zeros_like(run.sum), taking_part.size)
-        for part in np.array_split(taking_part, N_PARTS):
+        for part in np.array_split(taking_part, n_parts):
             next(steps, None)
             for start in range(0, part.size, _AT_ONCE):
                 some = part[start : start + _AT_ONCE]
                 drawn = [report_key(keys[row], name, told.number) for row in some]
-                rows = announced_rows(told, R[some], run.settings.user_damping)
+                rows = announced_rows(told, R[some], run.settings)
                 sums[:-1] += run.randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
         if total_of is not None:
             sums = total_of(_REPORTS, told.number, sums)
