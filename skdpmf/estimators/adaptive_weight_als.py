@@ -169,11 +169,12 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         elif self._pooled_ratings:
             self._set_columns(*model[:5])
             self._knowledge_ = model.knowledge
-            self._set_ranking(model.lists)
+            self._set_ranking(model.lists, model.log_popularity)
             self.components_ = self._item_model_.factors[:, pooled.N_LEAD :].T.copy()
         else:
             damping = float(self.user_damping) if self._chosen("solver").item_means else None
             self._set_model(model.item_means, model.factors, model.ridge, damping)
+            self._set_ranking(None, model.log_popularity)
         self.n_iter_ = self._n_rounds()
         self._state(fit)
 

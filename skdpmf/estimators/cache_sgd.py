@@ -14,6 +14,7 @@ from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.recommend import fold_in
 from skdpmf.estimators.planners.cache_sgd import NO_PRIVACY, CacheSGDFactorizerPlanner
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.item_biases_ = self.item_biases_ + share * (c - self.item_biases_)
         self.item_counts_ = self.item_counts_ + counts
         self._item_model_ = self._fold_in_model()
+        self._rank_by_counts()
         self._add_tastes()
         b, U = self._folded_in(R)
         self.user_factors_ = np.concatenate((self.user_factors_, U.astype(np.float32)))
@@ -231,6 +233,10 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.n_iter_ = int(self.max_iter)
         self.privacy_spent_ = NO_PRIVACY
         self._item_model_ = self._fold_in_model()
+        self._rank_by_counts()
+
+    def _rank_by_counts(self) -> None:
+        self._set_ranking(None, estimate_popularity(self.item_counts_, 0.0).log_mean)
 
     def _descend(
         self, R: Any, scale: "Scale | None", users: Any

@@ -15,7 +15,8 @@ from skdpmf.estimators.contract.neighbors import (
     neighbor_scores,
     neighbor_top_items,
 )
-from skdpmf.estimators.contract.private import Fit, PrivateRecommender, item_item_model
+from skdpmf.estimators.contract.private import Fit, PrivateRecommender
+from skdpmf.estimators.contract.recommend import item_item_model
 from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlanner, NearestItems
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
@@ -173,7 +174,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         return solver.fit(curator, settings, rounds=self._rounds()), curator.record
 
     def _publish(self, fit: Fit, released: Any) -> None:
-        model, self._knowledge_ = released, None
+        model, self._knowledge_, self._ranking_ = released, None, None
         if self._implicit:
             lists, self._knowledge_ = released
             model = solver.Model(lists.offsets, lists.decoder, np.empty(0, np.int64), None)
@@ -182,6 +183,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
             self._predictor_ = "svd"
         else:
             self._set_model(model.item_means, model.factors, model.ridge, model.offset_ridge)
+            self._set_ranking(model.lists, model.log_popularity)
             self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
         self._set_neighbors(model)
         self._state(fit)

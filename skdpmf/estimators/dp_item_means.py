@@ -91,12 +91,14 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
         return model, curator.record
 
     def _publish(self, fit: Fit, released: Any) -> None:
-        (means, self._knowledge_), damping = released, self._damping(FOLD_IN_DAMPING)
+        (means, popularity, self._knowledge_) = released
+        damping = self._damping(FOLD_IN_DAMPING)
         self.item_means_ = in_rating_units(means, self.rating_range)
         self.components_ = np.ones((1, means.size))
         self._item_model_ = ItemModel(
             self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
         )
+        self._set_ranking(None, popularity)
         self._state(fit)
 
     def _damping(self, default: float) -> float:

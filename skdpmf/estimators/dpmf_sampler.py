@@ -191,6 +191,8 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         else:
             means, factors, ridge = model[:3]
             self._set_model(means, factors, ridge, float(self.user_damping))
+        if self._draw is None:
+            self._set_ranking(None, model.log_popularity)
         self.n_iter_ = self._n_rounds()
         self.nonprivate_diagnostics_ = None
         more: dict[str, Any] = {"personal": personal}

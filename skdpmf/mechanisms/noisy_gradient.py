@@ -191,17 +191,18 @@ def fit(
     run = _Fit(curator, settings, influence)
     averages, factors = run.averages, np.zeros((run.n_items, settings.n_components))
     averages.release(COUNTS)
+    popularity = averages.log_popularity
     for t in range(MEAN_ROUNDS):
         averages.release(MEANS, t)
     rank = run.choose_rank()
     if rank:
         items = run.descend(rank, rounds)
         factors[:, :rank] = items.V
-        return RatingModel(items.b, factors, settings.alpha * items.noise)
+        return RatingModel(items.b, factors, settings.alpha * items.noise, popularity)
     for t in rounds:
         averages.release(MOMENTS, t)
         averages.release(GRADIENTS, t)
-    return RatingModel(averages.mean, factors, settings.alpha * NOISE)
+    return RatingModel(averages.mean, factors, settings.alpha * NOISE, popularity)
 
 
 def personal_influence(

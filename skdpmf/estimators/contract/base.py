@@ -3,6 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,9 @@ from skdpmf.estimators.contract.recommend import (
     entry_scores,
     fold_in,
     hidden_fifth,
+    item_item_model,
     nearest_items,
+    ranking_contributions,
     score_table,
     top_items,
     union_of,
@@ -302,6 +305,7 @@ class BaseRecommender(
         *,
         exclude: Any = None,
         unknown: str = "error",
+        taste: float | None = None,
     ) -> Any:
         """Recommend items to each user, in blocks of users.
 
@@ -326,6 +330,11 @@ class BaseRecommender(
         unknown : {"error", "ignore"}, default="error"
             Ratings in X of items that the model does not know are an error, or are left out; then
             a warning says how many.
+        taste : float, default=None
+            What ranks, from 0, what people choose, to 1, the scores of `decision_function`. Between
+            them the weight of what the user's ratings say grows as taste / (1 - taste). None: 0.5,
+            lists of what the user may both choose and like. Without counts, and for clicks, all
+            are the same.
 
         Returns
         -------
@@ -333,9 +342,10 @@ class BaseRecommender(
             Columns of X, also where it has names (``catalogue_["item"][column]``), the best
             first, of equal ones the smaller. -1 where no item is left.
         scores : float64 ndarray of the same shape
-            Values that rank them: the scores of `decision_function`, or, where a fit on ratings
-            has a ranking of its own (`AdaptiveWeightALS`), a score of what people choose plus a
-            part of the predicted rating. -inf where no item is left. After
+            Values that rank them: for ratings the logarithm of how often people with these choices
+            choose the item, plus what the predicted rating adds to it; for clicks, and where
+            nothing is known of counts, the scores of `decision_function`. -inf where no item is
+            left. After
             ``set_output(recommend="pandas")`` or "polars" both come as one table, with the columns
             user, rank, item (the id), title (where known) and score.
 
@@ -373,6 +383,10 @@ class BaseRecommender(
                 stacklevel=2,
             )
         check_count(n, "n")
+        taste = 0.5 if taste is None else taste
+        is_share = isinstance(taste, Real) and 0.0 <= taste <= 1.0
+        rule = "None or a number from 0 to 1"
+        require(is_share, "taste", taste, rule, "0 is what people choose, 1 the own taste")
         chosen = candidates
         if chosen is not None:
             chosen = np.unique(columns_of(chosen, self._catalogue_, n_items, "candidates", ids=ids))
@@ -385,7 +399,7 @@ class BaseRecommender(
             best, scores = np.full((R.shape[0], n), -1), np.full((R.shape[0], n), -np.inf)
         else:
             options = {"exclude_seen": exclude_seen, "exclude": pattern, "items": chosen}
-            best, scores = self._top_items(R, n, **options)
+            best, scores = self._top_items(R, n, taste=float(taste), **options)
         if not self._answers_by_table:
             return best, scores
         lead = {"user": row_labels(X, len(best))}
@@ -445,11 +459,19 @@ class BaseRecommender(
 
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         """Return the part of each known rating in the ranking score of its row's item."""
-        parts = contributions(self._item_model_, R, items)
-        if self._ranking_ is None:
-            return parts
-        by_choice = contributions(self._ranking_.lists, R, items)
-        return np.asarray(by_choice + self._ranking_.rating_weight * parts)
+        model, ranking = self._item_model_, self._ranking_
+        if ranking is None:
+            return contributions(model, R, items)
+        return ranking_contributions(ranking, model, R, items, self._score_table())
+
+    def _set_ranking(self, lists: Any, log_popularity: np.ndarray) -> None:
+        """Rank by what people choose, of released `Lists` or None, and by predicted ratings."""
+        chosen = None if lists is None else item_item_model(lists, implicit=False)
+        if chosen is None or not chosen.factors.shape[1]:
+            nothing = np.zeros((log_popularity.size, 0))
+            N = np.exp(log_popularity - log_popularity.max())
+            chosen = ItemModel(N, nothing, np.empty((0, 0)), encoder=nothing)
+        self._ranking_ = Ranking(chosen, middle_and_quarter(self.rating_range)[1])
 
     def similar_items(self, items: Any, n: int = 10) -> Any:
         """Find the nearest items by the Tanimoto similarity of their released factors.
@@ -499,7 +521,9 @@ class BaseRecommender(
         n = min(int(n), self.n_features_in_)
         components, has_factors = ScoreTable(self.components_), bool(self.n_components_)
         if self._ranking_ is not None and self._ranking_.lists.factors.shape[1]:
-            components = self._score_table()._replace(first=np.empty((0, n_items)))
+            components = self._score_table()._replace(
+                first=np.empty((0, n_items)), floor=np.empty(0)
+            )
             has_factors = True
         if has_factors:
             nearest, scores = nearest_items(components, queries, n)

@@ -81,7 +81,7 @@ __all__ = [
     "save_model",
 ]
 
-_VERSION = 1
+_VERSION = 2
 _BEGINNING = b'{"__metadata__":{"skdpmf":'  # behind the length of the header
 _KEYS = {"version", "class", "params", "card", "items", "numbers", "fortran"}
 _DIGEST = 32
@@ -96,9 +96,9 @@ _BUDGET = ("epsilon", "delta", "unit", "neighbors")
 _LARGEST = 2**53  # of an integer that JavaScript reads exactly
 
 # Attributes of all classes and of each that are saved.
-_ATTRIBUTES = ("_features_", "_item_model_", "_target_kind")
+_ATTRIBUTES = ("_features_", "_item_model_", "_ranking_", "_target_kind")
 _OWN_ATTRIBUTES = {
-    "AdaptiveWeightALS": ("_ranking_", "_knowledge_", "n_iter_"),
+    "AdaptiveWeightALS": ("_knowledge_", "n_iter_"),
     "CacheSGDFactorizer": (
         *("n_iter_", "intercept_", "_unit_", "item_biases_", "item_counts_", "loss_curve_"),
     ),
@@ -129,7 +129,7 @@ _NUMBERS: dict[str, tuple[type, float]] = {
     "unit": (float, 5e-324),
     "item_model.rating_ridge": (float, 0.0),
     "item_model.variance": (float, 5e-324),
-    "ranking.rating_weight": (float, 0.0),
+    "ranking.unit": (float, 5e-324),
     "neighbor_model.n_neighbors": (int, 1),
     "neighbor_model.ridge": (float, 5e-324),
 }
@@ -655,7 +655,9 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
     holds = "features.values" in arrays and not (is_encoded or is_knn or is_implicit)
     _require(not numbers["has_tastes"] or holds, "tastes are for features of ratings")
     holds = "ranking.lists.encoder" in arrays and not is_implicit
-    _require("ranking.rating_weight" not in numbers or holds, "lists are for ratings")
+    _require("ranking.unit" not in numbers or holds, "lists are for ratings")
+    holds = (arrays.get("ranking.lists.offsets", np.ones(1)) > 0.0).all()
+    _require(holds, "popularity must be above 0")
     for key in ("item_model.item_ridge", "item_counts"):
         _require(key not in arrays or (arrays[key] >= 0).all(), f"{key} must be numbers >= 0")
     if "h" in sizes:

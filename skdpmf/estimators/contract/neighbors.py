@@ -5,7 +5,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from skdpmf.estimators.contract.recommend import ItemModel, ScoreTable, fold_in, top_items
+from skdpmf.estimators.contract.recommend import (
+    ItemModel,
+    Ranking,
+    ScoreTable,
+    fold_in,
+    top_items,
+)
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, sized
 from skdpmf.kernels.neighbors import knn_scores
 
@@ -81,20 +87,28 @@ def neighbor_top_items(
     *,
     items: np.ndarray | None = None,
     n_jobs: int | None = None,
+    ranking: Ranking | None = None,
+    taste: float = 0.5,
     **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row; arguments and result are as for `top_items`."""
     known = _Known(model, neighbors, R, fold_in(model, R, n_jobs)[:, 0])
     columns = np.arange(R.shape[1]) if items is None else items
-    options["table"] = ScoreTable(np.stack((model.offsets, np.ones(R.shape[1]))))
+    weight = 1.0
+    if ranking is None or taste == 1.0:
+        ranking, options["table"] = None, ScoreTable(np.stack((model.offsets, np.ones(R.shape[1]))))
+    else:
+        weight = taste / (1.0 - taste) / ranking.unit
 
     def interpolate(block: np.ndarray, start: int, stop: int) -> None:
         pointers = columns.size * np.arange(stop - start + 1)
         targets = np.tile(columns, stop - start)
-        block += known.interpolated(pointers, targets, start, stop, n_jobs).reshape(block.shape)
+        interpolated = known.interpolated(pointers, targets, start, stop, n_jobs)
+        block += weight * interpolated.reshape(block.shape)
 
     with sized(R.shape[0] * columns.size * _TARGET_WORK):  # threads are those of a block
-        return top_items(model, R, n, items=items, n_jobs=1, rescale=interpolate, **options)
+        options |= {"ranking": ranking, "taste": taste, "rescale": interpolate}
+        return top_items(model, R, n, items=items, n_jobs=1, **options)
 
 
 class _Known:

@@ -29,7 +29,7 @@ from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.planner import PrivatePlanner
 from skdpmf.estimators.contract.progress import work_of
-from skdpmf.estimators.contract.recommend import Ranking, recall
+from skdpmf.estimators.contract.recommend import recall
 from skdpmf.estimators.contract.refreshed import (
     added_up,
     check_addable,
@@ -38,7 +38,6 @@ from skdpmf.estimators.contract.refreshed import (
     of_refresh,
 )
 from skdpmf.kernels.jit_and_threads import sized
-from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -62,9 +61,6 @@ __all__ = [
 ]
 
 _N_RANKED = 20  # of the recall that scores clicks
-# Weight of a quarter range of the predicted rating in a ranking score, in shares of users who
-# choose a typical item.
-_RATING_WEIGHT = 0.25
 # of a block of users: what it works with beside its ratings is short-lived, and should stay small
 _BLOCK_RATINGS = 1e7
 
@@ -311,21 +307,6 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             prior=prior if prior.any() else None,
             item_ridge=unit**2 * item_ridge if item_ridge.any() else None,
         )
-
-    def _set_ranking(self, lists: Lists | None) -> None:
-        """Rank ratings by what people choose, and by predicted ratings beside it."""
-        self._ranking_ = None
-        if lists is not None:
-            unit = middle_and_quarter(self.rating_range)[1]
-            weight = _RATING_WEIGHT * lists.scale / unit
-            self._ranking_ = Ranking(item_item_model(lists, implicit=False), weight)
-
-
-def item_item_model(lists: Lists, *, implicit: bool) -> ItemModel:
-    """Return the model of released lists."""
-    factors, encoder = (np.ascontiguousarray(part) for part in (lists.decoder, lists.encoder))
-    ridge = np.empty((0, 0))
-    return ItemModel(lists.offsets, factors, ridge, implicit=implicit, encoder=encoder)
 
 
 def _clicks_of(R: Any) -> Any:

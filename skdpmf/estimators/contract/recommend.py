@@ -30,7 +30,9 @@ __all__ = [
     "entry_scores",
     "fold_in",
     "hidden_fifth",
+    "item_item_model",
     "nearest_items",
+    "ranking_contributions",
     "recall",
     "score_table",
     "top_items",
@@ -43,6 +45,8 @@ _FOLD_IN_ENTRIES = 1 << 16
 _GEMM_SCORES = 1 << 20
 # Rows of one task in `top_items`.
 _TASK_ROWS = 2048
+# Of `Ranking`: c without and with what people choose together, s_0, and the weight of m_j.
+_TASTES, _LEAST_SPREAD, _MEANS = (0.3, 0.2), 0.05, 0.5
 
 
 class ItemModel(NamedTuple):
@@ -101,20 +105,39 @@ class ItemModel(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Lists by another model than the one that predicts ratings.
+    """Lists by what people choose and by what the person says, in logarithms of a chance.
 
-    The ranking score is that of `lists` plus `rating_weight` times the predicted rating.
+    With N_j the popularity, x_ij what the user's items add to it, and the predicted rating
+    m_j + p_ij in quarters of the rating range, p_ij of standard deviation s_i over what people
+    choose and t_i . D_j its part by item features, the score of item j for a row of n_i ratings is
+
+        log(N_j + max(x_ij, 0)) + 1/2 m_j + b_i p_ij + (24 / n_i) t_i . D_j,
+
+    with b_i = c / sqrt(s_i^2 + s_0^2), where c is `_TASTES`: a person's tastes move the list as far
+    whatever their size, unless the ratings say next to nothing. c is smaller where choices speak of
+    tastes as well. The last term takes back that few ratings shrink t_i. All but the first term
+    is multiplied by `taste` / (1 - `taste`).
     """
 
     lists: ItemModel
-    """With an encoder."""
-    rating_weight: float
+    """With an encoder, of no column where there is popularity alone; offsets N > 0, factors x."""
+    unit: float
+    """A quarter of the rating range."""
+
+    def scales(self, model: ItemModel, Z: Any, n: Any, spread: Any) -> np.ndarray:
+        """Return what each coordinate of rows Z of n ratings is multiplied by, (n_rows, d + p)."""
+        deviation = np.sqrt(np.maximum(np.einsum("id,de,ie->i", Z, spread, Z), 0.0)) / self.unit
+        size = _TASTES[self.lists.factors.shape[1] > 0]
+        scales = np.repeat((size / np.hypot(deviation, _LEAST_SPREAD))[:, None], Z.shape[1], axis=1)
+        scales[:, model.factors.shape[1] :] += (TASTE_PENALTIES.max() / np.maximum(n, 1))[:, None]
+        return np.asarray(scales / self.unit)
 
 
 class ScoreTable(NamedTuple):
     """Scores of rows are ``Z[:, :p] @ first`` and, at the columns `listed`, ``Z[:, p:] @ second``.
 
-    Lists are of the most popular items: of the others nothing has to be read.
+    With a `floor` it is the logarithm of floor and what the latter is above 0 that is added. Lists
+    are of the most popular items: of the others nothing has to be read.
     """
 
     first: np.ndarray
@@ -123,6 +146,10 @@ class ScoreTable(NamedTuple):
     """(q, n_listed)."""
     listed: np.ndarray = np.empty(0, np.int64)
     """int64 of shape (n_listed,), ascending."""
+    floor: np.ndarray = np.empty(0)
+    """(n_listed,) or (0,)."""
+    spread: np.ndarray = np.empty((0, 0))
+    """(d, d): covariance of the model's columns over what people choose; for `Ranking`."""
 
     def columns(self, items: np.ndarray) -> np.ndarray:
         """Return the columns of some items, (n_items, p + q)."""
@@ -136,15 +163,33 @@ class ScoreTable(NamedTuple):
         among = np.isin(self.listed, items)
         places = np.searchsorted(items, self.listed[among])
         first, second = (np.ascontiguousarray(part) for part in (self.first[:, items], self.second))
-        return ScoreTable(first, np.ascontiguousarray(second[:, among]), places)
+        floor = self.floor[among] if self.floor.size else self.floor
+        return ScoreTable(first, np.ascontiguousarray(second[:, among]), places, floor, self.spread)
 
-    def scores(self, Z: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Write the scores of rows Z (n_rows, p + q) to `out`."""
+    def scores(self, Z: np.ndarray, out: np.ndarray, own: Any = None) -> np.ndarray:
+        """Write the scores of rows Z (n_rows, p + q) to `out`.
+
+        own (csr_array of shape (n_rows, n_items)): is subtracted from what is listed.
+        """
         p = len(self.first)
         np.matmul(Z[:, :p], self.first, out=out)
         if self.listed.size:
-            out[:, self.listed] += Z[:, p:] @ self.second
+            listed = Z[:, p:] @ self.second
+            if own is not None:
+                listed -= own[:, self.listed].toarray()
+            if self.floor.size:
+                np.maximum(listed, 0.0, out=listed)
+                listed += self.floor
+                np.log(listed, out=listed)
+            out[:, self.listed] += listed
         return out
+
+
+def item_item_model(lists: Any, *, implicit: bool) -> ItemModel:
+    """Return the model of released `Lists`."""
+    factors, encoder = (np.ascontiguousarray(part) for part in (lists.decoder, lists.encoder))
+    ridge = np.empty((0, 0))
+    return ItemModel(lists.offsets, factors, ridge, implicit=implicit, encoder=encoder)
 
 
 def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
@@ -239,19 +284,23 @@ def all_scores(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarra
     return scores
 
 
-def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
+def contributions(
+    model: ItemModel, R: Any, items: np.ndarray, columns: np.ndarray | None = None
+) -> np.ndarray:
     """Return the part of each entry of a row in the score of one item of that row.
 
     Scores are linear in a row's ratings: score = offset + prior + sum of contributions. With tastes
     they are so for the weights that the row's ratings give to their strengths.
 
-    items (int64 ndarray of shape (n_rows,)): those whose scores are explained. Returns (R.nnz,).
+    items (int64 ndarray of shape (n_rows,)): those whose scores are explained; columns (n_rows,
+    d + p): in place of the items' own. Returns (R.nnz,).
     """
     row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
     if model.encoder is not None:
         weight = R.data if model.implicit else 1.0
         each = weight * np.einsum("ed,ed->e", model.encoder[R.indices], model.factors[items][row])
         return np.where(R.indices == items[row], 0.0, each)
+    asked = model.columns[items] if columns is None else columns
     columns, k = model.columns, model.factors.shape[1]
     if not columns.shape[1]:
         return np.zeros(R.nnz)
@@ -274,9 +323,26 @@ def contributions(model: ItemModel, R: Any, items: np.ndarray) -> np.ndarray:
             d = C.shape[1] if strength else k
             A = (C[:, :d] * each[:, None]).T @ C[:, :d] + strength * np.eye(d)
             A[:k, :k] += model.ridge + (ridges[i] - strength) * np.eye(k)
-            toward[:d] += weight * np.linalg.lstsq(A, columns[items[i], :d], rcond=None)[0]
+            toward[:d] += weight * np.linalg.lstsq(A, asked[i, :d], rcond=None)[0]
         out[own] = each * residual * (C @ toward)
     return out
+
+
+def ranking_contributions(
+    ranking: Ranking, model: ItemModel, R: Any, items: np.ndarray, table: ScoreTable
+) -> np.ndarray:
+    """Return the part of each entry of a row in the ranking score of one item of that row.
+
+    The score is log N_j + 1/2 m_j, what the prior mean gives, and the sum of the parts, for the
+    weights that the row's ratings give. Arguments and result are as for `contributions`.
+    """
+    n, row = np.diff(R.indptr), np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+    scales = ranking.scales(model, fold_in(model, R), n, table.spread)
+    parts = contributions(model, R, items, scales * table.first[2:, items].T)
+    chosen = contributions(ranking.lists, R, items)
+    total, N = np.bincount(row, chosen, minlength=R.shape[0]), ranking.lists.offsets[items]
+    share = np.log1p(np.maximum(total, 0.0) / N) / np.where(total > 0.0, total, 1.0)
+    return np.asarray(parts + chosen * share[row])
 
 
 def _entries_block(model: ItemModel, where: Any, start: int, stop: int, Z: Any) -> np.ndarray:
@@ -298,6 +364,7 @@ def top_items(
     items: np.ndarray | None = None,
     n_jobs: int | None = None,
     ranking: Ranking | None = None,
+    taste: float = 0.5,
     table: ScoreTable | None = None,
     rescale: Callable | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -305,11 +372,13 @@ def top_items(
 
     exclude_seen: leave out the items that the row has rated; exclude (csr_array like R): leave out
     what it stores as well; items: the candidates, ascending, None: all; ranking: what ranks beside
-    the model; table: `score_table` of both, if it is there already; rescale: ``rescale(block,
-    start, stop)`` changes the scores of rows [start, stop), in place. Returns items, int64 (n_rows,
-    n), the best first, of equal scores the smaller, and their scores, float64; -1 and -inf where
-    no item is left.
+    the model; taste: from 0 to 1, where predicted ratings alone rank; table: `score_table` of both,
+    if it is there already; rescale: ``rescale(block, start, stop)`` changes the scores of rows
+    [start, stop), in place. Returns items, int64 (n_rows, n), the best first, of equal scores the
+    smaller, and their scores, float64; -1 and -inf where no item is left.
     """
+    if ranking is not None and taste == 1.0:
+        ranking = table = None
     n_rows = R.shape[0]
     blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
     if table is None:
@@ -317,7 +386,7 @@ def top_items(
     hidden = _hidden(R, exclude_seen, exclude)
     if items is not None:
         table, hidden = table.of(items), hidden[:, items]
-    given = table, hidden, n, exclude_seen, ranking, items, rescale
+    given = table, hidden, n, exclude_seen, ranking, taste, items, rescale
     with _ONE_BLAS_THREAD:
         parts = _in_threads(_top_block, model, R, blocks, n_jobs, *given)
     best = np.concatenate([part[0] for part in parts])
@@ -328,19 +397,32 @@ def top_items(
 
 
 def score_table(model: ItemModel, ranking: Ranking | None) -> ScoreTable:
-    """Return the table of the scores offset + z . factor that rank, of rows [1, z] or [1, z, y].
+    """Return the table of the scores offset + z . factor that rank, of rows [1, z].
 
-    z is a row's fold-in into the model, y that into the lists.
+    z is a row's fold-in into the model. With a ranking it is that of rows `_ranking_rows`.
     """
-    offsets, factors = model.offsets, model.columns
-    second, listed = np.empty((0, 0)), np.empty(0, np.int64)
-    if ranking is not None:
-        weight, lists = ranking.rating_weight, ranking.lists
-        offsets, factors = weight * offsets + lists.offsets, weight * factors
-        listed = np.flatnonzero(lists.factors.any(axis=1))
-        second = np.ascontiguousarray(lists.factors[listed].T)
-    first = np.ascontiguousarray(np.column_stack((offsets, factors)).T)
-    return ScoreTable(first, second, listed)
+    offsets, columns = model.offsets, model.columns
+    if ranking is None:
+        return ScoreTable(np.ascontiguousarray(np.column_stack((offsets, columns)).T))
+    N, factors = ranking.lists.offsets, ranking.lists.factors
+    listed = np.flatnonzero(factors.any(axis=1))
+    log = np.log(N)
+    log[listed] = 0.0
+    share = N / N.sum()
+    columns = columns - share @ columns
+    first = np.ascontiguousarray(np.column_stack((log, offsets, columns)).T)
+    second = np.ascontiguousarray(factors[listed].T)
+    return ScoreTable(first, second, listed, N[listed], (columns * share[:, None]).T @ columns)
+
+
+def _ranking_rows(
+    ranking: Ranking, model: ItemModel, R: Any, start: int, stop: int, taste: float, spread: Any
+) -> np.ndarray:
+    """Return rows [1, weight of m, b z, y], y the fold-in of the row into the lists."""
+    odds, n = taste / (1.0 - taste), np.diff(R.indptr[start : stop + 1])
+    Z, chosen = (_fold_in_block(each, R, start, stop) for each in (model, ranking.lists))
+    rated, one = odds * Z * ranking.scales(model, Z, n, spread), np.ones(len(n))
+    return np.column_stack((one, one * (odds * _MEANS / ranking.unit), rated, chosen))
 
 
 def _hidden(R: Any, exclude_seen: bool, exclude: Any) -> Any:
@@ -368,28 +450,31 @@ def _top_block(
     n: int,
     exclude_seen: bool,
     ranking: Ranking | None,
+    taste: float,
     items: np.ndarray | None,
     rescale: Callable | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    Z = [np.ones(stop - start), _fold_in_block(model, R, start, stop)]
-    if ranking is not None:
-        Z.append(_fold_in_block(ranking.lists, R, start, stop))
     indptr, indices, _ = _rows(hidden, start, stop)
-    encoded = model if ranking is None else ranking.lists
-    if rescale is None and not exclude_seen and encoded.encoder is not None:
-        rescale = _own_taken_off(encoded, R, items)
-    return _ranked(np.column_stack(Z), table, indptr, indices, n, rescale, start)
+    own = None
+    if ranking is not None:
+        Z = _ranking_rows(ranking, model, R, start, stop, taste, table.spread)
+        if not exclude_seen and table.listed.size:
+            own = _own(ranking.lists, R, start, stop, items)
+    else:
+        Z = np.column_stack((np.ones(stop - start), _fold_in_block(model, R, start, stop)))
+        if rescale is None and not exclude_seen and model.encoder is not None:
+
+            def rescale(block: np.ndarray, first: int, last: int) -> None:
+                block -= _own(model, R, first, last, items).toarray()
+
+    return _ranked(Z, table, indptr, indices, n, rescale, start, own)
 
 
-def _own_taken_off(model: ItemModel, R: Any, items: np.ndarray | None) -> Callable:
-    """Return a function that subtracts from a block of scores the own parts of seen items."""
-
-    def take_off(block: np.ndarray, start: int, stop: int) -> None:
-        indptr, indices, ratings = _rows(R, start, stop)
-        own = _csr(model.own(indices, ratings), indices, indptr, R.shape[1])
-        block -= (own if items is None else own[:, items]).toarray()
-
-    return take_off
+def _own(model: ItemModel, R: Any, start: int, stop: int, items: np.ndarray | None) -> Any:
+    """Return the own parts of what rows have, a csr_array of their rows and the items."""
+    indptr, indices, ratings = _rows(R, start, stop)
+    own = _csr(model.own(indices, ratings), indices, indptr, R.shape[1])
+    return own if items is None else own[:, items]
 
 
 def _ranked(
@@ -400,6 +485,7 @@ def _ranked(
     n: int,
     rescale: Callable | None = None,
     start: int = 0,
+    own: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The n best columns of the scores of rows from `start` on, but for those of a CSR pattern."""
     n_rows, n_items = Z.shape[0], table.first.shape[1]
@@ -408,7 +494,7 @@ def _ranked(
     buffer = np.empty((step, n_items))
     for a in range(0, n_rows, step):
         b = min(a + step, n_rows)
-        block = table.scores(Z[a:b], buffer[: b - a])
+        block = table.scores(Z[a:b], buffer[: b - a], None if own is None else own[a:b])
         if rescale is not None:
             rescale(block, start + a, start + b)
         top_k_rows(block, indptr, indices, a, n, items[a:b], scores[a:b])
@@ -425,7 +511,7 @@ def nearest_items(components: ScoreTable, queries: np.ndarray, n: int) -> Any:
     items, scores (n_queries, n), as from `top_items`; a query is not its own neighbour, a zero
     factor has similarity 0.
     """
-    first, second, listed = components
+    first, second, listed = components[:3]
     squares = np.einsum("kj,kj->j", first, first)
     squares[listed] += np.einsum("kj,kj->j", second, second)
 

@@ -186,6 +186,7 @@ class PooledModel(NamedTuple):
     item_ridge: NDArray[np.float64]  # (n_items,): added to the ridge for each rated item
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
     lists: Lists | None  # what people choose to rate
+    log_popularity: NDArray[np.float64]  # (n_items,), but for a constant
     knowledge: PooledKnowledge | None = None  # what a refresh starts from; None: without privacy
 
 
@@ -490,7 +491,8 @@ class PooledFit(PooledRounds):
             n_users = own if self.gram.sums is None else self.gram.sums.n_users
             lists = ng.lists_of(self.gram, self.averages.mass * (n_users / own), n_users)
         means = self.posterior.theta[:, 0].copy()
-        return PooledModel(means, out, penalty, item_ridge, whole, lists)
+        popularity = self.log_column / LOG_SCALE
+        return PooledModel(means, out, penalty, item_ridge, whole, lists, popularity)
 
 
 def without_known(

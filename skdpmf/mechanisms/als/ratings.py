@@ -81,6 +81,7 @@ class RatingModel(NamedTuple):
     item_means: NDArray[np.float64]  # b
     factors: NDArray[np.float64]  # V (n_items x n_components)
     ridge: float  # of u_i in the fold-in
+    log_popularity: NDArray[np.float64]  # (n_items,)
 
 
 def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
@@ -138,12 +139,13 @@ class RatingFit(AlternatingFit):
     def model(self) -> RatingModel:
         """Return the means alone at rank 0, or what was learnt."""
         factors = np.zeros((self.n_items, self.settings.n_components))
+        popularity = np.log(self.item_means.mass)
         if self.rank == 0:
-            return RatingModel(self.item_means.mean, factors, 1.0)
+            return RatingModel(self.item_means.mean, factors, 1.0, popularity)
         self.start_once()
         factors[:, : self.rank] = self.factors()
         b = OFFSET * self.theta[:, 0] if self.lead else np.zeros(self.n_items)
-        return RatingModel(b, factors, self.settings.alpha * FOLD_IN_RIDGE)
+        return RatingModel(b, factors, self.settings.alpha * FOLD_IN_RIDGE, popularity)
 
     @abstractmethod
     def start(self, V: NDArray[np.float64]) -> None:

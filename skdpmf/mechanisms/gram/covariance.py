@@ -25,8 +25,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.kernels.covariance import packed_rows
 from skdpmf.kernels.jit_and_threads import in_threads
+from skdpmf.kernels.sums import triangle_starts
+from skdpmf.mechanisms.common import most_popular
 from skdpmf.mechanisms.gram import covariance_factors as factors
+from skdpmf.mechanisms.gram.item_item import (
+    NOISE_RIDGE,
+    CleanGram,
+    Lists,
+    choose_head,
+    clean_gram,
+    exact_gram,
+    lists_of,
+)
+from skdpmf.mechanisms.gram.item_item import RIDGE as LIST_RIDGE
 from skdpmf.mechanisms.item_means.averages import (
     FIRST,
     GLOBAL,
@@ -125,6 +138,8 @@ class Model(NamedTuple):
     ridge: float = RIDGE
     offset_ridge: float = MEANS_DAMPING
     noise: float = 0.0  # deviation of the noise off the diagonal of Cov
+    log_popularity: Any = None  # (n_items,), but for a constant
+    lists: Lists | None = None  # what people choose to rate
 
 
 def make_plan(
@@ -228,18 +243,19 @@ class _Fit:
 
     def model(self, rounds: Iterable[int]) -> Model:
         if self.private:
-            means, popularity, head = self.private_averages()
+            means, popularity, head, log = self.private_averages()
         else:
             rows = self.users.without_privacy()
             b, popularity = plain_averages(rows, self.settings.item_damping)
+            log = np.log(popularity.mass)
             G = float(rows.data.mean()) if rows.nnz else 0.0
             means, head = recentred(b, popularity.n_ratings, G), self.largest(popularity)
             means = np.clip(means, *_RANGE)
         n_items = self.users.n_items
         L = np.zeros((n_items, self.settings.n_components))
         if head.size == 0 or COVARIANCE not in self.planned:
-            return Model(means, L, np.empty(0, np.int64), None)
-        clean, mass, noise = self.released_covariance(means, popularity, head, rounds)
+            return Model(means, L, np.empty(0, np.int64), None, log_popularity=log)
+        clean, mass, noise, lists = self.released_covariance(means, popularity, head, rounds)
         k, cleaning = self.settings.n_components, self.settings.clean
         found = factors.leading_factors(
             clean, mass, k, cleaning=cleaning, noisy=self.private, n_jobs=self.n_jobs
@@ -248,10 +264,10 @@ class _Fit:
         ridges = RIDGE, self.settings.user_damping
         if cleaning:
             ridges = factors.noise_level(clean, found, mass, self.settings.clamp)
-        return Model(means, L, head, clean, *ridges, noise)
+        return Model(means, L, head, clean, *ridges, noise, log, lists)
 
-    def private_averages(self) -> tuple[NDArray[np.float64], RaterCounts, NDArray[np.int64]]:
-        """Item means, popularity and head."""
+    def private_averages(self) -> tuple[Any, RaterCounts, NDArray[np.int64], Any]:
+        """Item means, popularity, head, and the logarithm of the popularity."""
         s, releases = self.settings, self.planned
         averages = averages_for(
             self.unit,
@@ -273,7 +289,7 @@ class _Fit:
         if G is None and self.unit == "rating":
             G = averages.overall_mean
         means = averages.mean if G is None else recentred(averages.mean, averages.counts, G)
-        return np.clip(means, *_RANGE), averages.popularity, head
+        return np.clip(means, *_RANGE), averages.popularity, head, averages.log_popularity
 
     def largest(self, popularity: RaterCounts) -> NDArray[np.int64]:
         """As many of the most popular items as fit into memory."""
@@ -306,8 +322,8 @@ class _Fit:
         popularity: RaterCounts,
         head: NDArray[np.int64],
         rounds: Iterable[int],
-    ) -> tuple[factors.PackedCovariance, NDArray[np.float64], float]:
-        """Steps 3 to 5, the popularity of the head's items and the deviation of the noise."""
+    ) -> tuple[factors.PackedCovariance, NDArray[np.float64], float, Lists | None]:
+        """Steps 3 to 5, popularity of the head's items, deviation of the noise, and lists."""
         s = self.settings
         total = PairSums(
             self.users,
@@ -324,21 +340,55 @@ class _Fit:
         cov, wgt = self.noisy_sums(total, rounds)
         deviation = self.deviation(min(total.sensitivity, self.planned[COVARIANCE].sensitivity))
         noise, mass = (deviation, deviation / WEIGHT_SCALE), popularity.mass[head]
+        lists = self.lists(wgt, head, popularity, noise[1])
         if not s.clean:
-            return factors.divide_covariance(cov, wgt, noise=noise), mass, deviation
+            return factors.divide_covariance(cov, wgt, noise=noise), mass, deviation, lists
         number = popularity.n_ratings[head].sum() / popularity.n_users  # of a typical user
         typical = float(self.weights(np.maximum(np.rint([number]), 1.0))[0])
         clean = factors.clean_covariance(
             cov, wgt, mass, noise=noise, typical=typical, n_jobs=self.n_jobs
         )
-        return clean, mass, deviation
+        return clean, mass, deviation, lists
+
+    def lists(
+        self, wgt: NDArray[Any], head: NDArray[np.int64], popularity: RaterCounts, noise: float
+    ) -> Lists | None:
+        """Lists from Wgt: what is left of it beyond popularity; None: nothing is seen.
+
+        noise: the deviation off the diagonal. Units are those of `item_item`: counts over the root
+        of a user's number, and a trace of one a user.
+        """
+        n_users = popularity.n_users
+        number = max(float(popularity.n_ratings.sum()) / n_users, 1.0)
+        N = popularity.n_ratings / np.sqrt(number)
+        if not self.private:
+            rows = self.users.without_privacy()
+            return lists_of(exact_gram(rows, np.ones(rows.nnz)), N, n_users)
+        trace = float(wgt[triangle_starts(head.size)[1:] - 1].sum(dtype=np.float64))
+        unit = trace / (n_users * float(N[head].sum() / N.sum()))  # of a user, as released
+        if unit <= 0.0:
+            return None
+        deviation = np.sqrt(2.0) * noise / unit
+        place = most_popular(N[head], min(choose_head(N, n_users, deviation), head.size))
+        if not place.size:
+            return None
+        G, own = np.empty((place.size, place.size), wgt.dtype), N[head[place]]
+        packed_rows(wgt, place, place, G)
+        G = G.astype(np.float64) / unit
+        product = np.outer(own, own)
+        others = ~np.eye(place.size, dtype=bool)
+        G -= product * (np.sum((G * product)[others]) / max(np.sum(product[others] ** 2), 1e-300))
+        chance = own * np.sqrt(n_users) / N.sum()
+        L, diagonal = clean_gram(G, deviation, range(N_ROUNDS), None, chance)
+        clean = CleanGram(head[place], L, diagonal, LIST_RIDGE + NOISE_RIDGE * deviation, True)
+        return lists_of(clean, N, n_users)
 
     def noisy_sums(
         self, total: PairSums, rounds: Iterable[int]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Cov and Wgt of step 4 as released, packed: no second copy is ever made."""
         kind = np.float64 if 16 * total.shape[1] <= _DOUBLE_MEMORY else np.float32
-        released = np.empty(total.shape, kind)
+        released = np.zeros(total.shape, kind)  # as they stay in a block of users
         with self.curator.release_pieces(COVARIANCE, total) as release:
 
             def block(start: int, stop: int) -> None:

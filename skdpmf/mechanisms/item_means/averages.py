@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
     COUNTS,
     RaterCounts,
@@ -278,6 +279,14 @@ class ItemAverages:
         counts, sums = self._total.sum(axis=1) / self._weight + self._known.sum(axis=1)
         mean = 2.0 * sums * RATING_COUNT_WEIGHT / max(counts, RATING_COUNT_WEIGHT)
         return float(np.clip(mean, -2.0, 2.0))
+
+    @property
+    def log_popularity(self) -> NDArray[np.float64]:
+        """E log N_j, N_j per user who could rate the item, but for a constant."""
+        law = "laplace" if self.norm == "l1" else "gaussian"
+        scale = self._noise_scale / RATING_COUNT_WEIGHT
+        found = estimate_popularity(self.counts, scale, law).log_mean
+        return np.asarray(found - np.log(self._exposure))
 
     @property
     def popularity(self) -> RaterCounts:

@@ -32,6 +32,7 @@ from skdpmf.mechanisms.item_means.averages import (
     recentred,
     uncalibrated,
 )
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
     n_average_rounds,
@@ -80,6 +81,7 @@ class MeansModel(NamedTuple):
     """Released item means in quarter ranges, and what a refresh starts from."""
 
     item_means: NDArray[np.float64]  # b
+    log_popularity: NDArray[np.float64]  # but for a constant
     knowledge: Knowledge | None  # None: without privacy
 
 
@@ -93,7 +95,10 @@ def fit(
     possibly wrapped in a progress display; known: what earlier fits have released.
     """
     if not curator.private:
-        return MeansModel(_least_squares(curator.users.without_privacy(), damping, rounds), None)
+        R = curator.users.without_privacy()
+        counts = np.bincount(R.indices, minlength=R.n_items)
+        popularity = estimate_popularity(counts, 0.0).log_mean
+        return MeansModel(_least_squares(R, damping, rounds), popularity, None)
     budget, planned = curator.plan.budget, curator.releases
     unit, norm = budget.unit, _NORMS[_noise(budget)]
     by_user, level = unit == "user", (0.0, 0.0)
@@ -116,7 +121,7 @@ def fit(
     if not by_user:
         G = averages.overall_mean
     means = np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
-    return MeansModel(means, averages.knowledge(level))
+    return MeansModel(means, averages.log_popularity, averages.knowledge(level))
 
 
 def _least_squares(R: Rows, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:

@@ -165,6 +165,11 @@ class ResidualAverages:
         return self.mass
 
     @property
+    def log_popularity(self) -> NDArray[np.float64]:
+        """E log N_j, but for a constant."""
+        return self.design[:, 1]
+
+    @property
     def popularity(self) -> RaterCounts:
         """Popularity of the items."""
         return RaterCounts(self.mass, self.mass / self.typical_weight, self.n_users)
