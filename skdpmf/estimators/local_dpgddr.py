@@ -11,7 +11,6 @@ from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import Fit, PrivateRecommender
-from skdpmf.estimators.contract.recommend import Ranking
 from skdpmf.estimators.planners.local_dpgddr import LocalDPGDDRPlanner
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
@@ -20,7 +19,6 @@ from skdpmf.mechanisms.device_reports.protocol import (
     Settings,
     factor_matrix,
     protocol_name,
-    rating_weight,
     simulate,
 )
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, shuffle_note
@@ -158,9 +156,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         self.item_means_, self.components_, self._item_model_, popularity = model
         self._ranking_ = None
         if popularity is not None:
-            log, nothing = np.log(popularity), np.zeros((len(popularity), 0))
-            lists = ItemModel(log, nothing, np.zeros((0, 0)), encoder=nothing)
-            self._ranking_ = Ranking(lists, rating_weight(self.rating_range))
+            self._set_ranking(None, np.log(popularity))
         delta = float(self.budget.delta)
         # among others a report is hidden only where its epsilon holds for any two rows
         if self.budget.is_private and delta > 0.0 and self.budget.unit == "user":

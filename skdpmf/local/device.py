@@ -30,12 +30,7 @@ from skdpmf.kernels.averaging import (
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, sized
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.protocol import (
-    announced_rows,
-    rating_weight,
-    report_id,
-    report_key,
-)
+from skdpmf.mechanisms.device_reports.protocol import announced_rows, report_id, report_key
 from skdpmf.mechanisms.device_reports.randomizers import check_epsilon, check_integer
 from skdpmf.privacy.sampler.noise import fresh_key, require_key
 
@@ -285,8 +280,8 @@ class LocalDevice:
         items : ndarray of int64, shape (n_found,)
             At most n, best first; of equal scores the smaller column first.
         scores : ndarray of float64, shape (n_found,)
-            Logarithm of the released popularity, and half of the predicted rating, not clipped,
-            in quarter ranges.
+            Logarithm of the released popularity, and the predicted rating, not clipped, in
+            quarters of the rating range.
 
         Raises
         ------
@@ -305,9 +300,9 @@ class LocalDevice:
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
-        weight = rating_weight(self.rating_range)
+        unit = middle_and_quarter(self.rating_range)[1]
         rated = self._folded_in(model, item_features)(np.arange(self.n_items))
-        scores = np.log(model.popularity) + weight * rated
+        scores = np.log(model.popularity) + rated / unit
         left = np.setdiff1d(np.arange(self.n_items), self.__ratings.indices)
         best = left[np.argsort(-scores[left], kind="stable")[:n]]
         return best, scores[best]

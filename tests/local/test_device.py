@@ -404,7 +404,7 @@ def test_predictions_are_the_fold_in_of_the_own_ratings():
     assert device.predict(MODEL, []).size == 0
     items, scores = device.recommend(MODEL)
     assert items.tolist() == [2, 4, 1]
-    ranked = np.log(POPULARITY) + 0.5 * (MEANS + offset)
+    ranked = np.log(POPULARITY) + MEANS + offset
     np.testing.assert_allclose(scores, ranked[items])
     assert device.recommend(MODEL, 1)[0].tolist() == [2]
 
@@ -442,7 +442,7 @@ def test_predictions_with_factors_are_a_dense_ridge(k):
         one = device.predict(model, np.array([[4, 2]]))
         np.testing.assert_allclose(one, expected[[[4, 2]]], rtol=1e-12)
         items, found = device.recommend(model)
-        scores = np.log(POPULARITY) + 0.5 * scores
+        scores = np.log(POPULARITY) + scores
         left = np.setdiff1d(np.arange(5), own)
         assert items.tolist() == left[np.argsort(-scores[left])].tolist()
         np.testing.assert_allclose(found, scores[items], rtol=1e-12)

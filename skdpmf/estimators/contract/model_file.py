@@ -105,7 +105,7 @@ _OWN_ATTRIBUTES = {
     "DPCovarianceRecommender": ("_knowledge_", "_neighbor_model_", "_predictor_"),
     "DPItemMeans": ("_knowledge_",),
     "DPMFSampler": ("n_iter_",),
-    "LocalDPGDDR": ("_ranking_", "n_iter_"),
+    "LocalDPGDDR": ("n_iter_",),
 }
 CLASSES = tuple(_OWN_ATTRIBUTES)  # that have a file format
 # Named tuples by their place in the file.

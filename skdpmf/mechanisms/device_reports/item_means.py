@@ -287,7 +287,7 @@ class LocalItemMeans:
         noise = length * float(np.sqrt(n_devices * variance))
         statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
         self.means = im.estimate_item_means(statistic, noise, n_devices, count_weight=s)
-        self.popularity = estimate_popularity(total[:m] / s, noise / s).mean
+        self.popularity = np.exp(estimate_popularity(total[:m] / s, noise / s).log_mean)
         self.n_devices = n_devices
         self.precision = 1.0 / self.means.variance
         self.shift = self.precision * self.means.raw_mean

@@ -47,7 +47,6 @@ __all__ = [
     "factor_matrix",
     "group_of",
     "protocol_name",
-    "rating_weight",
     "report_dimension",
     "report_id",
     "report_key",
@@ -58,7 +57,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _REPORTS = "sum of reports"
-_RATING_WEIGHT = 0.5  # of a quarter range of the predicted rating, beside the log popularity
 _AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
 
 
@@ -169,11 +167,6 @@ def factor_matrix(n_items: int, items: Any, factors: Any) -> Floats:
     dense = np.zeros((n_items, rows.shape[1]))
     dense[items] = rows
     return dense
-
-
-def rating_weight(rating_range: tuple[float, float]) -> float:
-    """Return the weight of a predicted rating beside the logarithm of the popularity."""
-    return _RATING_WEIGHT / middle_and_quarter(rating_range)[1]
 
 
 class Protocol:
