@@ -168,7 +168,7 @@ def attacked(R, target, secret, options, forge=None):
     n_devices, n_items = R.shape
     fractions = solver.fractions_of(solver.mean_noise(FORGED_EPSILON, n_items, n_devices))
     public = protocol_name(secret), FORGED_EPSILON, n_items, RANGE, 10.0, fractions, n_devices
-    server = Protocol(Settings(*public), 8)
+    server = Protocol(Settings(*public))
 
     def join(name, number, sums):
         if forge is not None and number == forge[2]:  # who chooses the id, chooses the round

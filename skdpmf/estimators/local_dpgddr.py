@@ -17,7 +17,6 @@ from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.protocol import (
     Protocol,
     Settings,
-    factor_matrix,
     protocol_name,
     simulate,
 )
@@ -42,9 +41,8 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
 
     - ``method="items"``: every device sends one report in all, of length-bounded sums about the
       items it knows and how its ratings deviate from its own mean; later rounds, of other
-      devices, measure what is left. Ratings are modelled as r_ij ~ m_j + o_i, with factors
-      + z_i . v_j on the most popular items if released values say that so many reports show
-      them. What does not rise above the noise is left out: then a user's own mean o_i predicts.
+      devices, measure what is left. Ratings are modelled as r_ij ~ m_j + o_i. What does not
+      rise above the noise is left out: then a user's own mean o_i predicts.
       The first report counts choices as well: lists are by popularity, and by predicted rating.
       The fewer devices there are for so many items, the more of the report is counts.
     - ``method="gradient"``: every device reports in each of `max_iter` rounds, with epsilon /
@@ -77,7 +75,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         depend on how many there are. "coordinate": the sign of one of them, drawn beforehand;
         the error grows with their number. Unused by "randomized-response".
     n_components : int, default=8
-        Largest rank for "items", rank for the others.
+        Rank of the factors that gradients learn; "items" has none.
     max_iter : int or None, default=None
         Rounds. For "items" devices are divided among them; None: 3 where they are many for epsilon
         and the items, else 1.
@@ -96,7 +94,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     Attributes
     ----------
     {components_}
-        Zero where nothing rose above the noise.
+        Zero for "items".
     {n_components_}
     {item_means_}
     privacy_spent_ : PrivacyStatement
@@ -170,7 +168,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int, int]:
         """Return the model of method "items", reports of the smallest round, and rounds."""
         n_devices, n_items = R.shape
-        damping = float(self.user_damping)
+        damping, none = float(self.user_damping), np.zeros((n_items, 0))
         if self._is_by_vectors:
             n_rows = exchange.n_rows or n_devices
             fractions = self._fractions(n_items, n_rows)
@@ -183,7 +181,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
                 fractions,
                 n_rows,
             )
-            run = Protocol(settings, int(self.n_components))
+            run = Protocol(settings)
             released = simulate(
                 run,
                 R,
@@ -194,11 +192,9 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
                 first_slot=exchange.first_row,
                 total_of=exchange.total,
             )
-            factors = factor_matrix(n_items, released.factor_items, released.factors)
-            penalties = released.user_damping, released.factor_damping
             smallest = min((n for n in run.n_reports if n), default=1)
-            found = self._released(released.item_means, factors, *penalties, released.popularity)
-            return found, smallest, len(fractions)
+            found = released.item_means, none, released.user_damping, 0.0, released.popularity
+            return self._released(*found), smallest, len(fractions)
         for _ in self._rounds():
             if self.budget.is_private:
                 streams = DeviceStreams(secret)
@@ -208,7 +204,6 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
                 model = items.exact_model(R, damping)
         middle, unit = middle_and_quarter(self.rating_range)
         means = middle + unit * model.item_means
-        none = np.zeros((n_items, 0))
         return self._released(means, none, model.user_damping, 0.0, model.popularity), n_devices, 1
 
     def _run_gradient(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int, int]:

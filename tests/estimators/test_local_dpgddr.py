@@ -18,7 +18,6 @@ from skdpmf.distributed.exchange import Alone
 from skdpmf.evaluation import split_ratings
 from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
-from skdpmf.mechanisms.device_reports import protocol
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.protocol import device_key, protocol_name
 from skdpmf.mechanisms.device_reports.randomizers import (
@@ -108,7 +107,6 @@ def run_devices(model, X):
         epsilon,
         fractions={1: (1.0,), 2: (0.5, 0.5), 3: (0.5, 0.25, 0.25)}[model.n_iter_],
         user_damping=model.user_damping,
-        n_components=model.n_components,
         n_devices=R.shape[0],
         protocol=protocol_name(secret),
     )
@@ -131,9 +129,7 @@ def check_devices(model, X):
     released, every_item = server.model(), np.arange(X.shape[1])
     assert sum(released.n_reports) == X.shape[0]
     np.testing.assert_array_equal(model.item_means_, released.item_means)
-    rank = released.factor_matrix.shape[1]
-    np.testing.assert_array_equal(model.components_[:rank].T, released.factor_matrix)
-    assert not model.components_[rank:].any()
+    assert not model.components_.any()
     predicted, (items, scores) = model.predict(X), model.recommend(X, 4)
     for i in range(0, X.shape[0], 7):
         own = devices[i].predict(released, every_item)
@@ -149,15 +145,6 @@ def test_a_fit_is_a_run_of_devices(epsilon, max_iter, n_rounds, params, small):
     model = made(epsilon=epsilon, max_iter=max_iter, **params).fit(small)
     assert model.n_iter_ == n_rounds
     check_devices(model, small)
-
-
-def test_a_fit_with_factors_is_a_run_of_devices(monkeypatch):
-    """The last round measures covariances of all items, whatever it is expected to gain."""
-    monkeypatch.setattr(protocol, "choose_head", lambda known, *_: np.arange(known.n_items))
-    X = make_ratings(1500, 6, density=0.9, factor_std=1.5, n_components=1, random_state=0)
-    model = made(epsilon=8.0, max_iter=2).fit(X)
-    assert model.components_.any()
-    check_devices(model, X)
 
 
 @EVERY_METHOD

@@ -5,8 +5,6 @@ from msgspec import structs
 from scipy import sparse
 
 from skdpmf.local import Announcement, LocalAggregator, LocalDevice
-from skdpmf.mechanisms.device_reports import protocol as protocol_module
-from skdpmf.mechanisms.device_reports.factors import add_covariance, covariance_rows
 from skdpmf.mechanisms.device_reports.item_means import (
     LocalItemMeans,
     residual_rows,
@@ -17,7 +15,6 @@ from skdpmf.privacy.sampler.noise import derived_key, stream_key
 
 RANGE = (1.0, 5.0)
 PROTOCOL = "00112233445566778899aabbccddeeff"
-HEAD = np.array([0, 2, 3, 5])  # of six items
 
 
 def key_of(user):
@@ -61,15 +58,6 @@ def run(aggregator, devices, *, between=lambda aggregator: aggregator):
     return aggregator, reports
 
 
-def decided(monkeypatch, head=HEAD):
-    """Let the last round be for the covariance of this head; return what was asked."""
-    asked = []
-    monkeypatch.setattr(
-        protocol_module, "choose_head", lambda *terms: asked.append(terms) or head.copy()
-    )
-    return asked
-
-
 def sums_of(aggregator):
     return [(n, total.tolist()) for n, total in aggregator._run.closed]
 
@@ -85,7 +73,7 @@ def rows_in_quarter_ranges(users, n_items):
     return sparse.csr_array(arrays, shape=dense.shape)
 
 
-def fit_by_hand(n_users, n_items, epsilon, fractions, damping, head=None):
+def fit_by_hand(n_users, n_items, epsilon, fractions, damping):
     """What an estimator does: groups, rows, sums of reports and estimates, all users at once."""
     draw = Announcement(PROTOCOL, 0, "statistics", epsilon, n_items, RANGE, damping, fractions)
     ids = [
@@ -93,20 +81,13 @@ def fit_by_hand(n_users, n_items, epsilon, fractions, damping, head=None):
         for u in range(n_users)
     ]
     groups = np.array([draw.group_of(i) for i in ids])
-    server, sums, factors = LocalItemMeans(n_items, damping), [], None
+    server, sums = LocalItemMeans(n_items, damping), []
     for number in range(len(fractions)):
         users = np.flatnonzero(groups == number)
         R = rows_in_quarter_ranges(users, n_items)
         if number == 0:
             x, add = statistics_rows(R, damping), server.add_statistics
             randomiser = PrivUnit(epsilon, 2 * n_items + 4)
-        elif head is not None and number == len(fractions) - 1:
-            x = covariance_rows(R, server.item_means, server.mass, head, damping)
-            randomiser = PrivUnit(epsilon, n_items + 3 + len(head) * (len(head) - 1) // 2)
-
-            def add(*told):
-                nonlocal factors
-                factors = add_covariance(server, head, *told, 2)
         else:
             x = residual_rows(R, server.item_means, server.mass, damping)
             randomiser, add = PrivUnit(epsilon, n_items + 2), server.add_residuals
@@ -114,7 +95,7 @@ def fit_by_hand(n_users, n_items, epsilon, fractions, damping, head=None):
         total = randomiser.sum_reports(keys, x.indptr, x.indices, x.values)
         sums.append((len(users), total.tolist()))
         add(randomiser.estimate(total, len(users))[:-1], len(users), randomiser.variance)
-    return sums, server.model(), factors
+    return sums, server.model()
 
 
 def replace(message, **changes):

@@ -25,7 +25,6 @@ LATER = Announcement(
     np.array([0.1, -2.0, 1e-300]),
     np.array([1.0, 1e9, 0.5]),
 )
-LAST = replace(LATER, kind="covariance", head=np.array([0, 2]))
 REPORT = Report(PROTOCOL, 1, ID, np.array([-(2**31), 0, 2**31 - 1, 7], np.int32))
 MODEL = ReleasedModel(
     PROTOCOL,
@@ -37,19 +36,13 @@ MODEL = ReleasedModel(
     True,
     np.array([0.3, 1e9, 1e-9]),
 )
-FACTORS = replace(
-    MODEL,
-    factor_items=np.array([0, 2]),
-    factors=np.array([0.1, -100.0, 1e-300, 1 / 3]),
-    factor_damping=0.1,
-)
-MESSAGES = [FIRST, LATER, LAST, REPORT, MODEL, FACTORS]
+MESSAGES = [FIRST, LATER, REPORT, MODEL]
 FIELDS = {
     Announcement: "protocol round kind epsilon n_items rating_range user_damping fractions "
-    "item_means mass head n_devices version",
+    "item_means mass n_devices version",
     Report: "protocol round report_id payload version",
     ReleasedModel: "protocol item_means user_damping rating_range epsilon n_reports significant "
-    "popularity factor_items factors factor_damping version",
+    "popularity version",
 }
 
 
@@ -133,15 +126,9 @@ WRONG = [
     (FIRST, "fractions", [(), (0.5, 0.4), (1.0, 0.0), (1.5, -0.5), (1 / 1001,) * 1001, 1.0]),
     (FIRST, "version", [1, 2, 4, True, "3"]),
     (FIRST, "mass", [np.ones(3)]),
-    (FIRST, "head", [np.array([0, 2])]),
     (FIRST, "n_devices", [-1, 0.5, None]),
-    (LATER, "head", [np.array([0, 2])]),
     (LATER, "mass", [None, [1.0], np.ones(4), np.zeros(3), np.array([1.0, np.nan, 1.0])]),
     (LATER, "item_means", [None, np.ones(3, np.float32), np.full(3, 1e7), np.full(3, np.inf)]),
-    (LAST, "round", [1]),
-    (LAST, "head", [None, np.array([0, 2], np.int32), np.array([0.0, 2.0]), np.array([2])]),
-    (LAST, "head", [np.arange(4), np.array([0, 3]), np.array([-1, 2]), np.array([2, 0])]),
-    (LAST, "head", [np.array([1, 1])]),
     (REPORT, "report_id", [ID[:-1], None]),
     (REPORT, "round", [1000]),
     (REPORT, "payload", [np.zeros(4), np.zeros(4, np.int64), [1, 2], None]),
@@ -151,13 +138,6 @@ WRONG = [
     (MODEL, "item_means", [np.array([np.nan]), np.zeros(0)]),
     (MODEL, "user_damping", [float("inf"), 0.0]),
     (MODEL, "popularity", [None, np.ones(2), np.array([1.0, 0.0, 1.0])]),
-    (MODEL, "factors", [np.ones(3)]),
-    (MODEL, "factor_damping", [0.5, float("nan")]),
-    (FACTORS, "factor_items", [None, np.array([0]), np.arange(4), np.array([1, 0])]),
-    (FACTORS, "factor_items", [np.array([0, 3]), np.array([0, 2], np.int32)]),
-    (FACTORS, "factors", [None, np.ones(3), np.ones((2, 2)), np.ones(4, np.float32)]),
-    (FACTORS, "factors", [np.array([0.0, x]) for x in (np.nan, 101.0, -101.0)]),
-    (FACTORS, "factor_damping", [0.0, 1e-4, 1e7, "1", float("nan")]),
 ]
 
 
@@ -168,16 +148,6 @@ WRONG = [
 def test_wrong_fields_are_refused(message, name, value):
     with pytest.raises(MessageError, match=name):
         replace(message, **{name: value})
-
-
-def test_heads_have_400_items_at_most_and_rounds_before_them():
-    assert replace(LAST, **MANY, head=np.arange(400)).dimension == 501 + 400 * 399 // 2 + 2
-    with pytest.raises(MessageError, match="head has 401 values and must have 2 to 400"):
-        replace(LAST, **MANY, head=np.arange(401))
-    with pytest.raises(MessageError, match="round=0 of kind 'covariance' must be the last"):
-        replace(LAST, round=0, fractions=(1.0,))
-    with pytest.raises(MessageError, match="report_id='0' is refused"):
-        FIRST.group_of("0")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +191,7 @@ def test_a_field_that_stands_twice_is_refused():
     with pytest.raises(MessageError, match="twice"):
         Report.from_json(text)
     # also where another one is left out, which may be
-    text = LATER.to_json().replace('"head":null', '"round":1')
+    text = FIRST.to_json().replace('"mass":null', '"round":1')
     with pytest.raises(MessageError, match="twice"):
         Announcement.from_json(text)
     data, field = REPORT.to_bytes(), b"\xa5round\x01"
@@ -361,28 +331,15 @@ def test_group_is_the_published_hash():
 
 
 def test_dimensions_of_reports():
-    # with the dummy: 2m + 3, m + 1, and this with one for each pair and one for their scale
-    assert [a.dimension for a in (FIRST, LATER, LAST)] == [10, 5, 4 + 2 + 1]
-
-
-def test_factor_matrix_has_all_items():
-    expected = [[0.1, -100.0], [0.0, 0.0], [1e-300, 1 / 3]]
-    assert FACTORS.factor_matrix.tolist() == expected
-    assert MODEL.factor_matrix.shape == (3, 0)
-    # limits are those of the rating scale: 400 is a hundred quarters of 0 to 16
-    wide = replace(
-        FACTORS, rating_range=(0, 16), factors=np.array([400.0, 0.0]), factor_damping=16e6
-    )
-    assert wide.factor_matrix.shape == (3, 1)
-    with pytest.raises(MessageError, match="factor_damping="):
-        replace(wide, factor_damping=0.015)
+    # with the dummy: 2m + 3 and m + 1
+    assert [a.dimension for a in (FIRST, LATER)] == [10, 5]
 
 
 def test_repr_shows_no_arrays():
-    shown = [repr(message) for message in (LATER, LAST, REPORT, FACTORS)]
-    for name in ("payload", "item_means", "head=[", "factors", "factor_items", "array"):
-        assert not any(name in text for text in shown[1:])
-    assert "round=1" in shown[2]
+    shown = [repr(message) for message in (LATER, REPORT, MODEL)]
+    for name in ("payload", "item_means", "popularity", "array"):
+        assert not any(name in text for text in shown)
+    assert "round=1" in shown[1]
 
 
 WITHOUT = """

@@ -350,23 +350,6 @@ def test_rounds_are_combined_by_precision():
     np.testing.assert_allclose(one.item_means, before, rtol=0, atol=1e-4)
 
 
-def test_gain_of_another_round_is_what_it_takes_off_the_error():
-    """At a mean clip factor of 0.7; on average over ratings, and weighed against the prior."""
-    rng, m, n, variance = np.random.default_rng(15), 6, 700, 0.4
-    server = with_statistics(planted(800, np.linspace(-0.4, 0.4, m), rng), variance=0.1)
-    for _ in range(2):
-        found, prior = server.residual_gain(n, variance), 1.0 / server.means.prior_variance
-        before = 1.0 / (server.precision + prior)
-        mean = rng.normal(0.0, 0.01, m + 1)
-        mean[-1] = 0.7 * Q * server.means.n_users / 800 / L_LATER
-        server.add_residuals(mean, n, variance)
-        fall = before - 1.0 / (server.precision + prior)
-        np.testing.assert_allclose(found, np.average(fall, weights=server.mass), rtol=1e-9)
-        assert 0.0 < found < before.mean()
-    assert server.residual_gain(n, 1e12) < 1e-9
-    assert server.typical_ratings == server.means.typical_weight**-2
-
-
 def test_estimates_move_with_the_items():
     rng, m, models = np.random.default_rng(16), 9, []
     X, Y = (planted(500, np.linspace(-1, 1, m), rng, popularity=POPULARITY[:m]) for _ in range(2))

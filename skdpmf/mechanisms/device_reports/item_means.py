@@ -15,9 +15,8 @@ report, in one of the rounds, with its whole epsilon:
 
       ( c_i w_i e_i / C,  q c_i ) / sqrt(1 + q^2).
 
-All have length at most 1. The last round may be of another kind
-(`skdpmf.mechanisms.device_reports.factors`). The server estimates their mean over the devices from
-randomised reports, of variance v / n for each value, and combines the rounds by precision
+All have length at most 1. The server estimates their mean over the devices from randomised
+reports, of variance v / n for each value, and combines the rounds by precision
 (`skdpmf.mechanisms.item_means.joint_release`).
 
 **Counts.** The first values count choices. Over n devices the noise of a mean of unit vectors has
@@ -73,7 +72,6 @@ _RESIDUAL_CLIP = 0.6  # C of later rounds
 _EXPONENT = 0.25  # of the popularity in their weights
 _COUNT_WEIGHT, _MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.0, 1.5, 3.0  # s
 _LEAST_LIKING = 0.1  # a_ij
-_TYPICAL_CLIP = 0.7  # mean clip factor of a later round before it has told its own
 _LEAST_SIGNIFICANCE = 2.0  # standard errors
 _OFFSET_VARIANCE = 0.25  # of the mean rating around the middle of the scale
 _INSIDE = 1.0 - 2.0**-40  # rounding must not exceed a length
@@ -141,7 +139,7 @@ def make_plan(
         mechanism, norm = "sampled sign", "magnitude of the coordinate"
     statistic = "a user's items, and their deviations from the user's mean"
     if n_rounds > 1:
-        statistic += f", in one of {n_rounds} rounds; in the last one also products of two"
+        statistic += f", in one of {n_rounds} rounds"
     report = PureRelease(
         "report of a device",
         statistic,
@@ -314,20 +312,12 @@ class LocalItemMeans:
         # of this round's devices, as many have ratings as of those that made `means`
         users = means.n_users * n_devices / self.n_devices
         clip = float(np.clip(total[-1] / (im.USER_WEIGHT * users), 0.3, 1.0))
-        slope, error = self._residual_errors(n_devices, noise, clip)
+        mass, typical = expected_weights(means.mass, means.typical_weight, _EXPONENT)
+        mass = mass * (n_devices / self.n_devices)
+        slope = clip * mass / _RESIDUAL_CLIP
+        error = (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
         self.precision = self.precision + 1.0 / error
         self.shift = self.shift + (b + total[:-1] / slope) / error
-
-    def residual_gain(self, n_devices: float, variance: float) -> float:
-        """Return what another round of `add_residuals` is expected to gain, from released values.
-
-        n_devices: devices expected to report; variance: as for `add_residuals`. Result: by how much
-        the error variance of the means falls, averaged over ratings.
-        """
-        noise = float(np.hypot(1.0, im.USER_WEIGHT) * np.sqrt(n_devices * variance))
-        _, error = self._residual_errors(n_devices, noise, _TYPICAL_CLIP)
-        now = self.precision + 1.0 / self._known().prior_variance
-        return float(self.mass @ (1.0 / now - 1.0 / (now + 1.0 / error)) / self.mass.sum())
 
     @property
     def mass(self) -> Floats:
@@ -351,19 +341,6 @@ class LocalItemMeans:
         spread = im.RATING_VARIANCE / self.user_damping + self.overall_variance
         damping = float(im.RATING_VARIANCE / spread)
         return Model(np.clip(b, -2.0, 2.0), damping, bool(self.significant), self.popularity)
-
-    @property
-    def typical_ratings(self) -> float:
-        """Released number of ratings of a typical user."""
-        return self._known().typical_weight ** -2.0
-
-    def _residual_errors(self, n_devices: float, noise: float, clip: float) -> tuple[Any, Any]:
-        """Return a later round's sums for each unit of an item's mean, and its error variances."""
-        known = self._known()
-        mass, typical = expected_weights(known.mass, known.typical_weight, _EXPONENT)
-        mass = mass * (n_devices / self.n_devices)
-        slope = clip * mass / _RESIDUAL_CLIP
-        return slope, (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
 
     def _known(self) -> im.ItemMeans:
         if self.means is None:

@@ -17,13 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data.validation import in_rating_units, middle_and_quarter
-from skdpmf.mechanisms.device_reports.factors import (
-    add_covariance,
-    choose_head,
-    covariance_dimension,
-    covariance_rows,
-)
+from skdpmf.data.validation import in_rating_units
 from skdpmf.mechanisms.device_reports.item_means import (
     LocalItemMeans,
     Rows,
@@ -34,7 +28,6 @@ from skdpmf.mechanisms.device_reports.item_means import (
     statistics_rows,
 )
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.sampler.noise import stream_key
 
 __all__ = [
@@ -44,7 +37,6 @@ __all__ = [
     "Settings",
     "announced_rows",
     "device_key",
-    "factor_matrix",
     "group_of",
     "protocol_name",
     "report_dimension",
@@ -57,7 +49,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _REPORTS = "sum of reports"
-_AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
+_AT_ONCE = 1 << 12  # devices
 
 
 class Settings(NamedTuple):
@@ -73,31 +65,25 @@ class Settings(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What devices are told of a round: its kind, releases so far, and columns of head items."""
+    """What devices are told of a round: its kind, and releases so far."""
 
     number: int
-    kind: Literal["statistics", "residuals", "covariance"]
+    kind: Literal["statistics", "residuals"]
     item_means: Floats | None = None
     mass: Floats | None = None
-    head: Ints | None = None
 
 
 class Released(NamedTuple):
-    """What is published at the end, in rating units; `factors` has L row by row."""
+    """What is published at the end, in rating units."""
 
     item_means: Floats
     user_damping: float
     significant: bool
     popularity: Floats
-    factor_items: Ints | None
-    factors: Floats | None
-    factor_damping: float
 
 
-def report_dimension(kind: str, n_items: int, head: Ints | None) -> int:
+def report_dimension(kind: str, n_items: int) -> int:
     """Return the number of values of a report, with its dummy."""
-    if head is not None:
-        return covariance_dimension(n_items, head.shape[0]) + 1
     of = statistics_dimension if kind == "statistics" else residual_dimension
     return of(n_items) + 1
 
@@ -112,9 +98,7 @@ def announced_rows(told: Any, R: Any, settings: Any) -> Rows:
     user_damping = settings.user_damping
     if told.item_means is None or told.mass is None:
         return statistics_rows(R, user_damping, count_weight(settings))
-    if told.head is None:
-        return residual_rows(R, told.item_means, told.mass, user_damping)
-    return covariance_rows(R, told.item_means, told.mass, told.head, user_damping)
+    return residual_rows(R, told.item_means, told.mass, user_damping)
 
 
 def report_id(key: bytes, protocol: str) -> str:
@@ -159,30 +143,17 @@ def _hex(words: NDArray[np.uint32]) -> str:
     return words.astype("<u4").tobytes().hex()
 
 
-def factor_matrix(n_items: int, items: Any, factors: Any) -> Floats:
-    """Return the factors of all items, (n_items, k): zero where an item has none."""
-    if items is None or factors is None:
-        return np.zeros((n_items, 0))
-    rows = factors.reshape(items.shape[0], -1)
-    dense = np.zeros((n_items, rows.shape[1]))
-    dense[items] = rows
-    return dense
-
-
 class Protocol:
     """The server of one run: sums of reports, and what is released of them round by round.
 
-    settings: has the fields of `Settings`, which are checked before, such as a first announcement;
-    n_components: largest number of factors.
+    settings: has the fields of `Settings`, which are checked before, such as a first announcement.
     """
 
-    def __init__(self, settings: Any, n_components: int) -> None:
-        self.settings, self.n_components = settings, n_components
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
         self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
         weight = count_weight(settings)
         self.means = LocalItemMeans(settings.n_items, settings.user_damping, weight)
-        self.head: Ints | None = None  # of the last round, once it is decided
-        self.factors = np.zeros((0, 0))
         self._open(Round(0, "statistics"))
 
     @property
@@ -205,10 +176,8 @@ class Protocol:
             told = mean, self.n, self.randomiser.variance
             if current.kind == "statistics":
                 self.means.add_statistics(*told)
-            elif current.head is None:
-                self.means.add_residuals(*told)
             else:
-                self.factors = add_covariance(self.means, current.head, *told, self.n_components)
+                self.means.add_residuals(*told)
         self.closed.append((self.n, self.sum))
         self._open(self._next(current.number + 1))
         return self.round
@@ -224,40 +193,22 @@ class Protocol:
         )
         if self.means.means is not None:
             means, damping, significant, _ = self.means.model()
-        unit = middle_and_quarter(self.settings.rating_range)[1]
-        factors: Any = None, None, 0.0
-        if self.factors.size:
-            factors = self.head, unit * self.factors.ravel(), RIDGE * unit**2
         means = in_rating_units(means, self.settings.rating_range)
-        released = means, damping, significant, self.means.popularity
-        return Released(*released, *factors)
+        return Released(means, damping, significant, self.means.popularity)
 
     def _open(self, told: Round | None) -> None:
         self.round, self.n, self.sum = told, 0, np.zeros(0, np.int64)
         if told is not None:
-            dimension = report_dimension(told.kind, self.settings.n_items, told.head)
+            dimension = report_dimension(told.kind, self.settings.n_items)
             self.randomiser = PrivUnit(self.settings.epsilon, dimension)
             self.sum = np.zeros(dimension, np.int64)
 
     def _next(self, number: int) -> Round | None:
-        last = len(self.settings.fractions) - 1
-        if number > last:
+        if number == len(self.settings.fractions):
             return None
         if self.means.means is None:  # nobody has reported: there is nothing to release
             return Round(number, "statistics")
-        released = self.means.item_means, self.means.mass
-        if number == last and self.head is None:
-            self.head = self._choose_head()
-        if number == last and self.head is not None and self.head.size:
-            return Round(number, "covariance", *released, self.head)
-        return Round(number, "residuals", *released)
-
-    def _choose_head(self) -> Ints:
-        if not self.n_components:
-            return np.zeros(0, np.int64)
-        share = self.settings.fractions[-1] / sum(self.settings.fractions[:-1])
-        expected = share * sum(n for n, _ in self.closed)
-        return choose_head(self.means, expected, self.randomiser.variance)
+        return Round(number, "residuals", self.means.item_means, self.means.mass)
 
 
 def simulate(
