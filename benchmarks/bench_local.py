@@ -71,7 +71,7 @@ BASELINES = {
 }
 BASELINE_EPSILONS = (1.0, 8.0)
 # Their noise costs hours to draw on more.
-MOST_RESPONSES = 30_000_000  # values that randomised response and PrivUnitG gradients send
+MOST_RESPONSES = 30_000_000  # values that PrivUnitG gradients send
 
 
 PARSER = parser(__doc__, data=None, no_synthetic=False, epsilons=EPSILONS, seeds=2, n_jobs=2)

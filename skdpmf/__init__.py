@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skdpmf.estimators.planners.cache_sgd import Snapshots
     from skdpmf.estimators.planners.dp_covariance import NearestItems, NoisyCovariance
     from skdpmf.estimators.planners.dpmf_sampler import PosteriorDraw
-    from skdpmf.estimators.planners.local_dpgddr import GradientReports, ResponseReports
+    from skdpmf.estimators.planners.local_dpgddr import GradientReports
     from skdpmf.evaluation import privacy_spent, recommender_of
     from skdpmf.privacy import PrivacyBudget
 
@@ -44,7 +44,6 @@ __all__ = [
     "PrivacyBudget",
     "PrivacyCard",
     "PrivacyLedger",
-    "ResponseReports",
     "Snapshots",
     "load_model",
     "privacy_spent",
@@ -65,7 +64,7 @@ __getattr__, __dir__ = lazy_names(
         "estimators.planners.cache_sgd": ("Snapshots",),
         "estimators.planners.dp_covariance": ("NearestItems", "NoisyCovariance"),
         "estimators.planners.dpmf_sampler": ("PosteriorDraw",),
-        "estimators.planners.local_dpgddr": ("GradientReports", "ResponseReports"),
+        "estimators.planners.local_dpgddr": ("GradientReports",),
         "evaluation": ("privacy_spent", "recommender_of"),
         "privacy.budget": ("PrivacyBudget",),
     },

@@ -49,31 +49,24 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
       max_iter, on the gradient of sum_j (r_ij - u_i . v_j)^2 for all v_j, and follows its own u_i
       at home. With ``randomizer="coordinate"`` the published algorithms: Algorithm 1, or
       Algorithm 2 with `projection_dim`.
-    - ``method="randomized-response"``: in the place of one coordinate a device sends, for all
-      items at once, whether it rated them (randomised response) and noisy gradients of those that
-      it claims to have rated.
 
-    The last two are baselines: with the number of users that there are, their noise hides nearly
+    The latter is a baseline: with the number of users that there are, its noise hides nearly
     everything.
 
     Parameters
     ----------
     budget : PrivacyBudget
         Budget of a user over all reports: pure epsilon, at most 16 a report (one of PrivUnitG takes
-        time in proportion to its exponential: milliseconds at 8). For unit "user" the guarantee is
-        for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
-        spent; if it is > 0 the statement also says what a trusted shuffler would give. Unit
-        "rating" is for ``method=ResponseReports(center=False)`` with ``max_iter=1`` alone, for the
-        budget's own relation: for "replace" a bit has half of what it has for "add-remove", as a
-        rating that moves turns two; the statement does not speak of shufflers.
+        time in proportion to its exponential: milliseconds at 8). Its unit is "user"; the guarantee
+        is for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
+        spent; if it is > 0 the statement also says what a trusted shuffler would give.
         ``PrivacyBudget.nonprivate()`` randomises nothing.
-    method : {"items", "gradient", "randomized-response"}, `GradientReports` or \
-            `ResponseReports`, default="items"
+    method : {"items", "gradient"} or `GradientReports`, default="items"
         See above. A string stands for the options' defaults.
     randomizer : {"privunit", "coordinate"}, default="privunit"
         "privunit": PrivUnitG, a whole vector in one report; the error of each value does not
         depend on how many there are. "coordinate": the sign of one of them, drawn beforehand;
-        the error grows with their number. Unused by "randomized-response".
+        the error grows with their number.
     n_components : int, default=8
         Rank of the factors that gradients learn; "items" has none.
     max_iter : int or None, default=None
@@ -156,8 +149,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         if popularity is not None:
             self._set_ranking(None, np.log(popularity))
         delta = float(self.budget.delta)
-        # among others a report is hidden only where its epsilon holds for any two rows
-        if self.budget.is_private and delta > 0.0 and self.budget.unit == "user":
+        if self.budget.is_private and delta > 0.0:
             each, count = float(self.budget.epsilon), 1
             if self._gradients is not None:
                 each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_

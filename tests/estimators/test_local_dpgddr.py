@@ -22,8 +22,6 @@ from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.protocol import device_key, protocol_name
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
-    LaplaceReport,
-    RandomizedResponse,
     shuffle_note,
 )
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
@@ -46,14 +44,10 @@ METHODS = {
     "gradient, projected": {**COORDINATE, "projection_dim": Q},
     "gradient, pinv": {**COORDINATE, "projection_dim": Q, "back_projection": "pinv"},
     "gradient, raw": {**COORDINATE, "center": False},
-    "randomised response": {"method": "randomized-response"},
-    "single ratings": {"method": "randomized-response", "max_iter": 1, "center": False},
 }
 RANDOMISERS = (
     (PrivUnit, "sum_reports"),
     (CoordinateSampling, "report"),
-    (RandomizedResponse, "report"),
-    (LaplaceReport, "report"),
 )
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 ITEMS = [name for name in METHODS if name.startswith("items")]
@@ -70,8 +64,7 @@ def small():
 
 
 def made(method="items", epsilon=4.0, delta=0.0, **params):
-    unit = "rating" if method == "single ratings" else "user"
-    budget = PrivacyBudget(epsilon, delta, unit=unit)
+    budget = PrivacyBudget(epsilon, delta)
     return built(LocalDPGDDR, budget, **{"random_state": 0, **METHODS[method], **params})
 
 
@@ -161,9 +154,7 @@ def test_reports_spend_the_budget_and_no_more(method, epsilon, small):
     assert spent.epsilon <= epsilon
     assert spent.epsilon == pytest.approx(epsilon, abs=1e-9)
     assert spent.local
-    assert (spent.unit, spent.neighbors) == (
-        ("rating", "add-remove") if method == "single ratings" else ("user", "replace")
-    )
+    assert (spent.unit, spent.neighbors) == ("user", "replace")
     assert spent.assumptions == (SEEDED_ASSUMPTION, *LOCAL_ASSUMPTIONS)
     assert model.n_iter_ == rounds_of(model)
     # users without ratings report too, and no key serves twice
@@ -232,22 +223,6 @@ def test_a_delta_is_for_a_note_on_shuffling_only(method, small):
     assert nothing.fit(small).privacy_spent_.notes == ()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"method": "items"},
-        {"method": "gradient"},
-        {**COORDINATE},
-        {"method__center": True},
-        {"max_iter": 2},
-        {"max_iter": None},
-    ],
-    ids=str,
-)
-def test_single_ratings_are_protected_by_one_raw_round_alone(change):
-    check_refused(made("single ratings").set_params(**change), "unit='rating'", "must be 'user'")
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_report_has_at_most_epsilon_16(method):
     k = 1 if method in ITEMS else rounds_of(made(method))
@@ -312,7 +287,7 @@ def test_items_without_privacy_are_the_twins(damping, randomizer, small):
 
 
 @pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("method", ["gradient", *BY_GRADIENT[1:4], "randomised response"])
+@pytest.mark.parametrize("method", ["gradient", *BY_GRADIENT[1:4]])
 def test_gradients_without_privacy_are_the_twins(method, center, small):
     steps = {"step_size": 0.3, "user_step": 0.02, "alpha": 0.05, "max_iter": 6, "n_components": 3}
     params = {**METHODS[method], **steps, "center": center}

@@ -15,15 +15,15 @@ from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["GradientReports", "LocalDPGDDRPlanner", "ResponseReports"]
+__all__ = ["GradientReports", "LocalDPGDDRPlanner"]
 
 _GRADIENT_ROUNDS, _ITEM_ROUNDS = 5, 3
 _N_PARTS = 10  # of a round, for progress bars
 
 
 @dataclass(repr=False)
-class ResponseReports(Options):
-    """Noisy gradients of the items that a device claims to have rated, for `LocalDPGDDR`.
+class GradientReports(Options):
+    """Gradients that devices report in every round, for `LocalDPGDDR` (Shin et al. 2018).
 
     Parameters
     ----------
@@ -36,38 +36,6 @@ class ResponseReports(Options):
     center : bool, default=True
         Whether a device subtracts its own damped mean from its ratings before all else. False: raw
         ratings and no o_i, as published.
-
-    Examples
-    --------
-    >>> from skdpmf import LocalDPGDDR, PrivacyBudget, ResponseReports
-    >>> LocalDPGDDR(PrivacyBudget(4.0), method=ResponseReports(center=False)).method
-    ResponseReports(center=False)
-    """
-
-    step_size: float = 1e-3
-    user_step: float = 0.03
-    alpha: float = 0.01
-    center: bool = True
-
-    def _check(self) -> None:
-        self._require_between("step_size", "user_step", "alpha", least=0.0)
-        self._require_switches("center", remedy="use True")
-
-
-@dataclass(repr=False)
-class GradientReports(ResponseReports):
-    """Gradients that devices report in every round, for `LocalDPGDDR` (Shin et al. 2018).
-
-    Parameters
-    ----------
-    step_size : float, default=0.001
-        Step of the item factors, in one round.
-    user_step : float, default=0.03
-        Step of the devices' u_i, in one round.
-    alpha : float, default=0.01
-        Strength of the L2 penalties on both kinds of factors.
-    center : bool, default=True
-        Whether a device subtracts its own damped mean, as for `ResponseReports`.
     projection_dim : int or None, default=None
         q of Algorithm 2, for randomizer="coordinate".
     back_projection : {"unbiased", "pinv"}, default="unbiased"
@@ -81,11 +49,16 @@ class GradientReports(ResponseReports):
     GradientReports(alpha=0.1)
     """
 
+    step_size: float = 1e-3
+    user_step: float = 0.03
+    alpha: float = 0.01
+    center: bool = True
     projection_dim: int | None = None
     back_projection: str = "unbiased"
 
     def _check(self) -> None:
-        super()._check()
+        self._require_between("step_size", "user_step", "alpha", least=0.0)
+        self._require_switches("center", remedy="use True")
         self._require_counts("projection_dim", optional=True)
         self._require_choice("back_projection", ("unbiased", "pinv"))
 
@@ -94,13 +67,7 @@ class GradientReports(ResponseReports):
 class LocalDPGDDRPlanner(PrivatePlanner):
     """Parameters of `LocalDPGDDR`, and its plan."""
 
-    _options: ClassVar[dict[str, Any]] = {
-        "method": {
-            "items": None,
-            "gradient": GradientReports,
-            "randomized-response": ResponseReports,
-        }
-    }
+    _options: ClassVar[dict[str, Any]] = {"method": {"items": None, "gradient": GradientReports}}
 
     budget: PrivacyBudget
     _: KW_ONLY
@@ -115,9 +82,9 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     n_jobs: int | None = None
 
     @property
-    def _gradients(self) -> ResponseReports | None:
+    def _gradients(self) -> GradientReports | None:
         """Return the options of reported gradients; None for method "items"."""
-        reports: ResponseReports | None = self._chosen("method")
+        reports: GradientReports | None = self._chosen("method")
         return reports
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -134,8 +101,6 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         return self._gradients is None and self.randomizer == "privunit"
 
     def _local_budget(self) -> PrivacyBudget:
-        if self.budget.unit == "rating":
-            return self.budget
         return PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
 
     def _n_reports(self) -> int:
@@ -166,11 +131,6 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     def _gradient_settings(self) -> gradient.Settings:
         reports: Any = self._chosen("method")
         method: Any = self.randomizer
-        if not isinstance(reports, GradientReports):
-            reports, method = GradientReports(**reports.get_params()), "randomized-response"
-        n_differing = None
-        if self.budget.unit == "rating":  # one that moves leaves a cell and fills another
-            n_differing = 2 if self.budget.neighbors == "replace" else 1
         return gradient.Settings(
             n_components=int(self.n_components),
             max_iter=self._n_reports(),
@@ -181,7 +141,6 @@ class LocalDPGDDRPlanner(PrivatePlanner):
             method=method,
             projection_dim=None if reports.projection_dim is None else int(reports.projection_dim),
             back_projection=reports.back_projection,
-            n_differing=n_differing,
         )
 
     def _check_params(self) -> None:
@@ -200,14 +159,10 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         self._make_plan(1 if dim is None else int(dim))
 
     def _check_budget(self) -> None:
-        # of a second round, or of own means, all of a user's ratings have a part in every value
-        reports = self._gradients
-        single = type(reports) is ResponseReports and self.max_iter == 1 and not reports.center
-        if self.budget.unit == "rating" and not single:
+        if self.budget.unit == "rating":
             raise PrivacyParameterError(
-                "unit='rating' of the budget must be 'user': a device's report protects all its "
-                "ratings together. (Single ratings can be protected by "
-                "method=ResponseReports(center=False) with max_iter=1 alone.)"
+                "unit='rating' must be 'user': a device's report protects all its ratings "
+                "together. Pass a budget of that unit."
             )
         each, where = float(self.budget.epsilon), ""
         if self._gradients is not None:
