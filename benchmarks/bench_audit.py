@@ -50,7 +50,6 @@ ESTIMATORS = {
         LOCAL,
         {"method": "gradient", "randomizer": "coordinate", "method__projection_dim": 10},
     ),
-    "LocalDPGDDR, randomised response": (LocalDPGDDR, LOCAL, {"method": "randomized-response"}),
 }
 PARSER = parser(__doc__, data=None, audits=400, only=ESTIMATORS)
 PARSER.add_argument("part", nargs="?", choices=("times", "alarms"))

@@ -23,7 +23,6 @@ from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.device_reports import item_means as solver
 from skdpmf.mechanisms.device_reports.privunit import GRID_BITS
 from skdpmf.mechanisms.device_reports.protocol import (
-    N_PARTS,
     Protocol,
     Settings,
     protocol_name,
@@ -72,7 +71,7 @@ BASELINES = {
 }
 BASELINE_EPSILONS = (1.0, 8.0)
 # Their noise costs hours to draw on more.
-MOST_RESPONSES = 30_000_000  # values that randomised response and PrivUnitG gradients send
+MOST_RESPONSES = 30_000_000  # values that PrivUnitG gradients send
 
 
 PARSER = parser(__doc__, data=None, no_synthetic=False, epsilons=EPSILONS, seeds=2, n_jobs=2)
@@ -166,17 +165,18 @@ def rises(R, target, largest, options):
 
 def attacked(R, target, secret, options, forge=None):
     """Return the item's released mean."""
-    fractions = solver.fractions_of(FORGED_EPSILON)
-    public = protocol_name(secret), FORGED_EPSILON, R.shape[1], RANGE, 10.0, fractions
-    server = Protocol(Settings(*public), 8)
+    n_devices, n_items = R.shape
+    fractions = solver.fractions_of(solver.mean_noise(FORGED_EPSILON, n_items, n_devices))
+    public = protocol_name(secret), FORGED_EPSILON, n_items, RANGE, 10.0, fractions, n_devices
+    server = Protocol(Settings(*public))
 
     def join(name, number, sums):
         if forge is not None and number == forge[2]:  # who chooses the id, chooses the round
             send_forged(server, target, *forge)
         return sums
 
-    steps = range(N_PARTS * len(fractions))
-    model = simulate(server, R, secret, steps=steps, n_jobs=options.n_jobs, total_of=join)
+    threads = {"n_parts": 1, "n_jobs": options.n_jobs}
+    model = simulate(server, R, secret, steps=(), total_of=join, **threads)
     return float(model.item_means[target])
 
 

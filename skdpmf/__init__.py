@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from skdpmf.estimators.planners.clicks import Clicks
     from skdpmf.estimators.planners.dp_covariance import NearestItems, NoisyCovariance
     from skdpmf.estimators.planners.dpmf_sampler import PosteriorDraw
-    from skdpmf.estimators.planners.local_dpgddr import GradientReports, ResponseReports
+    from skdpmf.estimators.planners.local_dpgddr import GradientReports
     from skdpmf.evaluation import privacy_spent, recommender_of
     from skdpmf.privacy import PrivacyBudget
 
@@ -45,7 +45,6 @@ __all__ = [
     "PrivacyBudget",
     "PrivacyCard",
     "PrivacyLedger",
-    "ResponseReports",
     "Snapshots",
     "load_model",
     "privacy_spent",
@@ -67,7 +66,7 @@ __getattr__, __dir__ = lazy_names(
         "estimators.planners.clicks": ("Clicks",),
         "estimators.planners.dp_covariance": ("NearestItems", "NoisyCovariance"),
         "estimators.planners.dpmf_sampler": ("PosteriorDraw",),
-        "estimators.planners.local_dpgddr": ("GradientReports", "ResponseReports"),
+        "estimators.planners.local_dpgddr": ("GradientReports",),
         "evaluation": ("privacy_spent", "recommender_of"),
         "privacy.budget": ("PrivacyBudget",),
     },

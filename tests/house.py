@@ -23,10 +23,10 @@ LAYERS = {
     "baselines": {"kernels", "privacy", "data"},
     "mechanisms": {"baselines", "kernels", "privacy", "data"},
     "books": {"mechanisms", "privacy"},
-    "local": {"mechanisms", "privacy", "kernels", "data"},
+    "local": {"estimators", "mechanisms", "kernels", "privacy", "data"},
     "distributed": {"privacy"},
     "estimators": {
-        *("distributed", "local", "books", "mechanisms", "baselines", "kernels", "privacy", "data")
+        *("distributed", "books", "mechanisms", "baselines", "kernels", "privacy", "data")
     },
     "preprocessing": {"estimators", "distributed", "mechanisms", "privacy", "data"},
     "evaluation": {"estimators", "preprocessing", "books", "mechanisms", "privacy", "data"},
@@ -44,7 +44,7 @@ REACHES = re.compile(r"^(reveal|private_values|_values_of|_MADE_HERE|_[A-Z]\w*?_
 # Names that only the curator's side makes; estimators and steps of a pipeline make a curator.
 HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum"}
 # devices hold their own rows, and report by randomisers of their own
-DEVICES = {"mechanisms/device_reports/factors.py", "mechanisms/device_reports/item_means.py"}
+DEVICES = {"mechanisms/device_reports/item_means.py"}
 # trials of a private search, which no plan counts, sum their users' points
 TRIALS = "evaluation/private_search.py"
 CURATING = {"estimators", "preprocessing"}

@@ -45,6 +45,7 @@ class Alone:
     """All users are here; what a fit is to other processes that take part in it has its methods."""
 
     first_row = 0  # number of the first row at hand
+    n_rows = 0  # of the whole matrix; 0: all rows are at hand
 
     def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         """Return a fresh key, or that of the seed, the parameters (text) and the data.
@@ -73,7 +74,7 @@ class _Shared:
     returns what everybody may know, and the coordinator makes.
     """
 
-    first_row = 0
+    first_row = n_rows = 0
     request: Callable[..., Any]
 
     def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:

@@ -17,7 +17,6 @@ from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.protocol import (
     Protocol,
     Settings,
-    factor_matrix,
     protocol_name,
     simulate,
 )
@@ -38,48 +37,41 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     `fit` simulates the whole protocol over the rows of X, each of which stands for one device. The
     budget is the user's, over all that the device ever sends: any two rows are distinguished by no
     more than epsilon, by anybody, and no server is trusted. To run it with real devices, see
-    `skdpmf.local`; for the same random bits both give the same model. Lists are by predicted
-    rating, and worse than the most popular items (Recall@20 .01 against .18 on MovieLens 1M,
-    docs/benchmarks/lists.md).
+    `skdpmf.local`; for the same random bits both give the same model.
 
     - ``method="items"``: every device sends one report in all, of length-bounded sums about the
       items it knows and how its ratings deviate from its own mean; later rounds, of other
-      devices, measure what is left. Ratings are modelled as r_ij ~ m_j + o_i, with factors
-      + z_i . v_j on the most popular items if released values say that so many reports show
-      them. What does not rise above the noise is left out: then a user's own mean o_i predicts.
+      devices, measure what is left. Ratings are modelled as r_ij ~ m_j + o_i. What does not
+      rise above the noise is left out: then a user's own mean o_i predicts.
+      The first report counts choices as well: lists are by popularity, and by predicted rating.
+      The fewer devices there are for so many items, the more of the report is counts.
     - ``method="gradient"``: every device reports in each of `max_iter` rounds, with epsilon /
       max_iter, on the gradient of sum_j (r_ij - u_i . v_j)^2 for all v_j, and follows its own u_i
       at home. With ``randomizer="coordinate"`` the published algorithms: Algorithm 1, or
       Algorithm 2 with `projection_dim`.
-    - ``method="randomized-response"``: in the place of one coordinate a device sends, for all
-      items at once, whether it rated them (randomised response) and noisy gradients of those that
-      it claims to have rated.
 
-    The last two are baselines: with the number of users that there are, their noise hides nearly
+    The latter is a baseline: with the number of users that there are, its noise hides nearly
     everything.
 
     Parameters
     ----------
     budget : PrivacyBudget
         Budget of a user over all reports: pure epsilon, at most 16 a report (one of PrivUnitG takes
-        time in proportion to its exponential: milliseconds at 8). For unit "user" the guarantee is
-        for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
-        spent; if it is > 0 the statement also says what a trusted shuffler would give. Unit
-        "rating" is for ``method=ResponseReports(center=False)`` with ``max_iter=1`` alone, for the
-        budget's own relation: for "replace" a bit has half of what it has for "add-remove", as a
-        rating that moves turns two; the statement does not speak of shufflers.
+        time in proportion to its exponential: milliseconds at 8). Its unit is "user"; the guarantee
+        is for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
+        spent; if it is > 0 the statement also says what a trusted shuffler would give.
         ``PrivacyBudget.nonprivate()`` randomises nothing.
-    method : {"items", "gradient", "randomized-response"}, `GradientReports` or \
-            `ResponseReports`, default="items"
+    method : {"items", "gradient"} or `GradientReports`, default="items"
         See above. A string stands for the options' defaults.
     randomizer : {"privunit", "coordinate"}, default="privunit"
         "privunit": PrivUnitG, a whole vector in one report; the error of each value does not
         depend on how many there are. "coordinate": the sign of one of them, drawn beforehand;
-        the error grows with their number. Unused by "randomized-response".
+        the error grows with their number.
     n_components : int, default=8
-        Largest rank for "items", rank for the others.
+        Rank of the factors that gradients learn; "items" has none.
     max_iter : int or None, default=None
-        Rounds. For "items" devices are divided among them; None: 1 below epsilon 2, else 3.
+        Rounds. For "items" devices are divided among them; None: 3 where they are many for epsilon
+        and the items, else 1.
         For the others every device reports in each of them; None: 5.
     user_damping : float, default=10.0
         Fictitious ratings in a user's own mean, in [1e-6, 1e6]; in predictions at most 1.
@@ -95,7 +87,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     Attributes
     ----------
     {components_}
-        Zero where nothing rose above the noise.
+        Zero for "items".
     {n_components_}
     {item_means_}
     privacy_spent_ : PrivacyStatement
@@ -151,12 +143,13 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         return run(R, secret, exchange), ()
 
     def _publish(self, fit: Fit, released: Any) -> None:
-        model, n_devices = released
-        self.item_means_, self.components_, self._item_model_ = model
-        self.n_iter_ = self._n_reports()
+        model, n_devices, self.n_iter_ = released
+        self.item_means_, self.components_, self._item_model_, popularity = model
+        self._ranking_ = None
+        if popularity is not None:
+            self._set_ranking(None, np.log(popularity))
         delta = float(self.budget.delta)
-        # among others a report is hidden only where its epsilon holds for any two rows
-        if self.budget.is_private and delta > 0.0 and self.budget.unit == "user":
+        if self.budget.is_private and delta > 0.0:
             each, count = float(self.budget.epsilon), 1
             if self._gradients is not None:
                 each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
@@ -164,33 +157,36 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             fit = fit._replace(plan=replace(fit.plan, notes=notes))
         self._state(fit)
 
-    def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
-        """Return the model of method "items", and the number of reports of the smallest round."""
+    def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int, int]:
+        """Return the model of method "items", reports of the smallest round, and rounds."""
         n_devices, n_items = R.shape
-        damping = float(self.user_damping)
-        if self.budget.is_private and self.randomizer == "privunit":
+        damping, none = float(self.user_damping), np.zeros((n_items, 0))
+        if self._is_by_vectors:
+            n_rows = exchange.n_rows or n_devices
+            fractions = self._fractions(n_items, n_rows)
             settings = Settings(
                 protocol_name(secret),
                 float(self.budget.epsilon),
                 n_items,
                 self.rating_range,
                 damping,
-                self._fractions(),
+                fractions,
+                n_rows,
             )
-            run = Protocol(settings, int(self.n_components))
+            run = Protocol(settings)
             released = simulate(
                 run,
                 R,
                 secret,
                 steps=self._rounds(),
+                n_parts=self._n_rounds() // len(fractions),
                 n_jobs=self.n_jobs,
                 first_slot=exchange.first_row,
                 total_of=exchange.total,
             )
-            factors = factor_matrix(n_items, released.factor_items, released.factors)
-            penalties = released.user_damping, released.factor_damping
             smallest = min((n for n in run.n_reports if n), default=1)
-            return self._released(released.item_means, factors, *penalties), smallest
+            found = released.item_means, none, released.user_damping, 0.0, released.popularity
+            return self._released(*found), smallest, len(fractions)
         for _ in self._rounds():
             if self.budget.is_private:
                 streams = DeviceStreams(secret)
@@ -200,10 +196,10 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
                 model = items.exact_model(R, damping)
         middle, unit = middle_and_quarter(self.rating_range)
         means = middle + unit * model.item_means
-        return self._released(means, np.zeros((n_items, 0)), model.user_damping, 0.0), n_devices
+        return self._released(means, none, model.user_damping, 0.0, model.popularity), n_devices, 1
 
-    def _run_gradient(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int]:
-        """Return the model of the other methods, and the number of reports of a round."""
+    def _run_gradient(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int, int]:
+        """Return the model of the other methods, the reports of a round, and how many rounds."""
         (n_devices, n_items), settings = R.shape, self._gradient_settings()
         centers = self._chosen("method").center
         public = self._public_key()
@@ -235,15 +231,21 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             means = np.full(n_items, middle)
             damping = float(self.user_damping)
             factors = unit * model.factors
-            return self._released(means, factors, damping, unit**2 * RIDGE), int(n_devices)
+            released = self._released(means, factors, damping, unit**2 * RIDGE, None)
+            return released, int(n_devices), self._n_reports()
         means = np.zeros(n_items)
         tiny = np.finfo(np.float64).eps * np.eye(settings.n_components)
         items_ = ItemModel(means, model.factors, tiny, model.rating_ridge)
-        return (means, model.factors.T, items_), int(n_devices)
+        return (means, model.factors.T, items_, None), int(n_devices), self._n_reports()
 
     def _released(
-        self, means: np.ndarray, factors: np.ndarray, damping: float, ridge: float
-    ) -> tuple[np.ndarray, np.ndarray, ItemModel]:
+        self,
+        means: np.ndarray,
+        factors: np.ndarray,
+        damping: float,
+        ridge: float,
+        popularity: np.ndarray | None,
+    ) -> tuple[Any, ...]:
         """Return means, components and the model r ~ m_j + o_i + z_i . v_j, in rating units."""
         n_items, k = len(means), int(self.n_components)
         means, components = np.array(means), np.zeros((k, n_items))
@@ -251,7 +253,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         columns = np.column_stack((np.ones(n_items), components.T))
         # any penalty will do where all factors are zero
         penalty = np.diag([damping, *[ridge or 1.0] * k])
-        return means, components, ItemModel(means, columns, penalty)
+        return means, components, ItemModel(means, columns, penalty), popularity
 
     def _text(self, name: str) -> str:
         """Return all that a seeded key depends on beside seed and data."""

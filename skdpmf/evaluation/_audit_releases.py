@@ -20,9 +20,7 @@ from skdpmf.data.bounding import without_rows
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
     DeviceStreams,
-    LaplaceReport,
 )
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.recording import DrawRecord, Recording, ReleaseRecord, ReportRecord
@@ -31,7 +29,6 @@ from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 ALARM = 1e-6  # false alarms of each statistical check
 _SAME = 1e-6  # of a sensitivity: float rounding
 _REPORTS = 100  # for each run of the attack, on either input
-_BITS = 64  # of a report of bits or values: all are drawn alike
 _FAR = 1e6  # beyond every clip
 _PARTS = "indptr", "indices", "data"
 _POINTS = 64  # of the users' factors, each with its opposite
@@ -91,9 +88,8 @@ def move_of(
         rows = _changed(one.inputs, other.inputs)
         if rows.size > len(slots) or (len(one.keys) == n_rows and not np.isin(rows, slots).all()):
             strange.add(f"other devices' {one.mechanism}")
-        reach, share = _reach_of(one, other)
-        note(one.mechanism, reach)
-        epsilon += one.randomiser.epsilon * (rows.size if share is None else share)
+        note(one.mechanism, _reach_of(one, other))
+        epsilon += one.randomiser.epsilon * rows.size
     stated = {one.name: one.epsilon for one in spent.releases if one.kind == "pure"}
     for draw, again in zip(before.draws, after.draws, strict=True):
         # Theorem 2: a g, and twice that for "replace"
@@ -105,27 +101,17 @@ def move_of(
     return epsilon + gaussian_epsilon(math.sqrt(squares), spent.delta), ratios, strange
 
 
-def _reach_of(record: ReportRecord, other: ReportRecord) -> tuple[float, float | None]:
-    """Return how far inputs go over what epsilon covers, and the share of it that they need.
+def _reach_of(record: ReportRecord, other: ReportRecord) -> float:
+    """Return how far inputs go over what epsilon covers.
 
-    For `PrivUnit` the length of a vector and for `CoordinateSampling` the magnitude of a value, the
-    share being whole for every device: None. For `RandomizedResponse` bits that differ, and for
-    `LaplaceReport` the l1 distance of clipped values; the share is that of values that differ, as
-    one rating that moves to another device changes a part of two reports.
+    For `PrivUnit` it is the length of a vector, for `CoordinateSampling` the magnitude of a value.
     """
-    randomiser, x, y = record.randomiser, record.inputs, other.inputs
-    if isinstance(randomiser, PrivUnit):
+    x, y = record.inputs, other.inputs
+    if isinstance(record.randomiser, PrivUnit):
         squares = [np.asarray(z.multiply(z).sum(axis=1)).max(initial=0.0) for z in (x, y)]
         # `PrivUnit` covers what rounding leaves of it
-        return float(np.sqrt(np.max(squares))) / (1.0 + 1e-11), None
-    if isinstance(randomiser, CoordinateSampling):
-        return float(np.max(np.abs([x, y]), initial=0.0)), None
-    share = np.count_nonzero(x != y) / randomiser.n_differing
-    moved = np.asarray(x != y, dtype=np.float64)
-    if isinstance(randomiser, LaplaceReport):
-        B = randomiser.bound
-        moved = np.abs(np.clip(x, -B, B) - np.clip(y, -B, B)) / (2.0 * B)
-    return float(moved.sum(axis=1).max(initial=0.0)) / randomiser.n_differing, share
+        return float(np.sqrt(np.max(squares))) / (1.0 + 1e-11)
+    return float(np.max(np.abs([x, y]), initial=0.0))
 
 
 def _changed(x: Any, y: Any) -> NDArray[np.int64]:
@@ -293,44 +279,42 @@ def attack_reports(
     chance, worst = 1.0, ""
     limits: dict[str, float] = {}
     for (mechanism, stated, _), randomiser in kinds.items():
-        seen, n, p, k = _events(randomiser, n_runs * _REPORTS)
-        both = zip(seen, (p, p * math.exp(-stated / k)), strict=True)
+        n = n_runs * _REPORTS
+        seen, p = _events(randomiser, n)
+        both = zip(seen, (p, p * math.exp(-stated)), strict=True)
         found = min(float(stats.binomtest(count, n, one).pvalue) for count, one in both)
         if found <= chance:
             chance, worst = found, f"{mechanism} at epsilon {stated:.4g}"
-        limit = k * event_epsilon(seen[0], seen[1], n, 1.0 - (1.0 - confidence) / len(kinds))
+        limit = event_epsilon(*seen, n, 1.0 - (1.0 - confidence) / len(kinds))
         limits[mechanism] = max(limits.get(mechanism, 0.0), limit)
     total = sum(limit * counts.get(mechanism, 0) for mechanism, limit in limits.items())
     passed = chance > ALARM / (2 * max(len(kinds), 1))
     return AuditCheck("law of the reports", passed, f"{worst}: p = {chance:.2g}"), total
 
 
-def _events(randomiser: Any, n_reports: int) -> tuple[list[int], int, float, int]:
-    """Return how often an event is seen for either input, of how many, p, and n_differing.
+def _events(randomiser: Any, n_reports: int) -> tuple[tuple[int, int], float]:
+    """Return how often an event is seen for either input, and p.
 
     p: what it should be for the first input; for the other it is less by the factor of epsilon.
-    Inputs are three or ten times too large, so that a device that does not bound them shows.
+    Inputs are three times too large, so that a device that does not bound them shows.
     """
     streams = DeviceStreams()
     keys = [streams.keys("audit", i, n_reports) for i in (0, 1)]
-    k = getattr(randomiser, "n_differing", 1)
     if isinstance(randomiser, PrivUnit):
         far = zip(keys, (3.0, -3.0), strict=True)
         t, scale = randomiser.parameters.t, 2.0**-randomiser.parameters.bits
         tail = math.exp(randomiser.epsilon) * float(ndtr(-t))
         p = tail / (float(ndtr(t)) + tail)
-        values = ([randomiser.report(key, [0], [x])[0] for key in some] for some, x in far)
-        return [sum(int(scale * one >= t) for one in own) for own in values], n_reports, p, k
-    p, least, shape = 1.0 / (1.0 + math.exp(-randomiser.epsilon / k)), 0.0, [n_reports, _BITS]
-    inputs: tuple[float, float] = (1, 0)
-    if isinstance(randomiser, CoordinateSampling):
-        inputs, shape = (3, -3), [n_reports]
-    elif isinstance(randomiser, LaplaceReport):
-        p, least = 0.5, randomiser.bound
-        inputs = 10.0 * least, -10.0 * least
-    both = zip(keys, inputs, strict=True)
-    seen = [int((randomiser.report(some, np.full(shape, x)) > least).sum()) for some, x in both]
-    return seen, math.prod(shape), p, k
+        first, second = (
+            sum(int(scale * randomiser.report(key, [0], [x])[0] >= t) for key in some)
+            for some, x in zip(keys, (3.0, -3.0), strict=True)
+        )
+        return (first, second), p
+    first, second = (
+        int((randomiser.report(some, np.full(n_reports, x)) > 0).sum())
+        for some, x in zip(keys, (3.0, -3.0), strict=True)
+    )
+    return (first, second), 1.0 / (1.0 + math.exp(-randomiser.epsilon))
 
 
 def attack_draws(

@@ -9,18 +9,14 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from skdpmf.data.files import replaced_file, sync_folder
 from skdpmf.local.messages import (
     Announcement,
-    Count,
     MessageError,
     ReleasedModel,
     Report,
     Snapshot,
     VersionError,
-    converted,
 )
 from skdpmf.mechanisms.device_reports.item_means import make_plan
 from skdpmf.mechanisms.device_reports.protocol import Protocol
@@ -42,9 +38,6 @@ class LocalAggregator:
     round. It keeps their sum in 64-bit integers and their random ids, nothing else of any report.
     The first round that is not empty measures item popularity and means; later ones measure what
     is left of the means' error, on other devices: each sends one report, with its whole epsilon.
-    The last of several rounds measures covariances of the most popular items as well, where what is
-    known by then lets it expect more of factors than it costs
-    (`skdpmf.mechanisms.device_reports.factors`).
 
     Reports that are malformed, for another protocol, version or round (or from a device whose id
     belongs to another round), of the wrong length, or seen before are refused and counted in
@@ -67,8 +60,9 @@ class LocalAggregator:
         Share of the devices that report in each round: > 0, of sum 1.
     user_damping : float, default=10.0
         Fictitious ratings in a user's own mean, in [1e-6, 1e6]; in predictions at most 1.
-    n_components : int, default=8
-        Largest number of factors, >= 0; 0 for none.
+    n_devices : int, default=0
+        Devices that are expected: reports of few devices give more to counts of items, on which
+        lists rest. 0: not known, taken as many.
     protocol : str, default=None
         Identity of this run, 32 hexadecimal digits. None: random. Two runs must not share one.
 
@@ -121,21 +115,21 @@ class LocalAggregator:
         *,
         fractions: tuple[float, ...] = (1.0,),
         user_damping: float = 10.0,
-        n_components: int = 8,
+        n_devices: int = 0,
         protocol: str | None = None,
     ) -> None:
         protocol = fresh_key()[:16].hex() if protocol is None else protocol
         settings = epsilon, n_items, rating_range, user_damping, fractions
-        first = Announcement(protocol, 0, "statistics", *settings)
-        self.n_components = converted("n_components", n_components, Count)
+        first = Announcement(protocol, 0, "statistics", *settings, n_devices=n_devices)
         self.protocol, self.epsilon = first.protocol, first.epsilon
         self.n_items, self.rating_range = first.n_items, first.rating_range
         self.fractions, self.user_damping = first.fractions, first.user_damping
         self.refused: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._ids: set[bytes] = set()
-        self._run = Protocol(first, self.n_components)
-        self._first, self._announcement = first, self._announce()
+        self._run = Protocol(first)
+        self._first = first
+        self._announcement = self._announce()
 
     def __repr__(self) -> str:
         return (
@@ -271,12 +265,10 @@ class LocalAggregator:
             run, told = self._run, self._announcement
             data = Snapshot(
                 first=self._first.to_bytes(),
-                n_components=self.n_components,
                 n_reports=self.n_reports,
                 refused=dict(self.refused),
                 sums=[total for _, total in run.closed] + ([] if told is None else [run.sum]),
                 ids=sorted(self._ids),
-                head=run.head if run.head is not None and run.head.size else None,
                 announcement=None if told is None else told.to_bytes(),
             ).to_bytes()
         return data + _digest(data)
@@ -316,19 +308,17 @@ class LocalAggregator:
             *(first.n_items, first.rating_range, first.epsilon),
             fractions=first.fractions,
             user_damping=first.user_damping,
-            n_components=saved.n_components,
+            n_devices=first.n_devices,
             protocol=first.protocol,
         )
         own.refused.update(saved.refused)
         own._ids = set(saved.ids)
-        if len(saved.n_reports) == len(own.fractions):  # as decided, should this machine round
-            own._run.head = np.zeros(0, np.int64) if saved.head is None else saved.head
         for at, terms in enumerate(zip(saved.sums, saved.n_reports, strict=True), 1):
             own._run.add(*terms)
             if saved.announcement is None or at < len(saved.sums):
                 own._run.close()
         own._announcement = None
-        if saved.announcement is not None:  # word for word, for the same reason
+        if saved.announcement is not None:  # word for word, should this machine round
             own._announcement = Announcement.from_bytes(saved.announcement)
         return own
 
@@ -395,7 +385,7 @@ class LocalAggregator:
         if told is None:
             return None
         settings = self.epsilon, self.n_items, self.rating_range, self.user_damping, self.fractions
-        released = told.item_means, told.mass, told.head
+        released = told.item_means, told.mass, self._first.n_devices
         return Announcement(self.protocol, told.number, told.kind, *settings, *released)
 
     def _objection(self, report: Report) -> str:

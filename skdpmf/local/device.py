@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -20,14 +20,14 @@ from skdpmf.data.validation import (
     in_quarter_ranges,
     middle_and_quarter,
 )
-from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.averaging import (
-    TASTE_PENALTIES,
-    TASTE_PRIOR,
-    TASTE_VARIANCE,
-    solve_rows_averaged,
+from skdpmf.estimators.contract.recommend import (
+    ItemModel,
+    all_scores,
+    popularity_ranking,
+    top_items,
 )
-from skdpmf.kernels.jit_and_threads import ANSWER_WORK, sized
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.kernels.averaging import TASTE_VARIANCE
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.protocol import announced_rows, report_id, report_key
@@ -203,7 +203,7 @@ class LocalDevice:
             self._check_budget(announcement)
             randomiser = _randomiser(announcement.epsilon, announcement.dimension)
             row = in_quarter_ranges(self.__ratings, self.rating_range)
-            vector = announced_rows(announcement, row, announcement.user_damping)
+            vector = announced_rows(announcement, row, announcement)
             # paid before anything random exists that could leave twice
             self._spent += Fraction(announcement.epsilon)
             self._answered[announcement.protocol] = announcement.round
@@ -230,8 +230,8 @@ class LocalDevice:
         Returns
         -------
         ndarray of float64, shape (n_wanted,)
-            m_j + o + z . L_j, clipped to the rating range; o and z as in `ReleasedModel`, from the
-            device's ratings.
+            m_j + o, clipped to the rating range; o as in `ReleasedModel`, from the device's
+            ratings.
 
         Raises
         ------
@@ -248,7 +248,7 @@ class LocalDevice:
         >>> device.predict(aggregator.model(), [1]).shape
         (1,)
         """
-        score = self._folded_in(model, item_features)
+        found = self._item_model(model, item_features)
         columns = np.asarray(items)
         if columns.size == 0:
             columns = columns.astype(np.int64)
@@ -258,12 +258,13 @@ class LocalDevice:
             raise ValueError(
                 f"items must be integers in [0, {self.n_items}): pass columns of the catalogue."
             )
-        return np.clip(score(columns), *self.rating_range)
+        scores = all_scores(found, self.__ratings, 1)[0]
+        return np.clip(scores[columns], *self.rating_range)
 
     def recommend(
         self, model: ReleasedModel, n: int = 10, *, item_features: Any = None
     ) -> tuple[NDArray[np.int64], Floats]:
-        """Rank the best items that the user has not rated, on the device.
+        """Rank the best items that the user has not rated, by popularity and rating, on the device.
 
         Parameters
         ----------
@@ -280,7 +281,8 @@ class LocalDevice:
         items : ndarray of int64, shape (n_found,)
             At most n, best first; of equal scores the smaller column first.
         scores : ndarray of float64, shape (n_found,)
-            m_j + o + z . L_j, not clipped.
+            Values that rank them, as by `LocalDPGDDR`: the logarithm of the popularity, of 1 at
+            most, and what the predicted rating adds.
 
         Raises
         ------
@@ -299,10 +301,11 @@ class LocalDevice:
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
-        scores = self._folded_in(model, item_features)(np.arange(self.n_items))
-        left = np.setdiff1d(np.arange(self.n_items), self.__ratings.indices)
-        best = left[np.argsort(-scores[left], kind="stable")[:n]]
-        return best, scores[best]
+        found = self._item_model(model, item_features)
+        ranking = popularity_ranking(np.log(model.popularity), self.rating_range)
+        n = min(int(n), self.n_items)
+        best, scores = top_items(found, self.__ratings, n, n_jobs=1, ranking=ranking)
+        return best[best >= 0], scores[best >= 0]
 
     def state(self, *, include_ratings: bool = False) -> dict[str, Any]:
         """Return what must outlive the program, as plain values for JSON.
@@ -432,50 +435,27 @@ class LocalDevice:
     def _key(self) -> bytes:
         return fresh_key() if self.__key is None else self.__key
 
-    def _folded_in(self, model: Any, item_features: Any) -> Callable[[Any], Floats]:
-        """Return the function of columns that gives their scores, m_j + o + z . L_j and tastes."""
+    def _item_model(self, model: Any, item_features: Any) -> ItemModel:
+        """Return the released items as an estimator has them, with columns for tastes."""
         if not isinstance(model, ReleasedModel):
             raise ValueError(
                 f"model of type {type(model).__name__} must be a ReleasedModel: parse it with "
                 "from_bytes or from_json."
             )
         self._check_catalogue("model", model)
-        own = self.__ratings
-        rest = own.data - model.item_means[own.indices]
-        if item_features is not None:
-            return _with_tastes(model, own, rest, item_features)
-        n = own.data.shape[0] + model.user_damping
-        # o = (sum(rest) - sum(L) . z) / n leaves a system in z alone
-        factors = model.factor_matrix
-        L = factors[own.indices]
-        level = L.sum(axis=0) / n
-        gram = L.T @ L - n * np.outer(level, level)
-        np.fill_diagonal(gram, gram.diagonal() + model.factor_damping)
-        z = np.linalg.solve(gram, L.T @ rest - level * np.sum(rest))
-        o = float(np.sum(rest) / n - level @ z)
-        return lambda columns: model.item_means[columns] + o + factors[columns] @ z
+        own_mean, ridge = np.ones((self.n_items, 1)), np.array([[model.user_damping]])
+        items = ItemModel(model.item_means, own_mean, ridge)
+        if item_features is None:
+            return items
+        check_item_features(item_features)
+        D = item_columns(aligned_features(item_features, self.n_items, None)).values
+        variance = TASTE_VARIANCE * middle_and_quarter(self.rating_range)[1] ** 2
+        return items._replace(features=D, variance=variance) if D.shape[1] else items
 
 
 @lru_cache(maxsize=8)
 def _randomiser(epsilon: float, dimension: int) -> PrivUnit:
     return PrivUnit(epsilon, dimension)
-
-
-def _with_tastes(
-    model: ReleasedModel, own: Any, rest: Floats, item_features: Any
-) -> Callable[[Any], Floats]:
-    """Return the scores of columns, with tastes for the features."""
-    check_item_features(item_features)
-    D = item_columns(aligned_features(item_features, model.n_items, None)).values
-    C = np.column_stack((np.ones(model.n_items), model.factor_matrix, D))
-    k = C.shape[1] - D.shape[1]
-    ridge = np.diag([model.user_damping, *[model.factor_damping] * (k - 1)])
-    z, weights = np.empty((1, C.shape[1])), np.empty((1, TASTE_PRIOR.size))
-    variance = TASTE_VARIANCE * middle_and_quarter(model.rating_range)[1] ** 2
-    given = own.indptr, own.indices, rest, C, ridge, np.empty(0), TASTE_PENALTIES, TASTE_PRIOR
-    with sized(ANSWER_WORK):
-        solve_rows_averaged(*given, variance, 0, 1, z, weights)
-    return lambda columns: model.item_means[columns] + C[columns] @ z[0]
 
 
 def _one_row(items: Any, ratings: Any, n_items: int, rating_range: tuple[float, float]) -> Any:

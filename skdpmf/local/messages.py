@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from skdpmf.data.validation import check_rating_range
 from skdpmf.exceptions import MissingExtraError
 from skdpmf.mechanisms.device_reports import protocol as of_run
-from skdpmf.mechanisms.device_reports.factors import MAX_HEAD
 from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
 
 try:
@@ -43,15 +42,13 @@ __all__ = [
     "VersionError",
 ]
 
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 2**28  # of a message: more than the largest catalogue needs
 MAX_ITEMS = 2**23 - 2  # so that a report has at most 2^24 values
 _MAX_LENGTH = 2**24
 _MAX_ROUNDS = 1000
 _MEANS = (-1e6, 1e6)  # quarter ranges
 _MASS = (1e-100, 1e100)
-_MAX_FACTOR = 100.0  # quarter ranges
-_FACTOR_DAMPING = (1e-3, 1e6)  # squared quarter ranges; with the least, ridges are still solvable
 _M = TypeVar("_M", bound="_Message")
 _fields = lru_cache(structs.fields)
 
@@ -204,9 +201,8 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
         Identity of the protocol run: 32 hexadecimal digits, random.
     round : int
         Number of the round, from 0.
-    kind : {"statistics", "residuals", "covariance"}
-        Subject of this round's reports: ratings, what `item_means` leave of them, or this and
-        products of two such rests; the last is for the last of several rounds.
+    kind : {"statistics", "residuals"}
+        Subject of this round's reports: ratings, or what `item_means` leave of them.
     epsilon : float
         Epsilon of one report, in (0, 16].
     n_items : int
@@ -218,11 +214,12 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
     fractions : tuple of float
         Share of the devices that report in each round: > 0, of sum 1 but for rounding.
     item_means, mass : ndarray of float64, shape (n_items,), or None
-        Releases before a round "residuals" or "covariance": item means, in quarter ranges
-        from the middle of the scale, and popularity > 0.
-    head : ndarray of int64, shape (h,), or None
-        Columns of the items of a round "covariance", ascending, 2 <= h <= 400.
-    version : int, default=2
+        Releases before a round "residuals": item means, in quarter ranges from the middle of the
+        scale, and popularity > 0.
+    n_devices : int, default=0
+        Devices that are expected, on which the weight of item counts in a report depends: the fewer
+        they are, the more. 0: not known, taken as many.
+    version : int, default=3
         Version of the messages.
 
     Raises
@@ -241,7 +238,7 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
 
     protocol: Id
     round: Annotated[int, Meta(ge=0, lt=_MAX_ROUNDS)]
-    kind: Literal["statistics", "residuals", "covariance"]
+    kind: Literal["statistics", "residuals"]
     epsilon: Epsilon
     n_items: Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
     rating_range: tuple[float, float]
@@ -249,35 +246,26 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
     fractions: Annotated[tuple[Share, ...], Rounds]
     item_means: NDArray[np.float64] | None = None
     mass: NDArray[np.float64] | None = None
-    head: NDArray[np.int64] | None = None
-    version: Literal[2] = 2
+    n_devices: Count = 0
+    version: Literal[3] = 3
 
     def _check(self) -> None:
         _check_range(self)
         if abs(sum(self.fractions) - 1.0) > 1e-9:
             raise MessageError(f"fractions={_short(self.fractions)} must add up to 1.")
-        last = len(self.fractions) - 1
-        if self.round > last:
-            raise MessageError(f"round={self.round} must be at most {last}, as fractions say.")
+        if self.round >= (n := len(self.fractions)):
+            raise MessageError(f"round={self.round} must be below {n}, as fractions say.")
         for name, limits in (("item_means", _MEANS), ("mass", _MASS)):
             values = getattr(self, name)
             if (values is None) != (self.kind == "statistics"):
-                raise MessageError(f"{name} belongs to rounds 'residuals' and 'covariance' only.")
+                raise MessageError(f"{name} belongs to rounds 'residuals' only.")
             if values is not None:
                 _check_values(name, values, limits, self.n_items)
-        if (self.head is None) == (self.kind == "covariance"):
-            raise MessageError("head belongs to a round 'covariance' only.")
-        if self.head is not None:
-            if not 0 < self.round == last:
-                raise MessageError(
-                    f"round={self.round} of kind 'covariance' must be the last of several."
-                )
-            _check_columns("head", self.head, self.n_items)
 
     @property
     def dimension(self) -> int:
         """Number of values of a report of this round."""
-        return of_run.report_dimension(self.kind, self.n_items, self.head)
+        return of_run.report_dimension(self.kind, self.n_items)
 
     def group_of(self, report_id: str) -> int:
         """Return the round in which the device with this report id reports.
@@ -318,13 +306,11 @@ class Report(_Message, frozen=True, eq=False, tag="report"):
     round: Annotated[int, Meta(ge=0, lt=_MAX_ROUNDS)]
     report_id: Id
     payload: NDArray[np.int32]
-    version: Literal[2] = 2
+    version: Literal[3] = 3
 
 
 class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
-    """What is published at the end: a user's rating of item j is about m_j + o + z . L_j.
-
-    o and z are the user's own; few items or none have factors L_j.
+    """What is published at the end: a user's rating of item j is about m_j + o, o the user's own.
 
     Parameters
     ----------
@@ -333,8 +319,7 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
     item_means : ndarray of float64, shape (n_items,)
         m, in rating units.
     user_damping : float
-        d, in [1e-9, 1e9]: o and z minimise sum (r_j - m_j - o - z . L_j)^2 + d o^2 + the
-        `factor_damping` times ``|z|^2``, over the user's ratings.
+        d, in [1e-9, 1e9]: o minimises sum (r_j - m_j - o)^2 + d o^2 over the user's ratings.
     rating_range : (float, float)
         Smallest and largest rating.
     epsilon : float
@@ -343,13 +328,10 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
         Reports of each round.
     significant : bool
         Whether the reports told items apart; if not, all m_j are the same.
-    factor_items : ndarray of int64, shape (h,), or None
-        Columns of the items with factors, ascending, 2 <= h <= 400. None: there are no factors.
-    factors : ndarray of float64, shape (h * k,), or None
-        Their factors L_j row by row, in rating units, k >= 1.
-    factor_damping : float, default=0.0
-        Ridge on a user's z, in squared rating units: > 0 with factors, 0 without.
-    version : int, default=2
+    popularity : ndarray of float64, shape (n_items,)
+        Estimated number of people who choose an item, > 0: those with many items count less, and
+        those who like it more.
+    version : int, default=3
         Version of the messages.
 
     Raises
@@ -359,7 +341,8 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
 
     Examples
     --------
-    >>> model = ReleasedModel("0" * 32, np.array([3.5, 4.0]), 10.0, (1, 5), 4.0, (900, 100), True)
+    >>> means, popularity = np.array([3.5, 4.0]), np.array([20.0, 9.0])
+    >>> model = ReleasedModel("0" * 32, means, 10.0, (1, 5), 4.0, (900, 100), True, popularity)
     >>> model == ReleasedModel.from_bytes(model.to_bytes())
     True
     """
@@ -371,54 +354,29 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
     epsilon: Epsilon
     n_reports: Annotated[tuple[Count, ...], Rounds]
     significant: bool
-    factor_items: NDArray[np.int64] | None = None
-    factors: NDArray[np.float64] | None = None
-    factor_damping: float = 0.0
-    version: Literal[2] = 2
+    popularity: NDArray[np.float64]
+    version: Literal[3] = 3
 
     def _check(self) -> None:
         _check_range(self)
         if self.n_items > MAX_ITEMS:
             raise MessageError(f"item_means has {self.n_items} values: {MAX_ITEMS} at most.")
-        if self.factor_items is None or self.factors is None:
-            if self.factor_items is not self.factors or self.factor_damping != 0.0:
-                raise MessageError("factor_items, factors and factor_damping belong together.")
-            return
-        unit = (self.rating_range[1] - self.rating_range[0]) / 4.0
-        _check_columns("factor_items", self.factor_items, self.n_items)
-        _check_values("factors", self.factors, (-_MAX_FACTOR * unit, _MAX_FACTOR * unit))
-        if self.factors.size % self.factor_items.size:
-            raise MessageError(
-                f"factors has {self.factors.size} values and must have as many for each of the "
-                f"{self.factor_items.size} factor_items."
-            )
-        low, high = (limit * unit**2 for limit in _FACTOR_DAMPING)
-        if not low <= self.factor_damping <= high:
-            raise MessageError(
-                f"factor_damping={self.factor_damping} must be a number in [{low:g}, {high:g}]."
-            )
+        _check_values("popularity", self.popularity, _MASS, self.n_items)
 
     @property
     def n_items(self) -> int:
         """Size of the catalogue."""
         return int(self.item_means.shape[0])
 
-    @property
-    def factor_matrix(self) -> NDArray[np.float64]:
-        """Factors of all items, shape (n_items, k), zero where an item has none."""
-        return of_run.factor_matrix(self.n_items, self.factor_items, self.factors)
-
 
 class Snapshot(Struct, forbid_unknown_fields=True, tag="snapshot"):
     """The state of an aggregator: its settings, what it counted, and the round that is open."""
 
     first: bytes  # announcement: it has all settings but the next one
-    n_components: int
     n_reports: tuple[int, ...]
     refused: dict[str, int]
     sums: list[NDArray[np.int64]]  # of the rounds so far
     ids: list[Annotated[bytes, Meta(min_length=16, max_length=16)]]
-    head: NDArray[np.int64] | None
     announcement: bytes | None
 
     def to_bytes(self) -> bytes:
@@ -488,14 +446,6 @@ def _check_values(name: str, array: NDArray[Any], limits: Any, length: int | Non
         raise MessageError(f"{name} has {array.shape[0]} values and must have {length}.")
     if not limits[0] <= array.min() <= array.max() <= limits[1]:
         raise MessageError(f"{name} must have values in [{limits[0]:g}, {limits[1]:g}].")
-
-
-def _check_columns(name: str, array: NDArray[np.int64], n_items: int) -> None:
-    most = min(n_items, MAX_HEAD)
-    if not 2 <= array.shape[0] <= most:
-        raise MessageError(f"{name} has {array.shape[0]} values and must have 2 to {most}.")
-    if array[0] < 0 or array[-1] >= n_items or (array[1:] <= array[:-1]).any():
-        raise MessageError(f"{name} must have ascending columns in [0, {n_items}).")
 
 
 def _check_range(message: Any) -> None:

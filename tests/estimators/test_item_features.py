@@ -243,7 +243,9 @@ def test_a_device_folds_in_as_the_estimator_does():
     from skdpmf.local.messages import ReleasedModel
 
     damping = float(fitted.user_damping)
-    released = ReleasedModel("0" * 32, fitted.item_means_, damping, (1, 5), 4.0, (900, 100), True)
+    popularity = np.exp(fitted._ranking_.lists.offsets)
+    known = fitted.item_means_, damping, (1, 5), 4.0, (900, 100), True, popularity
+    released = ReleasedModel("0" * 32, *known)
     without_factors = fitted._item_model_._replace(
         factors=np.ones((N_ITEMS, 1)), ridge=np.array([[damping]])
     )

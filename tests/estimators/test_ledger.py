@@ -118,7 +118,7 @@ SETTINGS = [
     (DPItemMeans, {}, {"rule": "basic", "unit": "rating"}),
     (LocalDPGDDR, {}, {}),
     (LocalDPGDDR, {"method": "items"}, {}),
-    (LocalDPGDDR, {"method": "randomized-response"}, {"rule": "basic"}),
+    (LocalDPGDDR, {"method": "gradient"}, {"rule": "basic"}),
 ]
 
 

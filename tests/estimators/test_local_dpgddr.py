@@ -18,13 +18,10 @@ from skdpmf.distributed.exchange import Alone
 from skdpmf.evaluation import split_ratings
 from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
-from skdpmf.mechanisms.device_reports import protocol
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.protocol import device_key, protocol_name
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
-    LaplaceReport,
-    RandomizedResponse,
     shuffle_note,
 )
 from skdpmf.mechanisms.item_means import joint_release as im
@@ -48,14 +45,10 @@ METHODS = {
     "gradient, projected": {**COORDINATE, "projection_dim": Q},
     "gradient, pinv": {**COORDINATE, "projection_dim": Q, "back_projection": "pinv"},
     "gradient, raw": {**COORDINATE, "center": False},
-    "randomised response": {"method": "randomized-response"},
-    "single ratings": {"method": "randomized-response", "max_iter": 1, "center": False},
 }
 RANDOMISERS = (
     (PrivUnit, "sum_reports"),
     (CoordinateSampling, "report"),
-    (RandomizedResponse, "report"),
-    (LaplaceReport, "report"),
 )
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 ITEMS = [name for name in METHODS if name.startswith("items")]
@@ -72,13 +65,13 @@ def small():
 
 
 def made(method="items", epsilon=4.0, delta=0.0, **params):
-    unit = "rating" if method == "single ratings" else "user"
-    budget = PrivacyBudget(epsilon, delta, unit=unit)
+    budget = PrivacyBudget(epsilon, delta)
     return built(LocalDPGDDR, budget, **{"random_state": 0, **METHODS[method], **params})
 
 
 def rounds_of(model):
-    return len(model._fractions()) if model.method == "items" else model.max_iter or 5
+    by_items = model.method == "items"
+    return len(model._fractions(N_ITEMS, N_USERS)) if by_items else model.max_iter or 5
 
 
 @contextlib.contextmanager
@@ -108,7 +101,7 @@ def run_devices(model, X):
         epsilon,
         fractions={1: (1.0,), 2: (0.5, 0.5), 3: (0.5, 0.25, 0.25)}[model.n_iter_],
         user_damping=model.user_damping,
-        n_components=model.n_components,
+        n_devices=R.shape[0],
         protocol=protocol_name(secret),
     )
     settings = {"n_items": R.shape[1], "rating_range": RANGE, "epsilon": epsilon}
@@ -130,9 +123,7 @@ def check_devices(model, X):
     released, every_item = server.model(), np.arange(X.shape[1])
     assert sum(released.n_reports) == X.shape[0]
     np.testing.assert_array_equal(model.item_means_, released.item_means)
-    rank = released.factor_matrix.shape[1]
-    np.testing.assert_array_equal(model.components_[:rank].T, released.factor_matrix)
-    assert not model.components_[rank:].any()
+    assert not model.components_.any()
     predicted, (items, scores) = model.predict(X), model.recommend(X, 4)
     for i in range(0, X.shape[0], 7):
         own = devices[i].predict(released, every_item)
@@ -150,15 +141,6 @@ def test_a_fit_is_a_run_of_devices(epsilon, max_iter, n_rounds, params, small):
     check_devices(model, small)
 
 
-def test_a_fit_with_factors_is_a_run_of_devices(monkeypatch):
-    """The last round measures covariances of all items, whatever it is expected to gain."""
-    monkeypatch.setattr(protocol, "choose_head", lambda known, *_: np.arange(known.n_items))
-    X = make_ratings(1500, 6, density=0.9, factor_std=1.5, n_components=1, random_state=0)
-    model = made(epsilon=8.0, max_iter=2).fit(X)
-    assert model.components_.any()
-    check_devices(model, X)
-
-
 @EVERY_METHOD
 @pytest.mark.parametrize("epsilon", [0.1, 2.3, 7.0])
 def test_reports_spend_the_budget_and_no_more(method, epsilon, small):
@@ -173,9 +155,7 @@ def test_reports_spend_the_budget_and_no_more(method, epsilon, small):
     assert spent.epsilon <= epsilon
     assert spent.epsilon == pytest.approx(epsilon, abs=1e-9)
     assert spent.local
-    assert (spent.unit, spent.neighbors) == (
-        ("rating", "add-remove") if method == "single ratings" else ("user", "replace")
-    )
+    assert (spent.unit, spent.neighbors) == ("user", "replace")
     assert spent.assumptions == (SEEDED_ASSUMPTION, *LOCAL_ASSUMPTIONS)
     assert model.n_iter_ == rounds_of(model)
     # users without ratings report too, and no key serves twice
@@ -244,22 +224,6 @@ def test_a_delta_is_for_a_note_on_shuffling_only(method, small):
     assert nothing.fit(small).privacy_spent_.notes == ()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"method": "items"},
-        {"method": "gradient"},
-        {**COORDINATE},
-        {"method__center": True},
-        {"max_iter": 2},
-        {"max_iter": None},
-    ],
-    ids=str,
-)
-def test_single_ratings_are_protected_by_one_raw_round_alone(change):
-    check_refused(made("single ratings").set_params(**change), "unit='rating'", "must be 'user'")
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_report_has_at_most_epsilon_16(method):
     k = 1 if method in ITEMS else rounds_of(made(method))
@@ -316,7 +280,7 @@ def test_items_without_privacy_are_the_twins(damping, randomizer, small):
 
 
 @pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("method", ["gradient", *BY_GRADIENT[1:4], "randomised response"])
+@pytest.mark.parametrize("method", ["gradient", *BY_GRADIENT[1:4]])
 def test_gradients_without_privacy_are_the_twins(method, center, small):
     steps = {"step_size": 0.3, "user_step": 0.02, "alpha": 0.05, "max_iter": 6, "n_components": 3}
     params = {**METHODS[method], **steps, "center": center}
@@ -412,3 +376,18 @@ def test_other_seeds_data_and_parameters_share_no_noise(method, small):
     found.append(keys_of(made(method, 4.0 + 1e-12), small))
     found += [keys_of(made(method, random_state=None), small) for _ in range(2)]
     assert len(set.union(*found)) == sum(map(len, found))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "n_rounds", "least"), [(2.0, 1, 0.6), (8.0, 3, 0.9), (math.inf, 1, 0.99)]
+)
+def test_lists_are_of_what_people_choose(epsilon, n_rounds, least):
+    """Without a taste: five items have that share of the choices of the best five of 40."""
+    rng = np.random.default_rng(70)
+    chance = 0.9 * (1.0 + np.arange(40)) ** -0.8
+    X = np.where(rng.random((900, 40)) < chance, rng.integers(1, 6, (900, 40)), np.nan)
+    budget = PrivacyBudget(epsilon) if np.isfinite(epsilon) else PrivacyBudget.nonprivate()
+    model = LocalDPGDDR(budget, random_state=0).fit(X)
+    assert model.n_iter_ == n_rounds
+    found, _ = model.recommend(np.full((1, 40), np.nan), 5, taste=0.0)
+    assert chance[found[0]].sum() > least * chance[:5].sum()

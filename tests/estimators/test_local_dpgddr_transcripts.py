@@ -15,8 +15,6 @@ from skdpmf.mechanisms.device_reports.gradient import initial_factors
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit, add_reports, unit_rows
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
-    LaplaceReport,
-    RandomizedResponse,
 )
 from skdpmf.privacy.sampler.laws import normal_tables
 from tests.built import built
@@ -27,7 +25,6 @@ SIGMAS = 4.5  # one test each, of events chosen on other devices: false alarms 3
 RANGE = (-100.0, 100.0)  # so that gradients are clipped
 LOW, HIGH, NONE = -100.0, 100.0, np.nan
 COORDINATE = {"method": "gradient", "randomizer": "coordinate", "max_iter": 2}
-RESPONSE = {"method": "randomized-response", "max_iter": 2}
 FIXED = {"step_size": 0.0, "user_step": 1e-4, "n_components": 1, "center": False}
 CASES = {
     "items, one item": ({"max_iter": 1}, [HIGH], [LOW]),
@@ -36,7 +33,6 @@ CASES = {
     "gradient": ({"method": "gradient", "max_iter": 2, **FIXED}, [HIGH], [LOW]),
     "coordinate, one item": ({**COORDINATE, **FIXED}, [HIGH], [LOW]),
     "projected": ({**COORDINATE, **FIXED, "projection_dim": 1}, [HIGH], [LOW]),
-    "response, two items": ({**RESPONSE, **FIXED, "max_iter": 1}, [HIGH, HIGH], [NONE, NONE]),
 }
 
 
@@ -78,8 +74,6 @@ def transcripts(row, params, seed):
 
         keep(PrivUnit, "sum_reports", whole)
         keep(CoordinateSampling, "report", sign)
-        keep(LaplaceReport, "report", lambda self, keys, out, _: out / self.scale)
-        keep(RandomizedResponse, "report", lambda self, keys, out, _: 2.0 * out - 1.0)
         budget = PrivacyBudget(EPSILON)
         model = built(LocalDPGDDR, budget, rating_range=RANGE, random_state=seed, **params)
         model.fit(np.tile(row, (N_DEVICES, 1)))

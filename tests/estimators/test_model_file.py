@@ -96,7 +96,6 @@ MODELS = {
     "raw gradient": LocalDPGDDR(
         PrivacyBudget(4.0), method=GradientReports(center=False), n_components=2, **SEEDED
     ),
-    "responses": built(LocalDPGDDR, PrivacyBudget(4.0), method="randomized-response", **SEEDED),
     "means": DPItemMeans(BUDGET, rating_range=(0.5, 5), **SEEDED),
     "sgd": built(CacheSGDFactorizer, 3, max_iter=2, **SEEDED),
     "sgd, no bias": built(CacheSGDFactorizer, 3, max_iter=2, fit_bias=False, **SEEDED),

@@ -106,7 +106,7 @@ OWN = {
         ("nonprivate_diagnostics", (None,), "True or False", "use"),
     ],
     "local": [
-        ("method", ("als", None, 1), "GradientReports(...) or", "default"),
+        ("method", ("als", None, 1), "GradientReports(...)", "default"),
         ("randomizer", ("laplace", None), "'privunit' or", "default"),
         ("back_projection", ("none", None), "'unbiased' or", "default"),
         *((name, COUNTS, "integer >= 1", "use") for name in ("max_iter", "projection_dim")),

@@ -10,7 +10,6 @@ from skdpmf import (
     GradientReports,
     LocalDPGDDR,
     PrivacyBudget,
-    ResponseReports,
 )
 from skdpmf.data import make_ratings
 from tests.built import built
@@ -44,10 +43,6 @@ REPORTS = {
     "Algorithm 2": LocalDPGDDR(
         LOCAL, method=GradientReports(projection_dim=5), randomizer="coordinate", **SMALL
     ),
-    "randomised response": built(LocalDPGDDR, LOCAL, method="randomized-response", **SMALL),
-    "randomised response, rating": LocalDPGDDR(
-        PrivacyBudget(2.0, unit="rating"), method=ResponseReports(center=False), max_iter=1
-    ),
 }
 DRAWS = {
     "posterior": built(DPMFSampler, PURE, **POSTERIOR),
@@ -64,14 +59,6 @@ DRAWS = {
 # of one coordinate that each device draws: it takes more neighbours until one of them shows in it
 SAMPLED = {"items, sign", "Algorithm 1", "Algorithm 2"}
 ESTIMATORS = {**SUMS, **REPORTS, **DRAWS}
-MOVED = {
-    "randomised response, rating, replace": LocalDPGDDR(
-        PrivacyBudget(2.0, unit="rating", neighbors="replace"),
-        method=ResponseReports(center=False),
-        max_iter=1,
-        n_components=2,
-    ),
-}
 
 
 def ratings():

@@ -2,14 +2,19 @@
 
 import numpy as np
 from msgspec import structs
+from scipy import sparse
 
-from skdpmf.local import LocalAggregator, LocalDevice
-from skdpmf.mechanisms.device_reports import protocol as protocol_module
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.local import Announcement, LocalAggregator, LocalDevice
+from skdpmf.mechanisms.device_reports.item_means import (
+    LocalItemMeans,
+    residual_rows,
+    statistics_rows,
+)
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.privacy.sampler.noise import derived_key, stream_key
 
 RANGE = (1.0, 5.0)
 PROTOCOL = "00112233445566778899aabbccddeeff"
-HEAD = np.array([0, 2, 3, 5])  # of six items
 
 
 def key_of(user):
@@ -53,17 +58,44 @@ def run(aggregator, devices, *, between=lambda aggregator: aggregator):
     return aggregator, reports
 
 
-def decided(monkeypatch, head=HEAD):
-    """Let the last round be for the covariance of this head; return what was asked."""
-    asked = []
-    monkeypatch.setattr(
-        protocol_module, "choose_head", lambda *terms: asked.append(terms) or head.copy()
-    )
-    return asked
-
-
 def sums_of(aggregator):
     return [(n, total.tolist()) for n, total in aggregator._run.closed]
+
+
+def rows_in_quarter_ranges(users, n_items):
+    dense = np.full((len(users), n_items), np.nan)
+    for at, user in enumerate(users):
+        items, ratings = ratings_of(user, n_items)
+        dense[at, items] = (ratings - 3.0) / 1.0
+    known = np.isfinite(dense)
+    pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
+    arrays = dense[known], known.nonzero()[1], pointers
+    return sparse.csr_array(arrays, shape=dense.shape)
+
+
+def fit_by_hand(n_users, n_items, epsilon, fractions, damping):
+    """What an estimator does: groups, rows, sums of reports and estimates, all users at once."""
+    draw = Announcement(PROTOCOL, 0, "statistics", epsilon, n_items, RANGE, damping, fractions)
+    ids = [
+        stream_key(key_of(u), "report id", PROTOCOL, 0)[:4].astype("<u4").tobytes().hex()
+        for u in range(n_users)
+    ]
+    groups = np.array([draw.group_of(i) for i in ids])
+    server, sums = LocalItemMeans(n_items, damping), []
+    for number in range(len(fractions)):
+        users = np.flatnonzero(groups == number)
+        R = rows_in_quarter_ranges(users, n_items)
+        if number == 0:
+            x, add = statistics_rows(R, damping), server.add_statistics
+            randomiser = PrivUnit(epsilon, 2 * n_items + 4)
+        else:
+            x = residual_rows(R, server.item_means, server.mass, damping)
+            randomiser, add = PrivUnit(epsilon, n_items + 2), server.add_residuals
+        keys = np.stack([stream_key(key_of(u), "device", PROTOCOL, number) for u in users])
+        total = randomiser.sum_reports(keys, x.indptr, x.indices, x.values)
+        sums.append((len(users), total.tolist()))
+        add(randomiser.estimate(total, len(users))[:-1], len(users), randomiser.variance)
+    return sums, server.model()
 
 
 def replace(message, **changes):

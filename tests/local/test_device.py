@@ -15,7 +15,6 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.local import Announcement, LocalDevice, ReleasedModel
 from skdpmf.local import device as device_module
 from skdpmf.local.messages import MessageError
-from skdpmf.mechanisms.device_reports.factors import covariance_rows
 from skdpmf.mechanisms.device_reports.item_means import residual_rows, statistics_rows
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.noise import stream_key
@@ -228,34 +227,6 @@ def test_residual_round_reports_what_the_released_means_leave():
     np.testing.assert_array_equal(report.payload, expected)
 
 
-def covariances(number, means, mass, head, *, epsilon=1.0):
-    """An announcement that all devices answer, but for one in 1e15."""
-    return replace(
-        announce(number, epsilon=epsilon, fractions=(1e-15, 1.0)),
-        round=1,
-        kind="covariance",
-        item_means=means,
-        mass=mass,
-        head=head,
-    )
-
-
-def test_covariance_round_reports_rests_and_their_products():
-    means, mass = np.array([0.5, -0.25, 0.0, 1.0, -1.0]), np.array([9.0, 1.0, 4.0, 0.5, 2.0])
-    history, head = ([0, 1, 3, 4], [5.0, 1.0, 2.0, 4.0]), np.array([0, 3, 4])
-    asked = covariances(5, means, mass, head)
-    report = make_device(0, N_ITEMS, ratings=history).report(asked)
-    x = covariance_rows(one_row(*history), means, mass, head, 10.0)
-    assert x.indices.tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 9]
-    key = stream_key(key_of(0), "device", asked.protocol, 1)
-    expected = PrivUnit(1.0, 11).report(key, x.indices, x.values)
-    np.testing.assert_array_equal(report.payload, expected)
-    # with fewer than two of the head there are no products; the device reports all the same
-    for ratings in (([], []), ([1], [4.0]), ([1, 3], [4.0, 2.0])):
-        report = make_device(0, N_ITEMS, ratings=ratings).report(asked)
-        assert report.payload.shape == (11,)
-
-
 def test_report_id_is_drawn_once_and_kept():
     device = make_device(0, N_ITEMS, epsilon=50.0, ratings=([], []))
     fresh = LocalDevice([0], [3.0], n_items=N_ITEMS, rating_range=RANGE, epsilon=9.0)
@@ -383,8 +354,6 @@ def test_extreme_announcements_neither_warn_nor_raise(b, mass):
         masses[0] = mass
         device = make_device(0, N_ITEMS, ratings=ratings)
         assert device.report(residuals(1, means, masses)) is not None
-        head = np.array([0, 1, 4])
-        assert device.report(covariances(2, means, masses, head)) is not None
         for damping in (1e-6, 1e6):
             asked = replace(announce(int(damping) + 3), user_damping=damping)
             assert device.report(asked) is not None
@@ -392,7 +361,8 @@ def test_extreme_announcements_neither_warn_nor_raise(b, mass):
 
 # --- predictions -------------------------------------------------------------------------
 
-MODEL = ReleasedModel(PROTOCOL, np.array([4.0, 3.0, 4.5, 3.0, 2.0]), 2.0, RANGE, 4.0, (10,), True)
+MEANS, POPULARITY = np.array([4.0, 3.0, 4.5, 3.0, 2.0]), np.array([1.0, 0.5, 2.0, 1.0, 3.0])
+MODEL = ReleasedModel(PROTOCOL, MEANS, 2.0, RANGE, 4.0, (10,), True, POPULARITY)
 
 
 def test_predictions_are_the_fold_in_of_the_own_ratings():
@@ -402,66 +372,22 @@ def test_predictions_are_the_fold_in_of_the_own_ratings():
     np.testing.assert_allclose(device.predict(MODEL, range(5)), expected, rtol=1e-15)
     assert device.predict(MODEL, []).size == 0
     items, scores = device.recommend(MODEL)
-    assert items.tolist() == [2, 1, 4]
-    np.testing.assert_allclose(scores, [4.5 + offset, 3.0 + offset, 2.0 + offset])
-    assert scores[0] > 5.0
+    assert items.tolist() == [2, 4, 1]
+    # by `LocalDPGDDR` an own level ranks nothing, and means have half their weight
+    ranked = np.log(POPULARITY / POPULARITY.max()) + 0.5 * MEANS
+    np.testing.assert_allclose(scores, ranked[items])
     assert device.recommend(MODEL, 1)[0].tolist() == [2]
 
 
-def with_factors(factors, damping=0.8, items=(0, 2, 3)):
-    return replace(
-        MODEL,
-        factor_items=np.array(items),
-        factors=np.asarray(factors, float).ravel(),
-        factor_damping=damping,
-    )
-
-
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_predictions_with_factors_are_a_dense_ridge(k):
-    """o and z of the model's objective, by least squares with one more row for each penalty."""
-    rng = np.random.default_rng(66)
-    model = with_factors(rng.normal(0.0, 0.7, (3, k)))
-    L = np.zeros((5, k))
-    L[[0, 2, 3]] = model.factors.reshape(3, k)
-    for ratings in (
-        ([], []),
-        ([1, 4], [4.0, 1.0]),
-        ([0, 3], [5.0, 4.5]),
-        ([3, 1, 0, 2], [1.0] * 4),
-    ):
-        device, own = make_device(0, N_ITEMS, ratings=ratings), list(ratings[0])
-        design = np.column_stack((np.ones(5), L))
-        penalties = np.diag(np.sqrt([model.user_damping, *[model.factor_damping] * k]))
-        y = np.append(np.array(ratings[1]) - model.item_means[own], np.zeros(k + 1))
-        state = np.linalg.lstsq(np.vstack((design[own], penalties)), y, rcond=None)[0]
-        scores = model.item_means + design @ state
-        expected = np.clip(scores, *RANGE)
-        np.testing.assert_allclose(device.predict(model, range(5)), expected, rtol=1e-12)
-        one = device.predict(model, np.array([[4, 2]]))
-        np.testing.assert_allclose(one, expected[[[4, 2]]], rtol=1e-12)
-        items, found = device.recommend(model)
-        left = np.setdiff1d(np.arange(5), own)
-        assert items.tolist() == left[np.argsort(-scores[left])].tolist()
-        np.testing.assert_allclose(found, scores[items], rtol=1e-12)
-
-
-def test_strongest_factors_and_weakest_ridge_can_be_used():
-    # equal columns, as large as a message may have them
-    model = with_factors(np.full((3, 4), 100.0), 1e-3)
-    device = make_device(0, N_ITEMS, ratings=(range(5), [1.0, 5.0, 1.0, 5.0, 1.0]))
-    assert np.isfinite(device.predict(model, range(5))).all()
-
-
 def test_ties_go_to_the_smaller_column():
-    flat = replace(MODEL, item_means=np.full(5, 3.5))
+    flat = replace(MODEL, item_means=np.full(5, 3.5), popularity=np.ones(5))
     assert make_device(0, N_ITEMS, ratings=([1], [3.0])).recommend(flat, 3)[0].tolist() == [0, 2, 3]
 
 
 def test_other_models_and_items_are_refused():
     device = make_device(0, N_ITEMS)
     for wrong in (
-        replace(MODEL, item_means=np.ones(4)),
+        replace(MODEL, item_means=np.ones(4), popularity=np.ones(4)),
         replace(MODEL, rating_range=(0.0, 5.0)),
         MODEL.to_bytes(),
     ):

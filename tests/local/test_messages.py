@@ -25,22 +25,24 @@ LATER = Announcement(
     np.array([0.1, -2.0, 1e-300]),
     np.array([1.0, 1e9, 0.5]),
 )
-LAST = replace(LATER, kind="covariance", head=np.array([0, 2]))
 REPORT = Report(PROTOCOL, 1, ID, np.array([-(2**31), 0, 2**31 - 1, 7], np.int32))
-MODEL = ReleasedModel(PROTOCOL, np.array([3.5, 0.1, -7e99]), 1 / 3, (1, 5), 4.0, (0, 12), True)
-FACTORS = replace(
-    MODEL,
-    factor_items=np.array([0, 2]),
-    factors=np.array([0.1, -100.0, 1e-300, 1 / 3]),
-    factor_damping=0.1,
+MODEL = ReleasedModel(
+    PROTOCOL,
+    np.array([3.5, 0.1, -7e99]),
+    1 / 3,
+    (1, 5),
+    4.0,
+    (0, 12),
+    True,
+    np.array([0.3, 1e9, 1e-9]),
 )
-MESSAGES = [FIRST, LATER, LAST, REPORT, MODEL, FACTORS]
+MESSAGES = [FIRST, LATER, REPORT, MODEL]
 FIELDS = {
     Announcement: "protocol round kind epsilon n_items rating_range user_damping fractions "
-    "item_means mass head version",
+    "item_means mass n_devices version",
     Report: "protocol round report_id payload version",
     ReleasedModel: "protocol item_means user_damping rating_range epsilon n_reports significant "
-    "factor_items factors factor_damping version",
+    "popularity version",
 }
 
 
@@ -84,7 +86,7 @@ def test_layout_of_a_report():
     # what a device in another language has to write
     values = np.array([-(2**31), 0, 2**31 - 1, 7], "<i4").tobytes()
     fields = {"type": "report", "protocol": PROTOCOL, "round": 1, "report_id": ID}
-    fields = {**fields, "payload": values, "version": 2}
+    fields = {**fields, "payload": values, "version": 3}
     assert msgspec.msgpack.decode(REPORT.to_bytes()) == fields
     assert len(REPORT.to_bytes()) == 126 + len(values)
     plain = {**fields, "payload": base64.b64encode(values).decode()}
@@ -122,16 +124,11 @@ WRONG = [
     (FIRST, "rating_range", [(1, float("nan")), (0, 1e-200), 5, None]),
     (FIRST, "user_damping", [0.0, 1e7, 10**400]),
     (FIRST, "fractions", [(), (0.5, 0.4), (1.0, 0.0), (1.5, -0.5), (1 / 1001,) * 1001, 1.0]),
-    (FIRST, "version", [1, 3, True, "2"]),
+    (FIRST, "version", [1, 2, 4, True, "3"]),
     (FIRST, "mass", [np.ones(3)]),
-    (FIRST, "head", [np.array([0, 2])]),
-    (LATER, "head", [np.array([0, 2])]),
+    (FIRST, "n_devices", [-1, 0.5, None]),
     (LATER, "mass", [None, [1.0], np.ones(4), np.zeros(3), np.array([1.0, np.nan, 1.0])]),
     (LATER, "item_means", [None, np.ones(3, np.float32), np.full(3, 1e7), np.full(3, np.inf)]),
-    (LAST, "round", [1]),
-    (LAST, "head", [None, np.array([0, 2], np.int32), np.array([0.0, 2.0]), np.array([2])]),
-    (LAST, "head", [np.arange(4), np.array([0, 3]), np.array([-1, 2]), np.array([2, 0])]),
-    (LAST, "head", [np.array([1, 1])]),
     (REPORT, "report_id", [ID[:-1], None]),
     (REPORT, "round", [1000]),
     (REPORT, "payload", [np.zeros(4), np.zeros(4, np.int64), [1, 2], None]),
@@ -140,13 +137,7 @@ WRONG = [
     (MODEL, "n_reports", [(-1,), (), (2**63,), (1.0,)]),
     (MODEL, "item_means", [np.array([np.nan]), np.zeros(0)]),
     (MODEL, "user_damping", [float("inf"), 0.0]),
-    (MODEL, "factors", [np.ones(3)]),
-    (MODEL, "factor_damping", [0.5, float("nan")]),
-    (FACTORS, "factor_items", [None, np.array([0]), np.arange(4), np.array([1, 0])]),
-    (FACTORS, "factor_items", [np.array([0, 3]), np.array([0, 2], np.int32)]),
-    (FACTORS, "factors", [None, np.ones(3), np.ones((2, 2)), np.ones(4, np.float32)]),
-    (FACTORS, "factors", [np.array([0.0, x]) for x in (np.nan, 101.0, -101.0)]),
-    (FACTORS, "factor_damping", [0.0, 1e-4, 1e7, "1", float("nan")]),
+    (MODEL, "popularity", [None, np.ones(2), np.array([1.0, 0.0, 1.0])]),
 ]
 
 
@@ -159,23 +150,13 @@ def test_wrong_fields_are_refused(message, name, value):
         replace(message, **{name: value})
 
 
-def test_heads_have_400_items_at_most_and_rounds_before_them():
-    assert replace(LAST, **MANY, head=np.arange(400)).dimension == 501 + 400 * 399 // 2 + 2
-    with pytest.raises(MessageError, match="head has 401 values and must have 2 to 400"):
-        replace(LAST, **MANY, head=np.arange(401))
-    with pytest.raises(MessageError, match="round=0 of kind 'covariance' must be the last"):
-        replace(LAST, round=0, fractions=(1.0,))
-    with pytest.raises(MessageError, match="report_id='0' is refused"):
-        FIRST.group_of("0")
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda m: m.pop("round"), "required field `round`"),
         (lambda m: m.update(extra=1), "unknown field `extra`"),
         (lambda m: m.pop("version"), "'type' or 'version' is missing"),
-        (lambda m: m.update(version="2"), "Expected `int`"),
+        (lambda m: m.update(version="3"), "Expected `int`"),
         (lambda m: m.pop("type"), "'type' or 'version' is missing"),
         (lambda m: m.update(type="model"), "Invalid value 'model'"),
         (lambda m: m.update(round=float("nan")), "malformed"),
@@ -210,7 +191,7 @@ def test_a_field_that_stands_twice_is_refused():
     with pytest.raises(MessageError, match="twice"):
         Report.from_json(text)
     # also where another one is left out, which may be
-    text = LATER.to_json().replace('"head":null', '"round":1')
+    text = FIRST.to_json().replace('"mass":null', '"round":1')
     with pytest.raises(MessageError, match="twice"):
         Announcement.from_json(text)
     data, field = REPORT.to_bytes(), b"\xa5round\x01"
@@ -219,10 +200,10 @@ def test_a_field_that_stands_twice_is_refused():
 
 
 def test_another_version_is_told_apart():
-    later = REPORT.to_bytes().replace(b"version\x02", b"version\x03")
-    with pytest.raises(VersionError, match="version=3 must be 2"):
+    later = REPORT.to_bytes().replace(b"version\x03", b"version\x04")
+    with pytest.raises(VersionError, match="version=4 must be 3"):
         Report.from_bytes(later)
-    with pytest.raises(VersionError, match="version=1 must be 2"):
+    with pytest.raises(VersionError, match="version=1 must be 3"):
         Report.from_json('{"type":"report","version":1,"something":{"else":0}}')
 
 
@@ -252,7 +233,7 @@ def test_a_claimed_length_allocates_nothing():
     at = data.index(b"\xa9fractions") + 10
     claims = [
         (Report, b"\xdf\xff\xff\xff\xff" + b"0" * 64),  # fields
-        (Report, b"\x82\xa7version\x02\xa7payload\xc6\xff\xff\xff\xff"),  # values
+        (Report, b"\x82\xa7version\x03\xa7payload\xc6\xff\xff\xff\xff"),  # values
         (Announcement, data[:at] + b"\xdd\x7f\xff\xff\xff" + data[at + 1 :]),  # fractions
     ]
     tracemalloc.start()
@@ -350,28 +331,15 @@ def test_group_is_the_published_hash():
 
 
 def test_dimensions_of_reports():
-    # with the dummy: 2m + 3, m + 1, and this with one for each pair and one for their scale
-    assert [a.dimension for a in (FIRST, LATER, LAST)] == [10, 5, 4 + 2 + 1]
-
-
-def test_factor_matrix_has_all_items():
-    expected = [[0.1, -100.0], [0.0, 0.0], [1e-300, 1 / 3]]
-    assert FACTORS.factor_matrix.tolist() == expected
-    assert MODEL.factor_matrix.shape == (3, 0)
-    # limits are those of the rating scale: 400 is a hundred quarters of 0 to 16
-    wide = replace(
-        FACTORS, rating_range=(0, 16), factors=np.array([400.0, 0.0]), factor_damping=16e6
-    )
-    assert wide.factor_matrix.shape == (3, 1)
-    with pytest.raises(MessageError, match="factor_damping="):
-        replace(wide, factor_damping=0.015)
+    # with the dummy: 2m + 3 and m + 1
+    assert [a.dimension for a in (FIRST, LATER)] == [10, 5]
 
 
 def test_repr_shows_no_arrays():
-    shown = [repr(message) for message in (LATER, LAST, REPORT, FACTORS)]
-    for name in ("payload", "item_means", "head=[", "factors", "factor_items", "array"):
-        assert not any(name in text for text in shown[1:])
-    assert "round=1" in shown[2]
+    shown = [repr(message) for message in (LATER, REPORT, MODEL)]
+    for name in ("payload", "item_means", "popularity", "array"):
+        assert not any(name in text for text in shown)
+    assert "round=1" in shown[1]
 
 
 WITHOUT = """

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from scipy import sparse, stats
 
 from skdpmf.local import Announcement
-from skdpmf.mechanisms.device_reports.factors import covariance_rows
 from skdpmf.mechanisms.device_reports.item_means import residual_rows, statistics_rows
 from skdpmf.mechanisms.device_reports.privunit import privunit_parameters
 
@@ -20,7 +19,7 @@ HISTORIES = {
     1: [([], []), ([0], [5.0]), ([0], [1.0])],
     2: [([], []), ([0, 1], [5.0, 1.0]), ([0, 1], [1.0, 5.0])],
 }
-MEANS, MASS, HEAD = np.array([1.5, -1.5]), np.array([1.0, 1.0]), np.array([0, 1])
+MEANS, MASS = np.array([1.5, -1.5]), np.array([1.0, 1.0])
 
 
 def announcements(number, n_items, epsilon, kind="residuals"):
@@ -29,8 +28,6 @@ def announcements(number, n_items, epsilon, kind="residuals"):
         f"{number:032x}", 0, "statistics", epsilon, n_items, RANGE, 1.0, (0.5, 0.5)
     )
     later = {"round": 1, "kind": kind, "item_means": MEANS[:n_items], "mass": MASS[:n_items]}
-    if kind == "covariance":
-        later["head"] = HEAD
     return first, replace(first, **later)
 
 
@@ -54,10 +51,8 @@ def direction(history, n_items, kind):
     released = MEANS[:n_items], MASS[:n_items]
     if kind == "statistics":
         x, dimension = statistics_rows(row, damping), 2 * n_items + 4
-    elif kind == "residuals":
-        x, dimension = residual_rows(row, *released, damping), n_items + 2
     else:
-        x, dimension = covariance_rows(row, *released, HEAD, damping), n_items + 4
+        x, dimension = residual_rows(row, *released, damping), n_items + 2
     out = np.zeros(2 * n_items + 4)
     out[x.indices] = x.values
     out[dimension - 1] = np.sqrt(1.0 - x.values @ x.values)
@@ -86,7 +81,7 @@ def events(rounds, reports, histories, n_items, epsilon, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_items", "kind", "epsilon"),
-    [(1, "residuals", 2.0), (2, "residuals", 0.5), (2, "covariance", 2.0)],
+    [(1, "residuals", 2.0), (2, "residuals", 0.5)],
 )
 def test_no_event_tells_more_than_epsilon(n_items, kind, epsilon):
     histories = HISTORIES[n_items]

@@ -9,7 +9,6 @@ import pytest
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient as solver
-from skdpmf.mechanisms.device_reports import randomizers as local
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.budget import PrivacyBudget
 from tests.mechanisms.test_device_gradient import (
@@ -134,10 +133,7 @@ def test_a_whole_report_is_the_devices_own(monkeypatch):
     assert len({key.tobytes() for key in keys[0]}) == N_USERS
 
 
-BUDGETS = {
-    None: PrivacyBudget(6.0, neighbors="replace"),
-    1: PrivacyBudget(6.0, unit="rating"),
-}
+BUDGET = PrivacyBudget(6.0, neighbors="replace")
 
 
 @EVERY_METHOD
@@ -146,12 +142,12 @@ def test_the_plan_is_what_a_fit_reports(method, k, monkeypatch):
     """Names, numbers and epsilons of the randomisers that a fit makes and the keys it asks for."""
     settings = settings_of(method, max_iter=k)
     made, spy = [], Spy()
-    for name in ("CoordinateSampling", "RandomizedResponse", "LaplaceReport", "PrivUnit"):
+    for name in ("CoordinateSampling", "PrivUnit"):
         original = getattr(solver, name)
         monkeypatch.setattr(
             solver, name, lambda *args, make=original: made.append(make(*args)) or made[-1]
         )
-    plan = solver.make_plan(BUDGETS[settings.n_differing], settings, N_ITEMS)
+    plan = solver.make_plan(BUDGET, settings, N_ITEMS)
     made.clear()
     fit(ratings(), settings, 6.0, spy)
     assert plan.local
@@ -162,23 +158,17 @@ def test_the_plan_is_what_a_fit_reports(method, k, monkeypatch):
     assert sum(Fraction(r.epsilon) * r.count for r in plan.releases) <= 6
     assert plan.epsilon == pytest.approx(6.0, abs=1e-9)
     assert plan.epsilon <= 6.0
-    assert plan.budget == BUDGETS[settings.n_differing]
+    assert plan.budget == BUDGET
 
 
 @EVERY_METHOD
 def test_shapes_and_bounds_of_a_plan(method):
     settings = settings_of(method)
-    releases = solver.make_plan(BUDGETS[settings.n_differing], settings, N_ITEMS).releases
-    n_differing = settings.n_differing or N_ITEMS
+    releases = solver.make_plan(BUDGET, settings, N_ITEMS).releases
     expected = {
         "whole": [((N_ITEMS, D), 1.0, "PrivUnitG")],
         "algorithm 1": [((N_ITEMS, D), 1.0, "sampled sign")],
     }.get(method, [((Q, D), 1.0, "sampled sign")])
-    if method.startswith("randomised"):
-        expected = [
-            ((N_ITEMS,), n_differing, "randomised response"),
-            ((N_ITEMS, D), 2.0 * n_differing * D, "Laplace report"),
-        ]
     assert [(r.shape, r.sensitivity, r.mechanism) for r in releases] == expected
     assert all(("projected" in r.statistic) == (r.shape[0] == Q) for r in releases)
 
@@ -200,49 +190,3 @@ def test_a_plan_is_refused_where_the_randomiser_is(method, epsilon):
         solver.make_plan(budget, settings_of(method), N_ITEMS)
     with pytest.raises(PrivacyParameterError, match="epsilon="):
         fit(ratings(), settings_of(method), epsilon)
-
-
-def answers(Y, settings, monkeypatch):
-    """Inputs of all reports, clipped as they will be: bits and values of each round."""
-    with monkeypatch.context() as patch:
-        bits = recorded(patch, local.RandomizedResponse, "report")
-        values = recorded(patch, local.LaplaceReport, "report")
-        fit(Y, settings, 4.0, initial=start(0.3, n_users=len(Y)))
-    assert all(call[0].n_differing == 1 for call in bits)
-    assert all((call[0].n_differing, call[0].bound) == (D, 1.0) for call in values)
-    clipped = [np.clip(call[2], -1.0, 1.0).reshape(-1, N_ITEMS, D) for call in values]
-    return np.array([call[2] for call in bits]), np.array(clipped)
-
-
-def neighbours():
-    """One rating of a user changed, taken away or added, up to the ends of the scale."""
-    Y = ratings()[:10]
-    rated, unrated = (np.argwhere(part)[7] for part in (~np.isnan(Y), np.isnan(Y)))
-    for (i, j), value in ((rated, 50.0), (rated, -50.0), (rated, np.nan), (unrated, 50.0)):
-        other = Y.copy()
-        other[i, j] = value
-        yield Y, other
-
-
-def centred(Y):
-    n = np.sum(~np.isnan(Y), axis=1, keepdims=True)
-    return Y - np.nansum(Y, axis=1, keepdims=True) / (n + 10.0)
-
-
-def changed(settings, monkeypatch, before=lambda Y: Y):
-    """The largest numbers of bits and of items with other values, over the neighbours."""
-    most = np.zeros(2, int)
-    for Y, other in neighbours():
-        one, two = (answers(before(part), settings, monkeypatch) for part in (Y, other))
-        differing = one[0] != two[0], np.any(one[1] != two[1], axis=-1)
-        most = np.maximum(most, [np.sum(part) for part in differing])
-    return most.tolist()
-
-
-def test_a_rating_changes_one_bit_and_the_values_of_one_item(monkeypatch):
-    """In one round, and where ratings are not centred: else it does not hold."""
-    settings = settings_of("randomised response, item", max_iter=1)
-    assert changed(settings, monkeypatch) == [1, 1]
-    # by own means, and by what a second round starts from, a rating enters all other values
-    assert changed(settings, monkeypatch, centred)[1] > 1
-    assert changed(replace(settings, max_iter=2), monkeypatch)[1] > 2

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from skdpmf.mechanisms.device_reports import item_means as li
+from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.protocol import Settings
 from skdpmf.mechanisms.item_means import joint_release as im
 from tests.matrices import csr
 
-C, S, Q, G = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT, 0.15
+C, S, Q, G = im.CLIP, 1.0, im.USER_WEIGHT, 0.15
+WEIGHTS = [1.0, 1.2, 1.5]  # s
 C_LATER, EXPONENT = 0.6, 0.25
 L = np.sqrt(S**2 + 1.0 + 2.0 * Q**2 + G**2)
 L_LATER = np.sqrt(1.0 + Q**2)
@@ -31,8 +34,8 @@ def dense(rows, n_coordinates):
     return sparse.csr_array(arrays, shape=(len(rows.indptr) - 1, n_coordinates)).toarray()
 
 
-def statistics(X, damping=3.0):
-    return dense(li.statistics_rows(csr(X), damping), li.statistics_dimension(X.shape[1]))
+def statistics(X, damping=3.0, s=S):
+    return dense(li.statistics_rows(csr(X), damping, s), li.statistics_dimension(X.shape[1]))
 
 
 def residuals(X, b, mass, damping=3.0):
@@ -74,7 +77,7 @@ def add_later(server, X, *, variance=TINY, noise=0.0):
     return b, (server.shift - shift) / gain, 1.0 / gain, mean
 
 
-def slow_statistics(X, damping):
+def slow_statistics(X, damping, s):
     """The module's docstring in loops."""
     m = X.shape[1]
     out = np.zeros((len(X), 2 * m + 3))
@@ -84,11 +87,13 @@ def slow_statistics(X, damping):
             o = sum(y[j] for j in rated) / (n + damping)
             norm = sum((y[j] - o) ** 2 / n for j in rated) ** 0.5
             c = min(1.0, C / norm) if norm > 0 else 1.0
+            a = {j: max(1.0 + (s - 1.0) * (y[j] - o), 0.1) for j in rated}
             for j in rated:
-                row[j], row[m + 1 + j] = S / n**0.5, c * (y[j] - o) / n**0.5 / C
+                row[j] = s * a[j] / sum(value**2 for value in a.values()) ** 0.5
+                row[m + 1 + j] = c * (y[j] - o) / n**0.5 / C
             row[m], row[2 * m + 1] = Q, Q * c
             row[2 * m + 2] = G * sum(y[j] for j in rated) / n / 2.0
-    return out / L
+    return out / np.sqrt(L**2 - S**2 + s**2)
 
 
 def slow_residuals(X, b, mass, damping):
@@ -112,7 +117,9 @@ def slow_residuals(X, b, mass, damping):
 @pytest.mark.parametrize("n_items", [2, 3, 7])
 def test_rows_are_the_formulas(n_items, damping):
     X = sparse_ratings(n_items=n_items)
-    np.testing.assert_allclose(statistics(X, damping), slow_statistics(X, damping), atol=1e-11)
+    for s in WEIGHTS:
+        expected = slow_statistics(X, damping, s)
+        np.testing.assert_allclose(statistics(X, damping, s), expected, atol=1e-11)
     b, mass = np.linspace(-1.0, 1.0, n_items), np.geomspace(0.5, 50.0, n_items)
     found, expected = residuals(X, b, mass, damping), slow_residuals(X, b, mass, damping)
     np.testing.assert_allclose(found, expected, atol=1e-11)
@@ -138,7 +145,7 @@ def test_no_row_is_longer_than_1(values, damping, seed, size):
     """Whatever a server sends."""
     X, rng = np.array([values]), np.random.default_rng(seed)
     b, mass = size * rng.normal(size=len(values)), np.exp(rng.normal(0, 20.0, len(values)))
-    assert square(statistics(X, damping)[0]) <= 1
+    assert all(square(statistics(X, damping, s)[0]) <= 1 for s in WEIGHTS)
     assert square(residuals(X, b, mass, damping)[0]) <= 1
 
 
@@ -373,6 +380,55 @@ def test_any_noise_gives_a_finite_model(n_items, variance):
         assert np.all(abs(model.item_means) <= 2.0)
         assert np.all((server.mass > 0.0) & (server.precision > 0.0))
         assert 0.0 < model.user_damping <= 1.0
+
+
+@pytest.mark.parametrize("s", WEIGHTS)
+def test_popularity_is_that_of_the_counts(s):
+    """The sum of unit vectors of choices; with noise, in the order of what was released."""
+    X = planted(2000, np.zeros(16), np.random.default_rng(20), popularity=POPULARITY)
+    mean, rng = statistics(X, 10.0, s).mean(axis=0), np.random.default_rng(21)
+    counts = mean[:16] * 2000 * np.sqrt(L**2 - S**2 + s**2) / s
+    if s == 1.0:
+        known = ~np.isnan(X)
+        n = np.maximum(known.sum(axis=1, keepdims=True), 1)
+        np.testing.assert_allclose(counts, (known / np.sqrt(n)).sum(axis=0))
+    for variance in (TINY, 400.0):
+        server = li.LocalItemMeans(16, 10.0, s)
+        sent = mean + np.sqrt(variance / 2000) * rng.normal(size=mean.size)
+        server.add_statistics(sent, 2000, variance)
+        popularity = server.model().popularity
+        assert np.all(popularity > 0.0)
+        np.testing.assert_array_equal(np.argsort(popularity), np.argsort(sent[:16]))
+        if variance == TINY:
+            np.testing.assert_allclose(popularity, counts, rtol=1e-3)
+
+
+def test_counts_get_what_their_noise_asks_for():
+    """The noise of a mean of unit vectors, in all: by its length, and by the public numbers."""
+    epsilon, n_items, n_devices = 4.0, 300, 2000
+    randomiser = PrivUnit(epsilon, li.statistics_dimension(n_items) + 1)
+    noise = li.mean_noise(epsilon, n_items, n_devices)
+    assert noise == pytest.approx(np.sqrt(n_items * randomiser.variance / n_devices), rel=1e-9)
+    assert li.mean_noise(epsilon, n_items, 0) == 0.0
+
+    def design(n_devices, n_rounds=None):
+        settings = Settings("", epsilon, n_items, (1, 5), 10.0, (1.0,), n_devices)
+        noise = li.mean_noise(epsilon, n_items, n_devices)
+        return len(li.fractions_of(noise, n_rounds)), li.count_weight(settings)
+
+    at_one = randomiser.variance * n_items  # devices for a noise of length 1
+    for r, n_rounds, s in (
+        (0.24, 3, 1.0),
+        (0.26, 1, 1.0),
+        (0.4, 1, 1.2),
+        (0.6, 1, 1.5),
+        (9, 1, 1.5),
+    ):
+        found = design(round(at_one / r**2))
+        assert found[0] == n_rounds
+        assert found[1] == pytest.approx(s, rel=0.01)
+    assert design(0) == (3, 1.0)
+    assert design(10, 2) == (2, 1.5)
 
 
 def test_nothing_is_released_before_a_round():

@@ -20,15 +20,11 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     COIN,
     CoordinateSampling,
     DeviceStreams,
-    LaplaceReport,
-    RandomizedResponse,
     bernoulli_threshold,
     device_words,
     shuffle_note,
     shuffled_epsilon,
 )
-from skdpmf.privacy.sampler.grid import calibrate_laplace_grid
-from skdpmf.privacy.sampler.laws import LAPLACE_ETA
 from skdpmf.privacy.sampler.noise import derived_key, stream_key
 from tests.privacy.test_cipher import twin_block
 
@@ -158,69 +154,6 @@ def test_ratio_of_coordinate_sampling(monkeypatch, epsilon):
     assert randomiser.report(key, [np.nan]) == -1
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("n_differing", [1, 3])
-def test_ratio_of_randomized_response(monkeypatch, epsilon, n_differing):
-    randomiser, key = RandomizedResponse(epsilon, n_differing), keys_for("x", 1)
-
-    def sent(word, bit):
-        with_words(monkeypatch, [word])
-        return randomiser.report(key, [[bit]])[0, 0]
-
-    kept = acceptance(lambda word: sent(word, 1) == 1)
-    assert acceptance(lambda word: sent(word, 0) == 0) == kept
-    with mpmath.workdps(60):
-        # both outputs, raised to the number of bits that differ
-        ratio = (mpmath.mpf(kept) / (2**64 - kept)) ** n_differing
-        assert ratio <= mpmath.exp(mpmath.mpf(epsilon))
-        assert ratio >= mpmath.exp(mpmath.mpf(epsilon)) * (1 - mpmath.mpf(2) ** -40)
-    assert randomiser.keep == kept / 2**64
-    # the estimate is unbiased for the threshold as it is
-    for bit, ones in ((1, kept), (0, 2**64 - kept)):
-        mean = randomiser.estimate([ones / 2**64], 1)[0]
-        assert mean == pytest.approx(bit, abs=1e-12 / min(1, epsilon))
-    e = math.exp(epsilon / n_differing)
-    assert randomiser.variance == pytest.approx(e / (e - 1) ** 2, rel=1e-9)
-
-
-@pytest.mark.parametrize("epsilon", [0.25, 1.0, 30.0])
-@pytest.mark.parametrize(("n_values", "n_differing"), [(1, 1), (300, 300), (300, 6)])
-def test_ratio_of_laplace_reports(epsilon, n_values, n_differing):
-    # one key, so the difference of two reports is that of the rounded values
-    bound = 1.7
-    randomiser, key = LaplaceReport(epsilon, n_differing, bound), keys_for("x", 1)
-    unit = randomiser.scale * 2.0**-randomiser._bits
-    same = np.random.RandomState(3).uniform(-bound, bound, n_values - n_differing)
-    worst = 0.0
-    for low, high in ((-bound, bound), (-1e300, 3.0), (np.nan, bound), (-bound, 0.123)):
-        left, right = (np.append(same, np.full(n_differing, value)) for value in (low, high))
-        y, z = randomiser.report(key, [left]), randomiser.report(key, [right])
-        for sent in (y, z):
-            np.testing.assert_array_equal(sent, np.rint(sent / unit) * unit)
-        moved = np.abs(np.rint((y - z) / unit)).sum()
-        worst = max(worst, moved * 2.0**-randomiser._bits + 2 * n_differing * LAPLACE_ETA)
-    assert worst <= epsilon
-    assert worst > epsilon * (1 - 1e-6)
-    assert randomiser.scale == pytest.approx(2 * bound * n_differing / epsilon, rel=1e-6)
-
-
-def test_laplace_reports_pay_for_the_sampler():
-    epsilon, k = 2.0**-28, 5
-    left = epsilon - 2 * k * LAPLACE_ETA
-    _, expected = calibrate_laplace_grid(
-        k, sensitivity=2.0 * k, noise_multiplier=1 / left, bound=1.0
-    )
-    assert expected <= LaplaceReport(epsilon, k, 1.0).scale <= expected * (1 + 1e-11)
-    assert epsilon / left > 1 + 1e-8  # so that it can be seen
-
-
-def test_laplace_values_are_clipped():
-    randomiser, key = LaplaceReport(1.0, 1, 2.0), keys_for("x", 1)
-    inside = randomiser.report(key, [[2.0, -2.0, 0.0, 0.0, 0.0]])
-    beyond = randomiser.report(key, [[1e300, -5.0, np.nan, np.inf, -np.inf]])
-    np.testing.assert_array_equal(inside, beyond)
-
-
 # Statistical tests below: fixed keys, so they cannot flicker; each would raise a false alarm with
 # the stated odds under a new key.
 
@@ -244,39 +177,6 @@ def test_coordinate_sampling_is_unbiased(epsilon):
     table = [np.bincount(chosen[flat == sign], minlength=D) for sign in (-1, 1)]
     assert stats.chi2_contingency(table).pvalue > 1e-4
     np.testing.assert_array_equal(randomiser.coordinates(keys), chosen)
-
-
-def test_randomized_response_is_unbiased():
-    n, m, truth = 20_000, 12, np.linspace(0, 1, 12)
-    rng = np.random.RandomState(4)
-    bits = rng.uniform(size=(n, m)) < truth
-    for n_differing, epsilon in ((1, 1.0), (m, 6.0)):
-        randomiser = RandomizedResponse(epsilon, n_differing)
-        sent = randomiser.report(keys_for(f"bits {epsilon}", n), bits)
-        assert sent.dtype == np.uint8
-        assert set(np.unique(sent)) == {0, 1}
-        z = randomiser.estimate(sent.sum(axis=0), n) - bits.mean(axis=0)
-        z /= math.sqrt(randomiser.variance / n)
-        assert np.abs(z).max() < 4.9  # false alarm 1e-5
-        assert (z**2).sum() == pytest.approx(m, abs=4.5 * math.sqrt(2 * m))
-        # bits are turned independently of one another
-        turned = (sent != bits) - (1 - randomiser.keep)
-        cross = turned.T @ turned / (randomiser.keep * (1 - randomiser.keep) * math.sqrt(n))
-        assert np.abs(cross[np.triu_indices(m, 1)]).max() < 5.0  # false alarm 4e-5
-
-
-def test_laplace_reports_are_unbiased():
-    n, m = 4000, 20
-    randomiser = LaplaceReport(2.0, 2, 1.0)
-    values = np.random.RandomState(5).uniform(-1, 1, (n, m))
-    sent = randomiser.report(keys_for("laplace", n), values)
-    noise = (sent - values) / randomiser.scale
-    assert stats.kstest(noise.ravel(), "laplace").pvalue > 1e-4  # false alarm 1e-4
-    z = randomiser.estimate(sent.sum(axis=0), n) - values.mean(axis=0)
-    z /= math.sqrt(randomiser.variance / n)
-    assert np.abs(z).max() < 5.0  # false alarm 1e-5
-    assert (noise**2).mean() == pytest.approx(2, abs=4.5 * math.sqrt(20 / noise.size))
-    assert randomiser.variance == 2 * randomiser.scale**2
 
 
 @pytest.mark.parametrize(
@@ -365,14 +265,6 @@ def test_a_note_adds_up_the_shuffles_of_a_user(count):
         (lambda: CoordinateSampling(1e-17, 5), r"epsilon=1e-17 must be at least 2\*\*-50"),
         (lambda: CoordinateSampling(16.5, 5), "epsilon=16.5 must be"),
         (lambda: CoordinateSampling(1.0, 0), "n_coordinates=0 must be"),
-        (lambda: RandomizedResponse(-1.0, 5), "epsilon=-1.0 must be"),
-        (lambda: RandomizedResponse(1e-17, 5), "epsilon=1e-17 over n_differing=5"),
-        (lambda: RandomizedResponse(100.0, 5), "epsilon=100.0 over n_differing=5"),
-        (lambda: RandomizedResponse(1.0, True), "n_differing=True must be"),
-        (lambda: LaplaceReport(math.inf, 5, 1.0), "epsilon=inf must be"),
-        (lambda: LaplaceReport(1.0, 0, 1.0), "n_differing=0 must be"),
-        (lambda: LaplaceReport(1.0, 5, 0.0), "bound=0.0 must be"),
-        (lambda: LaplaceReport(1e-15, 40, 1.0), "sampler's slack takes it all"),
         (lambda: shuffled_epsilon(-1.0, 10, 0.1), "epsilon=-1.0 must be"),
         (lambda: shuffled_epsilon(1.0, 0, 0.1), "n_devices=0 must be"),
         (lambda: shuffled_epsilon(1.0, 10, 1.0), r"delta=1.0 must be in \[0, 1\)"),
@@ -383,7 +275,6 @@ def test_a_note_adds_up_the_shuffles_of_a_user(count):
         (lambda: shuffle_note(1.0, 10, 0.1, 1.5), "n_reports=1.5 must be an integer"),
         (lambda: PrivUnit(1.0, 5).estimate(np.zeros(5), 0), "n_devices=0 must be"),
         (lambda: DeviceStreams("secret"), "key of type str"),
-        (lambda: LaplaceReport(1.0, 1, 1.0).report(keys_for("x", 2), [[0.1]]), "each of 2 keys"),
     ],
 )
 def test_errors(make, message):

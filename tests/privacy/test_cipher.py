@@ -162,7 +162,7 @@ import sys
 import numpy as np
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, LaplaceReport
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
 from skdpmf.privacy.sampler.noise import NoiseSource
 with sized(1):
     terms = {"sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 9.0}
@@ -172,7 +172,7 @@ with sized(1):
     NoiseSource().slot_priorities("x", np.array([0, 2]), np.array([4, 7]))
     keys = DeviceStreams().keys("x", 0, 2)
     PrivUnit(1.0, 5).sum_reports(keys, [0, 1, 2], [1, 3], [0.5, 0.5], n_jobs=2)
-    LaplaceReport(1.0, 1, 1.0).report(keys, np.zeros((2, 3)))
+    CoordinateSampling(1.0, 3).report(keys, np.zeros(2))
 assert "numba" not in sys.modules
 """
 

@@ -62,6 +62,7 @@ from skdpmf.estimators.contract.recommend import (
     hidden_fifth,
     item_item_model,
     nearest_items,
+    popularity_ranking,
     ranking_contributions,
     score_table,
     top_items,
@@ -467,11 +468,9 @@ class BaseRecommender(
     def _set_ranking(self, lists: Any, log_popularity: np.ndarray) -> None:
         """Rank by what people choose, of released `Lists` or None, and by predicted ratings."""
         chosen = None if lists is None else item_item_model(lists, implicit=False)
-        if chosen is None or not chosen.factors.shape[1]:
-            nothing = np.zeros((log_popularity.size, 0))
-            N = np.exp(log_popularity - log_popularity.max())
-            chosen = ItemModel(N, nothing, np.empty((0, 0)), encoder=nothing)
-        self._ranking_ = Ranking(chosen, middle_and_quarter(self.rating_range)[1])
+        self._ranking_ = popularity_ranking(log_popularity, self.rating_range)
+        if chosen is not None and chosen.factors.shape[1]:
+            self._ranking_ = self._ranking_._replace(lists=chosen)
 
     def similar_items(self, items: Any, n: int = 10) -> Any:
         """Find the nearest items by the Tanimoto similarity of their released factors.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from skdpmf.data.validation import middle_and_quarter
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, solve_rows_averaged
 from skdpmf.kernels.entries import predict_entries
@@ -32,6 +33,7 @@ __all__ = [
     "hidden_fifth",
     "item_item_model",
     "nearest_items",
+    "popularity_ranking",
     "ranking_contributions",
     "recall",
     "score_table",
@@ -297,6 +299,14 @@ def all_scores(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarra
         rows = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
         scores[rows, R.indices] -= model.own(R.indices, R.data)
     return scores
+
+
+def popularity_ranking(log_popularity: np.ndarray, rating_range: Any) -> Ranking:
+    """Return the ranking by popularity and ratings, of which no item's is above 1."""
+    nothing = np.zeros((log_popularity.size, 0))
+    N = np.exp(log_popularity - log_popularity.max())
+    lists = ItemModel(N, nothing, np.empty((0, 0)), encoder=nothing)
+    return Ranking(lists, middle_and_quarter(rating_range)[1])
 
 
 def contributions(

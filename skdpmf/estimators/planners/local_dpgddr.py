@@ -10,17 +10,17 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.protocol import N_PARTS
 from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-_GRADIENT_ROUNDS = 5
+_GRADIENT_ROUNDS, _ITEM_ROUNDS = 5, 3
+_N_PARTS = 10  # of a round, for progress bars
 
 
 @dataclass(repr=False)
-class ResponseReports(Options):
-    """Noisy gradients of the items that a device claims to have rated, for `LocalDPGDDR`.
+class GradientReports(Options):
+    """Gradients that devices report in every round, for `LocalDPGDDR` (Shin et al. 2018).
 
     Parameters
     ----------
@@ -33,38 +33,6 @@ class ResponseReports(Options):
     center : bool, default=True
         Whether a device subtracts its own damped mean from its ratings before all else. False: raw
         ratings and no o_i, as published.
-
-    Examples
-    --------
-    >>> from skdpmf import LocalDPGDDR, PrivacyBudget, ResponseReports
-    >>> LocalDPGDDR(PrivacyBudget(4.0), method=ResponseReports(center=False)).method
-    ResponseReports(center=False)
-    """
-
-    step_size: float = 1e-3
-    user_step: float = 0.03
-    alpha: float = 0.01
-    center: bool = True
-
-    def _check(self) -> None:
-        self._require_between("step_size", "user_step", "alpha", least=0.0)
-        self._require_switches("center", remedy="use True")
-
-
-@dataclass(repr=False)
-class GradientReports(ResponseReports):
-    """Gradients that devices report in every round, for `LocalDPGDDR` (Shin et al. 2018).
-
-    Parameters
-    ----------
-    step_size : float, default=0.001
-        Step of the item factors, in one round.
-    user_step : float, default=0.03
-        Step of the devices' u_i, in one round.
-    alpha : float, default=0.01
-        Strength of the L2 penalties on both kinds of factors.
-    center : bool, default=True
-        Whether a device subtracts its own damped mean, as for `ResponseReports`.
     projection_dim : int or None, default=None
         q of Algorithm 2, for randomizer="coordinate".
     back_projection : {"unbiased", "pinv"}, default="unbiased"
@@ -78,11 +46,16 @@ class GradientReports(ResponseReports):
     GradientReports(alpha=0.1)
     """
 
+    step_size: float = 1e-3
+    user_step: float = 0.03
+    alpha: float = 0.01
+    center: bool = True
     projection_dim: int | None = None
     back_projection: str = "unbiased"
 
     def _check(self) -> None:
-        super()._check()
+        self._require_between("step_size", "user_step", "alpha", least=0.0)
+        self._require_switches("center", remedy="use True")
         self._require_counts("projection_dim", optional=True)
         self._require_choice("back_projection", ("unbiased", "pinv"))
 
@@ -91,13 +64,7 @@ class GradientReports(ResponseReports):
 class LocalDPGDDRPlanner(PrivatePlanner):
     """Parameters of `LocalDPGDDR`, and its plan."""
 
-    _options: ClassVar[dict[str, Any]] = {
-        "method": {
-            "items": None,
-            "gradient": GradientReports,
-            "randomized-response": ResponseReports,
-        }
-    }
+    _options: ClassVar[dict[str, Any]] = {"method": {"items": None, "gradient": GradientReports}}
 
     budget: PrivacyBudget
     _: KW_ONLY
@@ -112,9 +79,9 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     n_jobs: int | None = None
 
     @property
-    def _gradients(self) -> ResponseReports | None:
+    def _gradients(self) -> GradientReports | None:
         """Return the options of reported gradients; None for method "items"."""
-        reports: ResponseReports | None = self._chosen("method")
+        reports: GradientReports | None = self._chosen("method")
         return reports
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -123,45 +90,44 @@ class LocalDPGDDRPlanner(PrivatePlanner):
             return gradient.make_plan(budget, self._gradient_settings(), n_items)
         if budget.is_private and self.randomizer == "privunit":
             PrivUnit(budget.epsilon, items.statistics_dimension(n_items) + 1)  # refuses its limits
-        return items.make_plan(budget, n_items, len(self._fractions()), self.randomizer)
+        n_rounds = len(self._fractions(n_items, n_rows or 0))
+        return items.make_plan(budget, n_items, n_rounds, self.randomizer)
 
     @property
     def _only_sums(self) -> bool:
         return self._gradients is None and self.randomizer == "privunit"
 
     def _local_budget(self) -> PrivacyBudget:
-        if self.budget.unit == "rating":
-            return self.budget
         return PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
 
     def _n_reports(self) -> int:
-        """Return the number of rounds of the protocol."""
-        if self._gradients is None:
-            return len(self._fractions())
-        return int(self.max_iter or _GRADIENT_ROUNDS)
+        """Return the largest number of rounds of the protocol."""
+        if self._gradients is not None:
+            return int(self.max_iter or _GRADIENT_ROUNDS)
+        return int(self.max_iter or _ITEM_ROUNDS) if self._is_by_vectors else 1
 
     @property
     def _work_of_round(self) -> int:
         return 64  # a report of each device
 
     def _n_rounds(self) -> int:
-        simulated = self._gradients is None and self.randomizer == "privunit"
-        return self._n_reports() * (N_PARTS if simulated and self.budget.is_private else 1)
+        return self._n_reports() * (_N_PARTS if self._is_by_vectors else 1)
 
-    def _fractions(self) -> tuple[float, ...]:
-        if not self.budget.is_private or self.randomizer == "coordinate":
+    @property
+    def _is_by_vectors(self) -> bool:
+        return self._only_sums and self.budget.is_private
+
+    def _fractions(self, n_items: int, n_rows: int) -> tuple[float, ...]:
+        """Return the share of the devices in each round; n_rows 0: not known, taken as many."""
+        if not self._is_by_vectors:
             return (1.0,)
         n_rounds = None if self.max_iter is None else int(self.max_iter)
-        return items.fractions_of(float(self.budget.epsilon), n_rounds)
+        noise = items.mean_noise(float(self.budget.epsilon), n_items, n_rows)
+        return items.fractions_of(noise, n_rounds)
 
     def _gradient_settings(self) -> gradient.Settings:
         reports: Any = self._chosen("method")
         method: Any = self.randomizer
-        if not isinstance(reports, GradientReports):
-            reports, method = GradientReports(**reports.get_params()), "randomized-response"
-        n_differing = None
-        if self.budget.unit == "rating":  # one that moves leaves a cell and fills another
-            n_differing = 2 if self.budget.neighbors == "replace" else 1
         return gradient.Settings(
             n_components=int(self.n_components),
             max_iter=self._n_reports(),
@@ -172,7 +138,6 @@ class LocalDPGDDRPlanner(PrivatePlanner):
             method=method,
             projection_dim=None if reports.projection_dim is None else int(reports.projection_dim),
             back_projection=reports.back_projection,
-            n_differing=n_differing,
         )
 
     def _check_params(self) -> None:
@@ -191,14 +156,10 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         self._make_plan(1 if dim is None else int(dim))
 
     def _check_budget(self) -> None:
-        # of a second round, or of own means, all of a user's ratings have a part in every value
-        reports = self._gradients
-        single = type(reports) is ResponseReports and self.max_iter == 1 and not reports.center
-        if self.budget.unit == "rating" and not single:
+        if self.budget.unit == "rating":
             raise PrivacyParameterError(
-                "unit='rating' of the budget must be 'user': a device's report protects all its "
-                "ratings together. (Single ratings can be protected by "
-                "method=ResponseReports(center=False) with max_iter=1 alone.)"
+                "unit='rating' must be 'user': a device's report protects all its ratings "
+                "together. Pass a budget of that unit."
             )
         each, where = float(self.budget.epsilon), ""
         if self._gradients is not None:

@@ -29,14 +29,6 @@ on each device, with the new V; gamma_t = gamma / (t + 1)^decay and eta_t likewi
   eigenvalues up to (1 + sqrt(m/q))^2, "unbiased" diverges at step sizes where "pinv" does not.
 - **PrivUnitG** (``method="privunit"``, not in the paper): the whole of X_i, shrunk to a length of
   at most 1, by `PrivUnit`. The error of each value does not grow with their number.
-- **Randomised response** (``method="randomized-response"``): a device turns over the m bits that
-  say which items it rated, each item's with some probability, by `RandomizedResponse`, and sends
-  the clipped X_ij with Laplace noise for the items whose bit is then 1; half of epsilon / k is for
-  the bits. The sum of what was sent, over n and over the probability of keeping a bit, is unbiased.
-  It protects all that a user says, and the error grows with m; or what is said of ``n_differing``
-  items, given the u_i: not even one rating over several rounds, since u_i follows from all of them.
-  A rating added or removed is one item. One that is exchanged is two, whose bits both turn: of one
-  device, or one item of each of two devices.
 
 Each user's k reports compose to epsilon, whatever is sent to the devices in between. What a report
 says of clipped gradients is unbiased; what is clipped is lost, so that ratings should be centred.
@@ -66,8 +58,6 @@ from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
     DeviceStreams,
-    LaplaceReport,
-    RandomizedResponse,
 )
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
@@ -88,15 +78,9 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 # reports
-SIGNS, RATED, GRADIENTS, WHOLE = (
-    "gradient signs",
-    "rated items",
-    "item gradients",
-    "whole gradients",
-)
+SIGNS, WHOLE = "gradient signs", "whole gradients"
 CLIP = 1.0  # of values before they are reported
 _LIMIT = 1e50  # powers that occur stay within the doubles
-_BLOCK_VALUES = 1 << 20  # of dense arrays held at a time
 _BLOCK_ROWS = 256  # of Phi, in double precision
 
 
@@ -108,8 +92,7 @@ class Settings:
     gamma and eta at the first round; item_penalty, user_penalty: lambda_v and lambda_u; step_decay:
     power of t + 1 by which both steps fall; method: subject of a device's report; projection_dim: q
     of Algorithm 2, None for Algorithm 1, for "coordinate" only; back_projection: from q rows back
-    to m; n_differing: items, of all devices together, in which neighbours differ at most, for
-    "randomized-response". None: all m, as for the other methods, which protect the user.
+    to m.
     """
 
     n_components: int
@@ -119,10 +102,9 @@ class Settings:
     item_penalty: float
     user_penalty: float
     step_decay: float = 0.0
-    method: Literal["coordinate", "privunit", "randomized-response"] = "coordinate"
+    method: Literal["coordinate", "privunit"] = "coordinate"
     projection_dim: int | None = None
     back_projection: Literal["unbiased", "pinv"] = "unbiased"
-    n_differing: int | None = None
 
 
 class Model(NamedTuple):
@@ -141,20 +123,16 @@ def report_epsilon(epsilon: float, settings: Settings) -> float:
 
     epsilon: of a user, over all rounds; infinity for none.
     """
-    return _part(epsilon, settings.max_iter)
-
-
-def _part(epsilon: float, n: int) -> float:
-    shares = [1.0 / n] * n
+    shares = [1.0 / settings.max_iter] * settings.max_iter
     return float(min(part.epsilon for part in PrivacyBudget(epsilon).split(shares)))
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan what a device sends in all rounds.
 
-    budget: of a user, with neighbors="replace"; with ``settings.n_differing`` of one rating, for
-    one round; n_items: m. Raises PrivacyParameterError if a report's epsilon is outside what the
-    randomiser takes; ValueError if "pinv" is asked for with more rows than items.
+    budget: of a user, with neighbors="replace"; n_items: m. Raises PrivacyParameterError if a
+    report's epsilon is outside what the randomiser takes; ValueError if "pinv" is asked for with
+    more rows than items.
     """
     rows = settings.projection_dim
     if rows is not None and settings.back_projection == "pinv" and rows > n_items:
@@ -165,18 +143,8 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     d, k = settings.n_components, settings.max_iter
     epsilon = report_epsilon(float(budget.epsilon), settings)
     n_rows = settings.projection_dim or n_items
-    made = _randomisers(epsilon, settings, n_rows) if np.isfinite(epsilon) else ()
-    if settings.method == "randomized-response":
-        n_differing = settings.n_differing or n_items
-        half = made[0].epsilon if made else epsilon
-        names = (RATED, "which items a user rated", (n_items,)), ("randomised response",)
-        values = (GRADIENTS, "the items' gradients, clipped", (n_items, d)), ("Laplace report",)
-        bound = 2.0 * CLIP * n_differing * d
-        releases = (
-            PureRelease(*names[0], half, *names[1], float(n_differing), "bits that differ", k),
-            PureRelease(*values[0], half, *values[1], bound, "l1", k),
-        )
-        return ReleasePlan(budget, releases, local=True)
+    if np.isfinite(epsilon):
+        _randomiser(epsilon, settings, n_rows)  # refuses its limits
     name, what, mechanism, norm = SIGNS, "one value", "sampled sign", "magnitude of the value"
     if settings.method == "privunit":
         name, what, mechanism, norm = WHOLE, "all", "PrivUnitG", "l2 length"
@@ -186,16 +154,12 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     return ReleasePlan(budget, (report,), local=True)
 
 
-def _randomisers(epsilon: float, settings: Settings, n_rows: int) -> tuple[Any, ...]:
+def _randomiser(epsilon: float, settings: Settings, n_rows: int) -> Any:
     """Return what makes a report of this epsilon; n_rows is q of Algorithm 2, else m."""
-    d = settings.n_components
+    size = n_rows * settings.n_components
     if settings.method == "coordinate":
-        return (CoordinateSampling(epsilon, n_rows * d),)
-    if settings.method == "privunit":
-        return (PrivUnit(epsilon, n_rows * d + 1),)
-    half = _part(epsilon, 2)
-    n_differing = settings.n_differing or n_rows
-    return RandomizedResponse(half, n_differing), LaplaceReport(half, n_differing * d, CLIP)
+        return CoordinateSampling(epsilon, size)
+    return PrivUnit(epsilon, size + 1)
 
 
 def initial_factors(
@@ -326,13 +290,9 @@ class _Fit:
         if np.isinf(each):
             return self.exact_mean
         n_rows = self.n_items if self.projection is None else self.projection.matrix.shape[0]
-        made = _randomisers(each, self.settings, n_rows)
-        mean: Any = {
-            "coordinate": self.sampled_mean,
-            "privunit": self.whole_mean,
-            "randomized-response": self.answered_mean,
-        }[self.settings.method]
-        return lambda t: mean(*made, streams, t)
+        made = _randomiser(each, self.settings, n_rows)
+        mean: Any = self.sampled_mean if self.settings.method == "coordinate" else self.whole_mean
+        return lambda t: mean(made, streams, t)
 
     def exact_mean(self, _: int) -> Floats:
         E = sp.csr_array((self._residuals(), self.R.indices, self.R.indptr), shape=self.R.shape)
@@ -375,29 +335,6 @@ class _Fit:
         total = randomiser.sum_reports(keys, indptr, indices, X.ravel(), n_jobs=self.n_jobs)
         mean = randomiser.estimate(total, self.n_users)[:-1]
         return np.asarray(mean.reshape(self.n_items, d))
-
-    def answered_mean(
-        self, bits: RandomizedResponse, values: LaplaceReport, streams: DeviceStreams, t: int
-    ) -> Floats:
-        """Randomised response: noisy gradients of the items whose bits were sent as 1."""
-        R, d = self.R, self.settings.n_components
-        residual, total = self._residuals(), np.zeros((self.n_items, d))
-        n_rows = max(1, _BLOCK_VALUES // (self.n_items * d))
-        for start in range(0, self.n_users, n_rows):
-            stop = min(start + n_rows, self.n_users)
-            begin, end = R.indptr[start], R.indptr[stop]
-            row = np.repeat(np.arange(stop - start), np.diff(R.indptr[start : stop + 1]))
-            rated = np.zeros((stop - start, self.n_items), bool)
-            X = np.zeros((stop - start, self.n_items, d))
-            rated[row, R.indices[begin:end]] = True
-            scaled = -2.0 * residual[begin:end, np.newaxis] * self.U[start:stop][row]
-            X[row, R.indices[begin:end]] = scaled
-            slots = {"n_devices": stop - start, "first_slot": start}
-            answers = bits.report(streams.keys(RATED, t, **slots), rated)
-            noisy = values.report(streams.keys(GRADIENTS, t, **slots), X.reshape(stop - start, -1))
-            total += np.einsum("ij,ijl->jl", answers, noisy.reshape(X.shape))
-        mean = values.estimate(total.ravel(), self.n_users).reshape(total.shape)
-        return mean / bits.keep  # an item that was rated is sent that often
 
     def step(self, gradient: Floats, t: int) -> None:
         """Move V, once, then the users with the new V."""

@@ -3,22 +3,29 @@ r"""Item means from local reports: what a device sends, and what the server make
 Ratings y are in quarter ranges from the middle of the scale; m items. Every device sends one
 report, in one of the rounds, with its whole epsilon:
 
-- round "statistics": with the user's damped mean o_i, w_i = 1 / sqrt(n_i) and
-  c_i = min(1, C / |w_i (y_i - o_i)|), the vector
+- round "statistics": with the user's damped mean o_i, w_i = 1 / sqrt(n_i),
+  c_i = min(1, C / |w_i (y_i - o_i)|) and a_ij = max(1 + (s - 1) (y_ij - o_i), 1/10), the vector
 
-      ( s w_i e_i,  q,  c_i w_i (y_i - o_i) / C,  q c_i,  g mean(y_i) / 2 ) / L,
+      ( s a_i / |a_i|,  q,  c_i w_i (y_i - o_i) / C,  q c_i,  g mean(y_i) / 2 ) / L,
       L^2 = s^2 + 1 + 2 q^2 + g^2,
 
-  e_i being the pattern of known ratings; all zero for a user without ratings;
+  of the items with known ratings; all zero for a user without ratings;
 - later rounds, "residuals", of other devices: with the released means b so far and popularity
   weights w_ij, sum_j w_ij^2 = 1, e_ij = y_ij - b_j - o_i and o_i the damped mean of y - b,
 
       ( c_i w_i e_i / C,  q c_i ) / sqrt(1 + q^2).
 
-All have length at most 1. The last round may be of another kind
-(`skdpmf.mechanisms.device_reports.factors`). The server estimates their mean over the devices from
-randomised reports, of variance v / n for each value, and combines the rounds by precision
+All have length at most 1. The server estimates their mean over the devices from randomised
+reports, of variance v / n for each value, and combines the rounds by precision
 (`skdpmf.mechanisms.item_means.joint_release`).
+
+**Counts.** The first values count choices. Over n devices the noise of a mean of unit vectors has
+the length r = sqrt(m / n) / c, c as for `PrivUnit`; the mean itself has a length of .3 to .5 where
+people choose by popularity, whatever m is. So the public r decides: from 1/4 on all devices report
+in one round, because a part of them would say too little of the counts, and s = 3 r within
+[1, 3/2], because larger weights take more from the means than they give to the counts. With an s
+above 1 favourites count more: they are other people's favourites as well, and stand out first.
+This takes a bit of the spread from the means, far less than noise does then.
 
 **Gate.** With S_j and N_j the estimated sums, sd their noise, item means are released only if
 
@@ -33,8 +40,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.common import expected_weights, popularity_weights, row_norms, rows_of
+from skdpmf.mechanisms.device_reports.privunit import privunit_parameters
 from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.sums import shrink_to_ball
@@ -43,10 +52,12 @@ __all__ = [
     "LocalItemMeans",
     "Model",
     "Rows",
+    "count_weight",
     "deviations",
     "exact_model",
     "fractions_of",
     "make_plan",
+    "mean_noise",
     "residual_dimension",
     "residual_rows",
     "sampled_model",
@@ -59,11 +70,12 @@ Floats = NDArray[np.float64]
 _OVERALL_WEIGHT = 0.15  # g
 _RESIDUAL_CLIP = 0.6  # C of later rounds
 _EXPONENT = 0.25  # of the popularity in their weights
-_TYPICAL_CLIP = 0.7  # mean clip factor of a later round before it has told its own
+_COUNT_WEIGHT, _MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.0, 1.5, 3.0  # s
+_LEAST_LIKING = 0.1  # a_ij
 _LEAST_SIGNIFICANCE = 2.0  # standard errors
 _OFFSET_VARIANCE = 0.25  # of the mean rating around the middle of the scale
 _INSIDE = 1.0 - 2.0**-40  # rounding must not exceed a length
-_ONE_ROUND = 2.0  # epsilons below say too little for a second round to be worth its devices
+_ONE_ROUND = 0.25  # more noise leaves too little of the counts of a part of the devices
 _FIRST_FRACTION = 0.5  # of the devices; later rounds share the rest
 _ROUNDS = 3
 SAMPLED = "sampled statistics"
@@ -83,14 +95,32 @@ class Model(NamedTuple):
     item_means: Floats
     user_damping: float  # fictitious ratings 0 of y - b in a user's offset
     significant: bool  # whether item means differ
+    popularity: Floats  # > 0, in the unit of a device that chose nothing else
 
 
-def fractions_of(epsilon: float, n_rounds: int | None = None) -> tuple[float, ...]:
+def mean_noise(epsilon: float, n_items: int, n_devices: int) -> float:
+    """Return r, the length of the noise of a mean of unit vectors; 0 if n_devices, 0, is unknown.
+
+    epsilon: of a report.
+    """
+    if not n_devices:
+        return 0.0
+    c = privunit_parameters(epsilon, statistics_dimension(n_items) + 1).c
+    return float(np.sqrt(n_items / n_devices)) / c
+
+
+def count_weight(settings: Any) -> float:
+    """Return s, from public epsilon, n_items and n_devices, as for `mean_noise`."""
+    r = mean_noise(settings.epsilon, settings.n_items, settings.n_devices)
+    return float(np.clip(_WEIGHT_OF_NOISE * r, _COUNT_WEIGHT, _MOST_COUNT_WEIGHT))
+
+
+def fractions_of(noise: float, n_rounds: int | None = None) -> tuple[float, ...]:
     """Return the share of the devices that report in each round.
 
-    epsilon: of a report; n_rounds: None: 1 below epsilon 2, else 3. Result: positive, of sum 1.
+    noise: r; n_rounds: None: 1 for an r of 1/4 and more, else 3. Result: positive, of sum 1.
     """
-    rounds = n_rounds or (1 if epsilon < _ONE_ROUND else _ROUNDS)
+    rounds = n_rounds or (1 if noise >= _ONE_ROUND else _ROUNDS)
     if rounds == 1:
         return (1.0,)
     return (_FIRST_FRACTION, *[(1.0 - _FIRST_FRACTION) / (rounds - 1)] * (rounds - 1))
@@ -109,7 +139,7 @@ def make_plan(
         mechanism, norm = "sampled sign", "magnitude of the coordinate"
     statistic = "a user's items, and their deviations from the user's mean"
     if n_rounds > 1:
-        statistic += f", in one of {n_rounds} rounds; in the last one also products of two"
+        statistic += f", in one of {n_rounds} rounds"
     report = PureRelease(
         "report of a device",
         statistic,
@@ -169,28 +199,32 @@ def residual_dimension(n_items: int) -> int:
     return n_items + 1
 
 
-def statistics_rows(R: Any, user_damping: float) -> Rows:
+def statistics_rows(R: Any, user_damping: float, count_weight: float = _COUNT_WEIGHT) -> Rows:
     """Return the vectors of round "statistics".
 
     R (csr_array of shape (n_devices, n_items)): ratings in quarter ranges from the middle of the
-    scale, columns ascending. Result: vectors of `statistics_dimension` coordinates.
+    scale, columns ascending; count_weight: s. Result: vectors of `statistics_dimension`
+    coordinates.
     """
     n_devices, m = R.shape
     n, row = np.diff(R.indptr), rows_of(R)
     sums = np.bincount(row, weights=R.data, minlength=n_devices)
     weight = 1.0 / np.sqrt(np.maximum(n, 1))
-    deviation = weight[row] * (R.data - (sums / (n + user_damping))[row])
+    own = R.data - (sums / (n + user_damping))[row]
+    deviation = weight[row] * own
+    liking = np.maximum(1.0 + (count_weight - _COUNT_WEIGHT) * own, _LEAST_LIKING)
+    liking /= row_norms(row, liking, n_devices)[row]
     clip = shrink_to_ball(row_norms(row, deviation, n_devices), im.CLIP)
     rated = n > 0
     users = np.flatnonzero(rated)
     parts = [
-        (row, R.indices, im.COUNT_WEIGHT * weight[row]),
+        (row, R.indices, count_weight * liking),
         (users, np.full(users.size, m), np.full(users.size, im.USER_WEIGHT)),
         (row, m + 1 + R.indices, clip[row] * deviation / im.CLIP),
         (users, np.full(users.size, 2 * m + 1), im.USER_WEIGHT * clip[rated]),
         (users, np.full(users.size, 2 * m + 2), 0.5 * _OVERALL_WEIGHT * (sums[rated] / n[rated])),
     ]
-    return _rows(parts, n_devices, _statistics_length())
+    return _rows(parts, n_devices, _statistics_length(count_weight))
 
 
 def residual_rows(R: Any, item_means: Floats, mass: Floats, user_damping: float) -> Rows:
@@ -227,10 +261,13 @@ def deviations(R: Any, item_means: Floats, user_damping: float) -> Floats:
 
 
 class LocalItemMeans:
-    """The server's knowledge of item means; ``user_damping`` as for `deviations`."""
+    """The server's knowledge of items; ``user_damping`` as for `deviations`, ``count_weight`` s."""
 
-    def __init__(self, n_items: int, user_damping: float) -> None:
-        self.n_items, self.user_damping = n_items, user_damping
+    def __init__(
+        self, n_items: int, user_damping: float, count_weight: float = _COUNT_WEIGHT
+    ) -> None:
+        self.n_items, self.user_damping, self.count_weight = n_items, user_damping, count_weight
+        self.popularity = np.ones(n_items)
         self.means: im.ItemMeans | None = None
         self.n_devices = 0  # of round "statistics", with or without ratings
         self.significant = False
@@ -243,11 +280,13 @@ class LocalItemMeans:
         mean (statistics_dimension,): estimated mean of the devices' vectors; n_devices: devices
         that reported; variance: n_devices times the variance of each value of `mean`.
         """
-        m, length = self.n_items, _statistics_length()
+        m, s, length = self.n_items, self.count_weight, _statistics_length(self.count_weight)
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
         statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
-        self.means, self.n_devices = im.estimate_item_means(statistic, noise, n_devices), n_devices
+        self.means = im.estimate_item_means(statistic, noise, n_devices, count_weight=s)
+        self.popularity = np.exp(estimate_popularity(total[:m] / s, noise / s).log_mean)
+        self.n_devices = n_devices
         self.precision = 1.0 / self.means.variance
         self.shift = self.precision * self.means.raw_mean
         N, S = self.means.mass, statistic[1, :-1]
@@ -273,20 +312,12 @@ class LocalItemMeans:
         # of this round's devices, as many have ratings as of those that made `means`
         users = means.n_users * n_devices / self.n_devices
         clip = float(np.clip(total[-1] / (im.USER_WEIGHT * users), 0.3, 1.0))
-        slope, error = self._residual_errors(n_devices, noise, clip)
+        mass, typical = expected_weights(means.mass, means.typical_weight, _EXPONENT)
+        mass = mass * (n_devices / self.n_devices)
+        slope = clip * mass / _RESIDUAL_CLIP
+        error = (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
         self.precision = self.precision + 1.0 / error
         self.shift = self.shift + (b + total[:-1] / slope) / error
-
-    def residual_gain(self, n_devices: float, variance: float) -> float:
-        """Return what another round of `add_residuals` is expected to gain, from released values.
-
-        n_devices: devices expected to report; variance: as for `add_residuals`. Result: by how much
-        the error variance of the means falls, averaged over ratings.
-        """
-        noise = float(np.hypot(1.0, im.USER_WEIGHT) * np.sqrt(n_devices * variance))
-        _, error = self._residual_errors(n_devices, noise, _TYPICAL_CLIP)
-        now = self.precision + 1.0 / self._known().prior_variance
-        return float(self.mass @ (1.0 / now - 1.0 / (now + 1.0 / error)) / self.mass.sum())
 
     @property
     def mass(self) -> Floats:
@@ -308,24 +339,9 @@ class LocalItemMeans:
         b, N = self.item_means, self.mass
         b = b + (self.overall - float(N @ b) / float(N.sum()))
         # an offset varies around the overall mean, which is not quite known
-        damping = min(self.user_damping, im.FOLD_IN_DAMPING)
-        spread = im.RATING_VARIANCE / damping + self.overall_variance
-        return Model(
-            np.clip(b, -2.0, 2.0), float(im.RATING_VARIANCE / spread), bool(self.significant)
-        )
-
-    @property
-    def typical_ratings(self) -> float:
-        """Released number of ratings of a typical user."""
-        return self._known().typical_weight ** -2.0
-
-    def _residual_errors(self, n_devices: float, noise: float, clip: float) -> tuple[Any, Any]:
-        """Return a later round's sums for each unit of an item's mean, and its error variances."""
-        known = self._known()
-        mass, typical = expected_weights(known.mass, known.typical_weight, _EXPONENT)
-        mass = mass * (n_devices / self.n_devices)
-        slope = clip * mass / _RESIDUAL_CLIP
-        return slope, (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
+        spread = im.RATING_VARIANCE / min(self.user_damping, im.FOLD_IN_DAMPING)
+        damping = float(im.RATING_VARIANCE / (spread + self.overall_variance))
+        return Model(np.clip(b, -2.0, 2.0), damping, bool(self.significant), self.popularity)
 
     def _known(self) -> im.ItemMeans:
         if self.means is None:
@@ -338,9 +354,9 @@ def _mean(rows: Rows, n_devices: int, dimension: int) -> Floats:
     return np.asarray(total / n_devices)
 
 
-def _statistics_length() -> float:
+def _statistics_length(count_weight: float = _COUNT_WEIGHT) -> float:
     """Return L."""
-    squares = im.COUNT_WEIGHT**2 + 1.0 + 2.0 * im.USER_WEIGHT**2 + _OVERALL_WEIGHT**2
+    squares = count_weight**2 + 1.0 + 2.0 * im.USER_WEIGHT**2 + _OVERALL_WEIGHT**2
     return float(np.sqrt(squares))
 
 

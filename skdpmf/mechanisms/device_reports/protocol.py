@@ -17,34 +17,26 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data.validation import in_rating_units, middle_and_quarter
-from skdpmf.mechanisms.device_reports.factors import (
-    add_covariance,
-    choose_head,
-    covariance_dimension,
-    covariance_rows,
-)
+from skdpmf.data.validation import in_rating_units
 from skdpmf.mechanisms.device_reports.item_means import (
     LocalItemMeans,
     Rows,
+    count_weight,
     residual_dimension,
     residual_rows,
     statistics_dimension,
     statistics_rows,
 )
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.sampler.noise import stream_key
 
 __all__ = [
-    "N_PARTS",
     "Protocol",
     "Released",
     "Round",
     "Settings",
     "announced_rows",
     "device_key",
-    "factor_matrix",
     "group_of",
     "protocol_name",
     "report_dimension",
@@ -56,9 +48,8 @@ __all__ = [
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-N_PARTS = 10  # of a round, for progress bars
 _REPORTS = "sum of reports"
-_AT_ONCE = 1 << 12  # devices: in a round "covariance" one has up to 780 values more than ratings
+_AT_ONCE = 1 << 12  # devices
 
 
 class Settings(NamedTuple):
@@ -70,49 +61,44 @@ class Settings(NamedTuple):
     rating_range: tuple[float, float]
     user_damping: float
     fractions: tuple[float, ...]
+    n_devices: int = 0
 
 
 class Round(NamedTuple):
-    """What devices are told of a round: its kind, releases so far, and columns of head items."""
+    """What devices are told of a round: its kind, and releases so far."""
 
     number: int
-    kind: Literal["statistics", "residuals", "covariance"]
+    kind: Literal["statistics", "residuals"]
     item_means: Floats | None = None
     mass: Floats | None = None
-    head: Ints | None = None
 
 
 class Released(NamedTuple):
-    """What is published at the end, in rating units; `factors` has L row by row."""
+    """What is published at the end, in rating units."""
 
     item_means: Floats
     user_damping: float
     significant: bool
-    factor_items: Ints | None
-    factors: Floats | None
-    factor_damping: float
+    popularity: Floats
 
 
-def report_dimension(kind: str, n_items: int, head: Ints | None) -> int:
+def report_dimension(kind: str, n_items: int) -> int:
     """Return the number of values of a report, with its dummy."""
-    if head is not None:
-        return covariance_dimension(n_items, head.shape[0]) + 1
     of = statistics_dimension if kind == "statistics" else residual_dimension
     return of(n_items) + 1
 
 
-def announced_rows(told: Any, R: Any, user_damping: float) -> Rows:
+def announced_rows(told: Any, R: Any, settings: Any) -> Rows:
     """Return the vectors that devices report, before they are randomised.
 
     told: a `Round`, or its announcement; R (csr_array of shape (n_devices, n_items)): their ratings
-    in quarter ranges from the middle of the scale, columns ascending. Result: a vector of length at
-    most 1 for each.
+    in quarter ranges from the middle of the scale, columns ascending; settings: `Settings`, or an
+    announcement. Result: a vector of length at most 1 for each.
     """
+    user_damping = settings.user_damping
     if told.item_means is None or told.mass is None:
-        return statistics_rows(R, user_damping)
-    if told.head is None:
-        return residual_rows(R, told.item_means, told.mass, user_damping)
-    return covariance_rows(R, told.item_means, told.mass, told.head, user_damping)
+        return statistics_rows(R, user_damping, count_weight(settings))
+    return residual_rows(R, told.item_means, told.mass, user_damping)
 
 
 def report_id(key: bytes, protocol: str) -> str:
@@ -157,30 +143,17 @@ def _hex(words: NDArray[np.uint32]) -> str:
     return words.astype("<u4").tobytes().hex()
 
 
-def factor_matrix(n_items: int, items: Any, factors: Any) -> Floats:
-    """Return the factors of all items, (n_items, k): zero where an item has none."""
-    if items is None or factors is None:
-        return np.zeros((n_items, 0))
-    rows = factors.reshape(items.shape[0], -1)
-    dense = np.zeros((n_items, rows.shape[1]))
-    dense[items] = rows
-    return dense
-
-
 class Protocol:
     """The server of one run: sums of reports, and what is released of them round by round.
 
-    settings: has protocol (32 hexadecimal digits), epsilon, n_items, rating_range, user_damping and
-    fractions, which are checked before, such as `Settings` or a first announcement; n_components:
-    largest number of factors.
+    settings: has the fields of `Settings`, which are checked before, such as a first announcement.
     """
 
-    def __init__(self, settings: Any, n_components: int) -> None:
-        self.settings, self.n_components = settings, n_components
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
         self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
-        self.means = LocalItemMeans(settings.n_items, settings.user_damping)
-        self.head: Ints | None = None  # of the last round, once it is decided
-        self.factors = np.zeros((0, 0))
+        weight = count_weight(settings)
+        self.means = LocalItemMeans(settings.n_items, settings.user_damping, weight)
         self._open(Round(0, "statistics"))
 
     @property
@@ -203,10 +176,8 @@ class Protocol:
             told = mean, self.n, self.randomiser.variance
             if current.kind == "statistics":
                 self.means.add_statistics(*told)
-            elif current.head is None:
-                self.means.add_residuals(*told)
             else:
-                self.factors = add_covariance(self.means, current.head, *told, self.n_components)
+                self.means.add_residuals(*told)
         self.closed.append((self.n, self.sum))
         self._open(self._next(current.number + 1))
         return self.round
@@ -221,40 +192,23 @@ class Protocol:
             False,
         )
         if self.means.means is not None:
-            means, damping, significant = self.means.model()
-        unit = middle_and_quarter(self.settings.rating_range)[1]
-        factors: Any = None, None, 0.0
-        if self.factors.size:
-            factors = self.head, unit * self.factors.ravel(), RIDGE * unit**2
+            means, damping, significant, _ = self.means.model()
         means = in_rating_units(means, self.settings.rating_range)
-        return Released(means, damping, significant, *factors)
+        return Released(means, damping, significant, self.means.popularity)
 
     def _open(self, told: Round | None) -> None:
         self.round, self.n, self.sum = told, 0, np.zeros(0, np.int64)
         if told is not None:
-            dimension = report_dimension(told.kind, self.settings.n_items, told.head)
+            dimension = report_dimension(told.kind, self.settings.n_items)
             self.randomiser = PrivUnit(self.settings.epsilon, dimension)
             self.sum = np.zeros(dimension, np.int64)
 
     def _next(self, number: int) -> Round | None:
-        last = len(self.settings.fractions) - 1
-        if number > last:
+        if number == len(self.settings.fractions):
             return None
         if self.means.means is None:  # nobody has reported: there is nothing to release
             return Round(number, "statistics")
-        released = self.means.item_means, self.means.mass
-        if number == last and self.head is None:
-            self.head = self._choose_head()
-        if number == last and self.head is not None and self.head.size:
-            return Round(number, "covariance", *released, self.head)
-        return Round(number, "residuals", *released)
-
-    def _choose_head(self) -> Ints:
-        if not self.n_components:
-            return np.zeros(0, np.int64)
-        share = self.settings.fractions[-1] / sum(self.settings.fractions[:-1])
-        expected = share * sum(n for n, _ in self.closed)
-        return choose_head(self.means, expected, self.randomiser.variance)
+        return Round(number, "residuals", self.means.item_means, self.means.mass)
 
 
 def simulate(
@@ -263,6 +217,7 @@ def simulate(
     secret: bytes,
     *,
     steps: Iterable[int],
+    n_parts: int,
     n_jobs: int | None,
     first_slot: int = 0,
     total_of: Callable[[str, int, Ints], Ints] | None = None,
@@ -273,8 +228,8 @@ def simulate(
     would do: their reports are drawn one by one, and only their sums are kept.
 
     run: new, without any report; R (csr_array of shape (n_devices, n_items)): ratings in quarter
-    ranges from the middle of the scale, columns ascending; secret: never used before; steps: as
-    long as `N_PARTS` times the number of rounds, possibly wrapped in a progress display;
+    ranges from the middle of the scale, columns ascending; secret: never used before; steps: one
+    for each part of a round, possibly wrapped in a progress display; n_parts: of a round;
     first_slot: slot of row 0, where R is a block of the devices; total_of: ``total_of(name, round,
     sums)`` returns the sum over all blocks, which all of them take in. None: R holds all devices.
     """
@@ -286,12 +241,12 @@ def simulate(
         taking_part = np.flatnonzero(groups == told.number)
         # the last entry is how many there are
         sums = np.append(np.zeros_like(run.sum), taking_part.size)
-        for part in np.array_split(taking_part, N_PARTS):
+        for part in np.array_split(taking_part, n_parts):
             next(steps, None)
             for start in range(0, part.size, _AT_ONCE):
                 some = part[start : start + _AT_ONCE]
                 drawn = [report_key(keys[row], name, told.number) for row in some]
-                rows = announced_rows(told, R[some], run.settings.user_damping)
+                rows = announced_rows(told, R[some], run.settings)
                 sums[:-1] += run.randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
         if total_of is not None:
             sums = total_of(_REPORTS, told.number, sums)

@@ -19,11 +19,9 @@ class                 input of a device                     squared error of the
 ====================  ====================================  ======================================
 `PrivUnit`            vector of length <= 1, D coordinates  D / (c^2 n)
 `CoordinateSampling`  one of D values in [-1, 1]            (D (e+1)/(e-1))^2 / n
-`RandomizedResponse`  bits                                  D e / ((e-1)^2 n)
-`LaplaceReport`       D values in [-B, B]                   2 D scale^2 / n
 ====================  ====================================  ======================================
 
-with e = exp(epsilon) of one report, or of one bit.
+with e = exp(epsilon) of one report.
 """
 
 from __future__ import annotations
@@ -40,14 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import recorded_reports
 from skdpmf.privacy.sampler.cipher import MOST_LANES, blocks, chacha, join_words
-from skdpmf.privacy.sampler.grid import as_float, calibrate_laplace_grid, require_number
-from skdpmf.privacy.sampler.laws import (
-    LAPLACE,
-    LAPLACE_ETA,
-    add_grid_noise,
-    laplace_tables,
-    scratch,
-)
+from skdpmf.privacy.sampler.grid import as_float, require_number
 from skdpmf.privacy.sampler.noise import fresh_key, require_key, stream_key
 from skdpmf.privacy.text import outward
 
@@ -56,8 +47,6 @@ __all__ = [
     "MAX_EPSILON",
     "CoordinateSampling",
     "DeviceStreams",
-    "LaplaceReport",
-    "RandomizedResponse",
     "bernoulli_threshold",
     "check_count",
     "check_epsilon",
@@ -265,120 +254,6 @@ class CoordinateSampling:
         """
         scale = self.n_coordinates * self.factor / check_count(n_devices)
         return np.asarray(total, np.float64) * scale
-
-
-class RandomizedResponse:
-    r"""Bits, each kept with probability e/(1 + e) and else turned over; e = exp(epsilon / k).
-
-    Two inputs that differ in at most k = ``n_differing`` bits have a ratio of at most exp(epsilon).
-    With k the length of the input the unit is the user; k = 1 protects one bit, say whether one
-    item was rated, and no more. Equal to a random bit with probability 2/(1 + e), else the true
-    one.
-
-    epsilon: of a report, with epsilon / n_differing in [2**-50, 16]; n_differing: k; keep:
-    probability with which a bit is kept, as rounded; variance: e / (e - 1)^2, which over n is that
-    of each bit's mean.
-
-    Source: S. L. Warner, "Randomized response", JASA 60 (1965).
-    """
-
-    def __init__(self, epsilon: float, n_differing: int) -> None:
-        self.epsilon = check_epsilon(epsilon, 2.0**32)
-        self.n_differing = check_integer("n_differing", n_differing, 2**32)
-        # rounded down by more than the division and the product with k can round up
-        each = self.epsilon / self.n_differing * (1.0 - 2.0**-50)
-        self._threshold = bernoulli_threshold(each)
-        if each > MAX_EPSILON or self._threshold < 2**63 + 2**11:
-            raise PrivacyParameterError(
-                f"epsilon={epsilon!r} over n_differing={n_differing!r} must be in [2**-50, "
-                f"{MAX_EPSILON:g}]: change what is spent on a bit."
-            )
-        self.keep = self._threshold / 2.0**64
-        self._contrast = (2 * self._threshold - 2**64) / 2.0**64  # 2 keep - 1, without rounding
-        self.variance = self.keep * (1.0 - self.keep) / self._contrast**2
-
-    def report(self, keys: Keys, bits: ArrayLike) -> NDArray[np.uint8]:
-        """Return what the devices send.
-
-        keys (n_devices, 8) uint32: a key for each device, never used before; bits (array-like of
-        shape (n_devices, n_bits)): True bits: 0 is 0, anything else 1. Returns (n_devices, n_bits)
-        uint8: the bits sent.
-        """
-        true = np.asarray(bits) != 0
-        turned = device_words(keys, true.shape[1]) >= np.uint64(self._threshold)
-        sent = (true ^ turned).astype(np.uint8)
-        return recorded_reports("randomised response", self, keys, true, sent)
-
-    def estimate(self, total: ArrayLike, n_devices: int) -> Floats:
-        """Return the mean of each bit over the devices; it may be outside of [0, 1].
-
-        total (array-like of int, shape (n_bits,)): sum of the reports; n_devices: number of
-        reports. Returns (n_bits,) float64: the estimate.
-        """
-        mean = np.asarray(total, np.float64) / check_count(n_devices)
-        return (mean - (1.0 - self.keep)) / self._contrast
-
-
-class LaplaceReport:
-    r"""Values in [-B, B], each sent with exact rounded Laplace noise of scale 2 B k / epsilon.
-
-    Two inputs that differ in at most k = ``n_differing`` values are 2 B k apart in l1. The values
-    are rounded to a public grid before integer noise is added, for which the scale is larger by
-    2^-39 k / epsilon, relative (`calibrate_laplace_grid`), and the sampler's slack of
-    2 LAPLACE_ETA for each differing value is taken off epsilon: pure, without exceptional set.
-    With k the length of the input the unit is the user; fewer protect one item's values, and no
-    more.
-
-    epsilon: of a report, in (0, 2**32]; n_differing: k; bound: B; scale: of the noise; variance:
-    2 scale^2, which over n is that of each value of the mean of n reports.
-    """
-
-    def __init__(self, epsilon: float, n_differing: int, bound: float) -> None:
-        self.epsilon = check_epsilon(epsilon, 2.0**32)
-        self.n_differing = k = check_integer("n_differing", n_differing, 2**32)
-        remedy = "pass the clipping bound."
-        self.bound = require_number("bound", bound, positive=True, remedy=remedy)
-        left = self.epsilon - 2.0 * k * LAPLACE_ETA
-        if left <= 0.5 * self.epsilon:
-            raise PrivacyParameterError(
-                f"epsilon={epsilon!r} must exceed {4 * LAPLACE_ETA:.1e} for each differing value: "
-                "the sampler's slack takes it all. Spend more on a report."
-            )
-        self._bits, self.scale = calibrate_laplace_grid(
-            k, sensitivity=2.0 * self.bound * k, noise_multiplier=_UP / left, bound=self.bound
-        )
-        self.variance = 2.0 * self.scale**2
-
-    def report(self, keys: Keys, values: ArrayLike) -> Floats:
-        """Return what the devices send.
-
-        keys (n_devices, 8) uint32: a key for each device, never used before; values (array-like of
-        float, shape (n_devices, n_values)): clipped to [-bound, bound]; those that are not finite
-        count as 0. Returns (n_devices, n_values) float64: multiples of scale * 2**-bits.
-        """
-        exact = np.asarray(values, np.float64, order="C")
-        keys = check_keys(keys)
-        if exact.ndim != 2 or exact.shape[0] != keys.shape[0]:
-            raise PrivacyParameterError(
-                f"values of shape {exact.shape} must be 2-D with a row for each of "
-                f"{keys.shape[0]} keys: reshape."
-            )
-        unit = self.scale * 2.0**-self._bits
-        settings = self._bits, *laplace_tables(), LAPLACE, 0, 0, exact.shape[1]
-        out = np.empty_like(exact)
-        with np.errstate(over="ignore"):
-            for row, key in enumerate(keys):
-                own = exact[row], (unit, unit), 1, self.bound, *scratch(key)
-                add_grid_noise(*own, *settings, out[row])
-        return recorded_reports("Laplace report", self, keys, exact, out)
-
-    def estimate(self, total: ArrayLike, n_devices: int) -> Floats:
-        """Return the mean of each value over the devices.
-
-        total (array-like of float, shape (n_values,)): sum of the reports; n_devices: number of
-        reports. Returns (n_values,) float64: the estimate.
-        """
-        return np.asarray(total, np.float64) / check_count(n_devices)
 
 
 def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:

@@ -159,6 +159,7 @@ def estimate_item_means(
     n_rows: int,
     *,
     columns: NDArray[np.float64] | None = None,
+    count_weight: float = COUNT_WEIGHT,
 ) -> ItemMeans:
     """Item means by empirical Bayes from the released (noisy) statistic.
 
@@ -166,10 +167,10 @@ def estimate_item_means(
     (noise and sampling). b_j is the posterior mean with the prior of `item_prior`.
 
     statistic (2, n_items + 1): as released; noise_scale: standard deviation of its noise; n_rows:
-    public number of rows; columns (n_items, d): public columns of the items.
+    public number of rows; columns (n_items, d): public columns of the items; count_weight: s.
     """
-    count_noise = noise_scale / COUNT_WEIGHT
-    N = statistic[0, :-1] / COUNT_WEIGHT
+    count_noise = noise_scale / count_weight
+    N = statistic[0, :-1] / count_weight
     S = statistic[1, :-1] * CLIP
     n_users = np.clip(statistic[0, -1] / USER_WEIGHT, 0.1 * n_rows, n_rows)
     clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, 0.3, 1.0)
