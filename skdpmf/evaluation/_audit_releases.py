@@ -301,7 +301,6 @@ def _events(randomiser: Any, n_reports: int) -> tuple[tuple[int, int], float]:
     streams = DeviceStreams()
     keys = [streams.keys("audit", i, n_reports) for i in (0, 1)]
     if isinstance(randomiser, PrivUnit):
-        far = zip(keys, (3.0, -3.0), strict=True)
         t, scale = randomiser.parameters.t, 2.0**-randomiser.parameters.bits
         tail = math.exp(randomiser.epsilon) * float(ndtr(-t))
         p = tail / (float(ndtr(t)) + tail)

@@ -369,7 +369,8 @@ class _Fit:
         if unit <= 0.0:
             return None
         deviation = np.sqrt(2.0) * noise / unit
-        place = most_popular(N[head], min(choose_head(N, n_users, deviation), head.size))
+        size = choose_head(N, n_users, deviation, np.zeros(N.size))  # the matrix is there already
+        place = most_popular(N[head], min(size, head.size))
         if not place.size:
             return None
         G, own = np.empty((place.size, place.size), wgt.dtype), N[head[place]]
