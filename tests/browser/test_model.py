@@ -79,15 +79,19 @@ def test_recommendations_are_those_of_python(distances):
         ("const weight = model.implicit ? value : 1;", "const weight = 1;"),
         ("target = model.implicit ? 1 : value", "target = value"),
         ("- offsets[j] - dot(known", "- dot(known"),
-        ("let score = offsets[j] + ", "let score = "),
+        ("each((j) => offsets[j] + own[j])", "own"),
         ("if (model.encoder) {", "if (false) {"),
         ("addTo(z, model.implicit ? value : 1, model.encoder", "addTo(z, 1, model.encoder"),
         ("addTo(z, model.implicit ? value : 1, model.encoder", "addTo(z, value, model.encoder"),
-        ("lists.weight * score + ", "score + "),
-        (" + lists.offsets[j]", ""),
-        (" + dot(chosen, lists.factors, j * lists.width)", ""),
-        ("lists && foldIn(lists, this.ratings)", "lists && z"),
-        ("this.ratings.has(j) || ", ""),
+        ("MEANS * offsets[j] + ", ""),
+        ("Math.max(added[j], 0)", "0"),
+        ("Math.max(added[j], 0)", "added[j]"),
+        ("(TASTES * (whole > 0 ? explained / whole : 1) ** POWER)", "TASTES"),
+        ("Math.hypot(deviation, LEAST_SPREAD)", "LEAST_SPREAD"),
+        ("few * tastes[j]", "0"),
+        ("* Math.min(stated / CLEAR, 1)", ""),
+        ("share * (a[j] - c) * (b[j] - d)", "share * a[j] * b[j]"),
+        ("!this.ratings.has(j) && ", ""),
         ("pairs[place - 1][1] < score", "pairs[place - 1][1] > score"),
         ("const clipped = value === null ? null : Math.min(Math.max(value, low), high);",
          "const clipped = value;"),
@@ -124,6 +128,7 @@ def test_items_to_begin_with_are_liked_and_unlike_one_another(tmp_path):
     path = tmp_path / "model"
     model = DPItemMeans(BUDGET, random_state=0).fit(X)
     model._item_model_ = model._item_model_._replace(offsets=np.linspace(5, 4, 12))
+    model._ranking_ = None
     model.item_means_ = model._item_model_.offsets
     genres = [f"Genre {j // 3}" for j in range(12)]  # three of a kind each
     model.save(path, catalogue={"item": range(12), "genres": genres})
@@ -215,7 +220,7 @@ def test_damage_is_refused(fitted, tmp_path):
     for said in in_node(files):
         assert said.get("refused"), said
     header, arrays = contents(tmp_path / "0.skdpmf")
-    forge(tmp_path / "newer", {**header, "version": 2}, arrays)
+    forge(tmp_path / "newer", {**header, "version": 3}, arrays)
     assert "Get a newer page" in in_node([(tmp_path / "newer", [])])[0]["error"]
 
 

@@ -8,7 +8,7 @@
 class ModelError extends Error {}
 
 const BEGINNING = '{"__metadata__":{"skdpmf":'; // behind the length of the header
-const VERSION = 1;
+const VERSION = 2;
 const PREFIX = 8, DIGEST = 32;
 const LONGEST_HEADER = 1e8; // of safetensors
 const DEEPEST = 12;
@@ -16,6 +16,8 @@ const MOST_FACTORS = 1000; // a third of 1000^3 operations are half a second a c
 const TYPICAL_LOG_COUNT = 4.5; // of skdpmf.mechanisms.als.pooled
 // Of skdpmf.kernels.averaging: strengths of tastes, and weights without them and with each.
 const TASTE_PENALTIES = [6, 24], TASTE_PRIOR = [2, 1, 1], SURE = 5;
+// Of skdpmf.estimators.contract.recommend.
+const TASTES = 0.5, LEAST_SPREAD = 0.2, POWER = 1.5, MEANS = 0.5, STATED = 50, FEW = 20, CLEAR = 0.05;
 const BYTES = { F32: 4, F64: 8, I64: 8, U8: 1 };
 const CLASSES = [
   "AdaptiveWeightALS",
@@ -208,16 +210,18 @@ function sideBySide(left, right, size) {
 
 /** What ranks beside predicted ratings, where the fit has it. */
 function checkedLists(numbers, array, size) {
-  const weight = numbers["ranking.rating_weight"];
-  if (weight === undefined) return null;
-  check(typeof weight === "number" && weight >= 0, "the weight of its ratings is no number >= 0");
+  const unit = numbers["ranking.unit"];
+  if (unit === undefined) return null;
+  check(typeof unit === "number" && unit > 0, "the unit of its ratings is no number above 0");
   const offsets = array("ranking.lists.offsets", size);
   const factors = array("ranking.lists.factors", size, undefined);
   const width = factors?.shape[1];
   const encoder = array("ranking.lists.encoder", size, width);
   check(offsets && factors && encoder, "its lists are incomplete");
+  check(offsets.values.every((n) => n > 0), "its popularity is not above 0");
+  check(array("ranking.lists.ridge", 0, 0), "its lists are incomplete");
   return {
-    weight, width, base: width, offsets: offsets.values, factors: factors.values, encoder: encoder.values,
+    unit, width, base: width, offsets: offsets.values, factors: factors.values, encoder: encoder.values,
     implicit: false,
   };
 }
@@ -368,6 +372,17 @@ function dot(z, values, start) {
   return sum;
 }
 
+function sharesOf(values) {
+  const total = values.reduce((sum, value) => sum + value, 0);
+  return values.map((value) => value / total);
+}
+
+/** The covariance of values a and b of items that have these shares. */
+function covariance(shares, a, b) {
+  const [c, d] = [dot(shares, a, 0), dot(shares, b, 0)];
+  return shares.reduce((sum, share, j) => sum + share * (a[j] - c) * (b[j] - d), 0);
+}
+
 /** Solve gram x = rhs; what is not definite gets a growing multiple of the identity, as in skdpmf. */
 function solved(gram, rhs) {
   const d = rhs.length;
@@ -416,6 +431,7 @@ class Recommender {
     this.model = model;
     this.ratings = new Map();
     this.squares = null; // of the lengths of factors, for similar items
+    this.reasons = null; // of the last list: whether tastes, and whether ratings made it
   }
 
   /** Rate an item; null forgets it. Values beyond the range are clipped, clicks of 0 are none. */
@@ -428,19 +444,35 @@ class Recommender {
 
   /** The n best items that are not rated, as pairs [item, score]; of equal ones the first. */
   recommend(n, isWanted = () => true) {
-    const { offsets, factors, size, width, lists } = this.model;
-    const z = foldIn(this.model, this.ratings);
-    const chosen = lists && foldIn(lists, this.ratings);
+    const { size } = this.model, scores = this.#scores();
     const best = new Best(n);
-    for (let j = 0; j < size; j++) {
-      if (this.ratings.has(j) || !isWanted(j)) continue;
-      let score = offsets[j] + dot(z, factors, j * width);
-      if (lists) {
-        score = lists.weight * score + lists.offsets[j] + dot(chosen, lists.factors, j * lists.width);
-      }
-      best.add(j, score);
-    }
+    for (let j = 0; j < size; j++) if (!this.ratings.has(j) && isWanted(j)) best.add(j, scores[j]);
     return best.pairs;
+  }
+
+  /** Scores of all items, and in `reasons` what they follow from, where there are lists. */
+  #scores() {
+    const { offsets, factors, size, width, base, lists } = this.model;
+    const each = (value) => Float64Array.from({ length: size }, (_, j) => value(j));
+    const z = foldIn(this.model, this.ratings), t = z.subarray(base);
+    const own = each((j) => dot(z, factors, j * width));
+    if (!lists) return each((j) => offsets[j] + own[j]);
+    const { unit, offsets: popularity } = lists, y = foldIn(lists, this.ratings);
+    const added = each((j) => dot(y, lists.factors, j * lists.width));
+    const tastes = each((j) => dot(t, factors, j * width + base));
+    const chance = sharesOf(popularity);
+    const explained = covariance(chance, popularity, added) ** 2;
+    const variances = covariance(chance, popularity, popularity) * covariance(chance, added, added);
+    const whole = Math.max(variances, explained);
+    const [deviation, stated] = [own, tastes].map((part) => Math.sqrt(covariance(chance, part, part)) / unit);
+    const scale = (TASTES * (whole > 0 ? explained / whole : 1) ** POWER) / Math.hypot(deviation, LEAST_SPREAD);
+    const few = STATED * Math.max(1 / Math.max(this.ratings.size, 1) - 1 / FEW, 0) * Math.min(stated / CLEAR, 1);
+    const chosen = each((j) => Math.log(popularity[j] + Math.max(added[j], 0)));
+    const mean = scale * dot(chance, own, 0) + few * dot(chance, tastes, 0);
+    const rated = each((j) => (MEANS * offsets[j] + scale * own[j] + few * tastes[j] - mean) / unit);
+    const decide = covariance(chance, rated, rated) > covariance(chance, chosen, chosen);
+    this.reasons = { taste: added.some((value) => value > 0), ratings: this.ratings.size > 0 && decide };
+    return each((j) => chosen[j] + rated[j]);
   }
 
   /** The rating that `recommend` expects: its score without what lists add. */
@@ -457,7 +489,7 @@ class Recommender {
    */
   varied(n, isWanted = () => true) {
     const { offsets, size, lists } = this.model;
-    const measure = lists?.offsets.some(Boolean) ? lists.offsets : offsets;
+    const measure = lists ? lists.offsets : offsets;
     const best = new Best(8 * n);
     for (let j = 0; j < size; j++) if (isWanted(j)) best.add(j, measure[j]);
     const pool = best.pairs.map(([j]) => j);

@@ -345,12 +345,13 @@ function showAnswer(active = null) {
   const left = stillNeeded(), isList = left === 0;
   const best = isList ? visitor.recommend(LIST, isWanted).map(([item]) => item) : starters;
   const took = performance.now() - start;
-  const { implicit, lists } = visitor.model;
+  const { implicit } = visitor.model, { reasons } = visitor;
   const what = genre === null ? "" : ` in ${genre}`;
   const act = implicit ? "Like" : "Rate";
   element("best-heading").textContent = isList ? `For you${what}` : `Which of these${what} do you know?`;
   const more = `${left} ${left < needed() ? "more" : left === 1 ? "title" : "titles"}`;
-  const order = lists ? "People with your taste choose these" : "The best come first";
+  const choices = reasons?.taste ? "Chosen by people with your taste" : "Popular with everybody";
+  const order = reasons ? `${choices}${reasons.ratings ? " and by how you rated" : ""}` : "The best come first";
   element("best-hint").textContent = isList
     ? `${order}${implicit ? "" : ", each with the rating to expect of you"}. Every further ` +
       `${implicit ? "like" : "rating"} makes it better.`
