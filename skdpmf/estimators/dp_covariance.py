@@ -52,8 +52,8 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     (`skdpmf.mechanisms.gram.item_item`). Of all models here its lists are the best from clicks.
     A `refresh` with clicks of new people adds their counts and their Gram matrix, of the popular
     items of the first fits; items that come later are recommended by popularity.
-    From ratings, lists are by predicted rating alone, and worse than the most popular items
-    (docs/benchmarks/lists.md): for lists from ratings use `AdaptiveWeightALS`.
+    From ratings, lists are by popularity, by what people choose where the sums show it, and by
+    predicted rating; those of `AdaptiveWeightALS` are better (docs/benchmarks/lists.md).
 
     Parameters
     ----------

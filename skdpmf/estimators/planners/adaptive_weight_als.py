@@ -44,7 +44,7 @@ class Pooled(Options):
         Share of the budget (of mu^2) for what people choose to rate: one Gram matrix of the rated
         items, by which `recommend` ranks beside the predicted rating
         (`skdpmf.mechanisms.gram.item_item`). "auto": a quarter. None: nothing; lists are by
-        predicted rating alone, and worse than the most popular items (docs/benchmarks/lists.md).
+        popularity and by predicted rating alone (docs/benchmarks/lists.md).
         Unused for clicks.
     weight_exponent : float or None, default=None
         Exponent mu >= 0 of the weights; 0 weighs all of a user's ratings alike. None: 0.25 for
