@@ -57,7 +57,7 @@ PRIOR_VARIANCE = 0.28  # of items around their line: a guess, where nobody has a
 # deviation of its logarithm; values tried for t, times the guess, and steps between two of them.
 _LINE, _COLUMN = (0.5, 0.2), 0.3
 _CAUTION, _LOG_VARIANCE = 0.3, 1.5
-_VARIANCES, _BETWEEN = np.geomspace(1e-4, 10.0, 21), 16
+_VARIANCES, _BETWEEN = np.geomspace(1e-3, 10.0, 13), 20
 # Rank: see choose_rank.
 _SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
 _HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
