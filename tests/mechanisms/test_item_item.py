@@ -124,7 +124,7 @@ def test_counts_that_are_known_well_make_room_for_the_matrix():
     """Below the limit the head has its size, above it none, whatever items beyond a list are."""
     N = 1000.0 / np.arange(1.0, 101.0)
     doubt = DOUBT * N
-    doubt[LIST :] *= 100.0
+    doubt[LIST:] *= 100.0
     sizes = [solver.choose_head(N, 5000, 0.5, factor * doubt) for factor in (0.0, 0.99, 1.01)]
     assert sizes[0] == sizes[1] > 0 == sizes[2]
 
