@@ -162,7 +162,7 @@ MUTANTS = [
     # mechanisms
     Mutant(
         "clicks: centred rows without their norm",
-        "skdpmf/kernels/centring.py",
+        "skdpmf/kernels/rows.py",
         "out[p] = scale * values[p]",
         "out[p] = values[p]",
         "tests/mechanisms/test_item_item.py tests/kernels/test_rows.py",
