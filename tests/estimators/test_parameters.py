@@ -69,7 +69,6 @@ OWN = {
     "dpals": [("item_means", ("yes", None, 1.5), "", "")],
     "clicks": [
         ("feedback", ("clicks", None), FEEDBACK, "default"),
-        ("feedback", (Clicks(weighting="sqrt"), Clicks(weighting=True)), "None or 'log'", "alike"),
         ("unobserved_weight", (0.0, -1.0, math.inf, True), "finite number > 0", "use the default"),
     ],
     "covariance": [
@@ -143,6 +142,12 @@ def check_refused(model, *words, methods=("fit",)):
         for word in words:
             assert word in str(error.value)
     assert not [key for key in vars(model) if key.endswith("_")]
+
+
+@pytest.mark.parametrize("weighting", ["sqrt", True])
+def test_weightings_that_there_are_not(weighting):
+    model = AdaptiveWeightALS(BUDGET, feedback=Clicks(weighting=weighting))
+    check_refused(model, f"weighting={weighting!r}", "None or 'log'", "alike")
 
 
 @pytest.mark.parametrize(
