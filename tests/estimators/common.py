@@ -7,6 +7,15 @@ from scipy import sparse
 
 import skdpmf.estimators
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
+from skdpmf.estimators.contract.recommend import _CLEAR as CLEAR
+from skdpmf.estimators.contract.recommend import _FEW as FEW
+from skdpmf.estimators.contract.recommend import _LEAST_SPREAD as LEAST_SPREAD
+from skdpmf.estimators.contract.recommend import _MEANS as MEANS
+from skdpmf.estimators.contract.recommend import _POWER as POWER
+from skdpmf.estimators.contract.recommend import _STATED as STATED
+from skdpmf.estimators.contract.recommend import _TASTES as TASTES
+from skdpmf.estimators.contract.recommend import fold_in
+from tests.matrices import csr
 
 
 class MeansSVD(BaseRecommender):
@@ -70,17 +79,30 @@ def is_private(fitted):
     return statement is None or statement.is_private
 
 
-def ranking_scores(fitted, X):
+def ranking_scores(fitted, X, taste=0.5):
     """What `recommend` ranks a dense X by, in loops over users and items."""
-    scores = fitted.decision_function(X)
-    if fitted._ranking_ is None:
-        return scores
-    lists, scores = fitted._ranking_.lists, fitted._ranking_.rating_weight * scores
+    ranking, model = fitted._ranking_, fitted._item_model_
+    if ranking is None or taste == 1.0:
+        return fitted.decision_function(X)
+    odds, lists, Z = taste / (1.0 - taste), ranking.lists, fold_in(model, csr(X))
+    N, share, d = lists.offsets, lists.offsets / lists.offsets.sum(), model.factors.shape[1]
+    columns = model.columns - share @ model.columns
+    C = np.column_stack((N, lists.factors))
+    C = (C - share @ C) * np.sqrt(share)[:, None]
+    scores = np.empty(X.shape)
     for i, row in enumerate(X):
         chosen = np.flatnonzero(~np.isnan(row))
+        p, t = (columns[:, a:] @ Z[i, a:] / ranking.unit for a in (0, d))
+        spread, clear = (np.sqrt(share @ part**2) for part in (p, t))
+        by_count, by_choice = C[:, 0], C[:, 1:] @ lists.encoder[chosen].sum(axis=0)
+        moved = by_choice @ by_choice * (by_count @ by_count)
+        known = (by_count @ by_choice) ** 2 / moved if moved > 1e-300 else 1.0
+        b = TASTES * known**POWER / np.hypot(spread, LEAST_SPREAD)
+        few = STATED * max(1.0 / max(chosen.size, 1) - 1.0 / FEW, 0.0) * min(clear / CLEAR, 1.0)
         for j in range(X.shape[1]):
             z = lists.encoder[chosen[chosen != j]].sum(axis=0)
-            scores[i, j] += lists.offsets[j] + z @ lists.factors[j]
+            by_rating = MEANS * model.offsets[j] / ranking.unit + b * p[j] + few * t[j]
+            scores[i, j] = np.log(N[j] + max(z @ lists.factors[j], 0.0)) + odds * by_rating
     return scores
 
 

@@ -3,7 +3,6 @@
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -56,15 +55,14 @@ from skdpmf.estimators.contract.recommend import (
     Ranking,
     ScoreTable,
     all_scores,
-    contributions,
+    check_share,
     entry_scores,
     fold_in,
     hidden_fifth,
-    item_item_model,
+    kept_table,
     nearest_items,
-    popularity_ranking,
     ranking_contributions,
-    score_table,
+    ranking_of,
     top_items,
     union_of,
 )
@@ -344,9 +342,8 @@ class BaseRecommender(
             first, of equal ones the smaller. -1 where no item is left.
         scores : float64 ndarray of the same shape
             Values that rank them: for ratings the logarithm of how often people with these choices
-            choose the item, plus what the predicted rating adds to it; for clicks, and where
-            nothing is known of counts, the scores of `decision_function`. -inf where no item is
-            left. After
+            choose the item, plus what the predicted rating adds; for clicks, and where no counts
+            are known, the scores of `decision_function`. -inf where no item is left. After
             ``set_output(recommend="pandas")`` or "polars" both come as one table, with the columns
             user, rank, item (the id), title (where known) and score.
 
@@ -384,10 +381,7 @@ class BaseRecommender(
                 stacklevel=2,
             )
         check_count(n, "n")
-        chance: Any = 0.5 if taste is None else taste
-        is_share = isinstance(chance, Real) and 0.0 <= float(chance) <= 1.0
-        rule = "None or a number from 0 to 1"
-        require(is_share, "taste", taste, rule, "0 is what people choose, 1 the own taste")
+        share = check_share(taste)
         chosen = candidates
         if chosen is not None:
             chosen = np.unique(columns_of(chosen, self._catalogue_, n_items, "candidates", ids=ids))
@@ -400,7 +394,7 @@ class BaseRecommender(
             best, scores = np.full((R.shape[0], n), -1), np.full((R.shape[0], n), -np.inf)
         else:
             options = {"exclude_seen": exclude_seen, "exclude": pattern, "items": chosen}
-            best, scores = self._top_items(R, n, taste=float(chance), **options)
+            best, scores = self._top_items(R, n, taste=share, **options)
         if not self._answers_by_table:
             return best, scores
         lead = {"user": row_labels(X, len(best))}
@@ -409,9 +403,8 @@ class BaseRecommender(
     def explain(self, X: Any, items: Any) -> Any:
         """Say which of a user's own items argue for a recommendation, and how much.
 
-        Ranking by `recommend` is linear in the user's row: a constant of the item and the row's
-        length, and a part for each item that the user has rated. They follow from the released
-        model and the user's own row, and cost no budget.
+        Scores of `recommend` are a constant of the item, for the row's length, and a part for each
+        item that the user has rated. They follow from the model and the row, and cost no budget.
 
         Parameters
         ----------
@@ -460,17 +453,11 @@ class BaseRecommender(
 
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         """Return the part of each known rating in the ranking score of its row's item."""
-        model, ranking = self._item_model_, self._ranking_
-        if ranking is None:
-            return contributions(model, R, items)
-        return ranking_contributions(ranking, model, R, items, self._score_table())
+        given = self._ranking_, self._item_model_, R, items, self._score_table()
+        return ranking_contributions(*given)
 
     def _set_ranking(self, lists: Any, log_popularity: np.ndarray) -> None:
-        """Rank by what people choose, of released `Lists` or None, and by predicted ratings."""
-        chosen = None if lists is None else item_item_model(lists, implicit=False)
-        self._ranking_ = popularity_ranking(log_popularity, self.rating_range)
-        if chosen is not None and chosen.factors.shape[1]:
-            self._ranking_ = self._ranking_._replace(lists=chosen)
+        self._ranking_ = ranking_of(lists, log_popularity, self.rating_range)
 
     def similar_items(self, items: Any, n: int = 10) -> Any:
         """Find the nearest items by the Tanimoto similarity of their released factors.
@@ -520,9 +507,8 @@ class BaseRecommender(
         n = min(int(n), self.n_features_in_)
         components, has_factors = ScoreTable(self.components_), bool(self.n_components_)
         if self._ranking_ is not None and self._ranking_.lists.factors.shape[1]:
-            components = self._score_table()._replace(
-                first=np.empty((0, n_items)), floor=np.empty(0)
-            )
+            none = np.empty((0, n_items))
+            components = self._score_table()._replace(first=none, floor=none[:, 0])
             has_factors = True
         if has_factors:
             nearest, scores = nearest_items(components, queries, n)
@@ -716,15 +702,9 @@ class BaseRecommender(
 
     def _score_table(self) -> ScoreTable:
         """Return the `score_table` of the model, which is kept for the next answer."""
-        model, ranking = self._item_model_, self._ranking_
         if self._table_ is None:
             self._table_ = []
-        kept: Any = self._table_[0] if self._table_ else (None, None, None)
-        if kept[0] is not model or kept[1] is not ranking:
-            kept = model, ranking, score_table(model, ranking)
-            self._table_[:] = [kept]
-        table: ScoreTable = kept[2]
-        return table
+        return kept_table(self._table_, self._item_model_, self._ranking_)
 
     def _predict_entries(self, R: Any, where: Any) -> Any:
         ratings = self._entry_scores(R, where)

@@ -8,6 +8,7 @@ canonical ratings of the rows, float64.
 
 from collections.abc import Callable
 from contextlib import ContextDecorator
+from numbers import Real
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.validation import middle_and_quarter
+from skdpmf.estimators.contract.parameters import require
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, solve_rows_averaged
 from skdpmf.kernels.entries import predict_entries
@@ -27,14 +29,17 @@ __all__ = [
     "Ranking",
     "ScoreTable",
     "all_scores",
+    "check_share",
     "contributions",
     "entry_scores",
     "fold_in",
     "hidden_fifth",
     "item_item_model",
+    "kept_table",
     "nearest_items",
     "popularity_ranking",
     "ranking_contributions",
+    "ranking_of",
     "recall",
     "score_table",
     "top_items",
@@ -309,6 +314,23 @@ def popularity_ranking(log_popularity: np.ndarray, rating_range: Any) -> Ranking
     return Ranking(lists, middle_and_quarter(rating_range)[1])
 
 
+def ranking_of(lists: Any, log_popularity: np.ndarray, rating_range: Any) -> Ranking:
+    """Return the ranking by what people choose, of released `Lists` or None, and by ratings."""
+    ranking = popularity_ranking(log_popularity, rating_range)
+    chosen = None if lists is None else item_item_model(lists, implicit=False)
+    has_lists = chosen is not None and chosen.factors.shape[1]
+    return ranking._replace(lists=chosen) if has_lists else ranking
+
+
+def check_share(taste: Any) -> float:
+    """Return the `taste` of a list, 0.5 for None."""
+    share: Any = 0.5 if taste is None else taste
+    is_share = isinstance(share, Real) and 0.0 <= float(share) <= 1.0
+    rule = "None or a number from 0 to 1"
+    require(is_share, "taste", taste, rule, "0 is what people choose, 1 the own taste")
+    return float(share)
+
+
 def contributions(
     model: ItemModel, R: Any, items: np.ndarray, columns: np.ndarray | None = None
 ) -> np.ndarray:
@@ -354,13 +376,15 @@ def contributions(
 
 
 def ranking_contributions(
-    ranking: Ranking, model: ItemModel, R: Any, items: np.ndarray, table: ScoreTable
+    ranking: Ranking | None, model: ItemModel, R: Any, items: np.ndarray, table: ScoreTable
 ) -> np.ndarray:
     """Return the part of each entry of a row in the ranking score of one item of that row.
 
     The score is log N_j + 1/2 m_j, what the prior mean gives, and the sum of the parts, for the
     weights that the row's ratings give. Arguments and result are as for `contributions`.
     """
+    if ranking is None:
+        return contributions(model, R, items)
     n, row = np.diff(R.indptr), np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
     scales = ranking.scales(model, fold_in(model, R), fold_in(ranking.lists, R), n, table)
     parts = contributions(model, R, items, scales * table.first[2:, items].T)
@@ -439,6 +463,14 @@ def score_table(model: ItemModel, ranking: Ranking | None) -> ScoreTable:
     second = np.ascontiguousarray(factors[listed].T)
     spread, choices = ((part * share[:, None]).T @ part for part in (columns, chosen))
     return ScoreTable(first, second, listed, N[listed], spread, choices)
+
+
+def kept_table(kept: list, model: ItemModel, ranking: Ranking | None) -> ScoreTable:
+    """Return the `score_table`, which is kept in a list for the next answer."""
+    if not kept or kept[0][0] is not model or kept[0][1] is not ranking:
+        kept[:] = [(model, ranking, score_table(model, ranking))]
+    table: ScoreTable = kept[0][2]
+    return table
 
 
 def _quadratic(Z: np.ndarray, A: np.ndarray) -> np.ndarray:
