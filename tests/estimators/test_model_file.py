@@ -432,8 +432,8 @@ def test_numbers_are_finite(fitted, path, value):
 def test_newer_version_says_what_to_do(fitted, path):
     fitted["means"].save(path)
     header, arrays = contents(path)
-    forge(path, {**header, "version": 2, "more": 1}, arrays)
-    with pytest.raises(ModelFileError, match=r"version 2 .* reads 1\. Update skdpmf"):
+    forge(path, {**header, "version": 3, "more": 1}, arrays)
+    with pytest.raises(ModelFileError, match=r"version 3 .* reads 2\. Update skdpmf"):
         load_model(path)
 
 

@@ -311,15 +311,15 @@ def popularity_ranking(log_popularity: np.ndarray, rating_range: Any) -> Ranking
     nothing = np.zeros((log_popularity.size, 0))
     N = np.exp(log_popularity - log_popularity.max())
     lists = ItemModel(N, nothing, np.empty((0, 0)), encoder=nothing)
-    return Ranking(lists, middle_and_quarter(rating_range)[1])
+    return Ranking(lists, float(middle_and_quarter(rating_range)[1]))
 
 
 def ranking_of(lists: Any, log_popularity: np.ndarray, rating_range: Any) -> Ranking:
     """Return the ranking by what people choose, of released `Lists` or None, and by ratings."""
     ranking = popularity_ranking(log_popularity, rating_range)
-    chosen = None if lists is None else item_item_model(lists, implicit=False)
-    has_lists = chosen is not None and chosen.factors.shape[1]
-    return ranking._replace(lists=chosen) if has_lists else ranking
+    if lists is None or not lists.decoder.shape[1]:
+        return ranking
+    return ranking._replace(lists=item_item_model(lists, implicit=False))
 
 
 def check_share(taste: Any) -> float:
