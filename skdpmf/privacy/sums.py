@@ -24,9 +24,9 @@ In a fit without privacy (``users.private`` False) nothing is clipped or truncat
 """
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -508,7 +508,7 @@ def _by_item(users: Users, t: Any, scale: Any, U: Any, grid: float) -> NDArray[n
 
 def _summed(users: Users, grid: float, part: Callable[[int, int], Any]) -> Any:
     """Sum ``part(start, stop)`` over blocks of users in threads; without a grid all at once."""
-    rows, lock = reveal(users), Lock()
+    rows, lock = reveal(users), threading.Lock()
     total: list[Any] = []
 
     def add(first: int, last: int) -> None:
