@@ -432,8 +432,8 @@ def test_numbers_are_finite(fitted, path, value):
 def test_newer_version_says_what_to_do(fitted, path):
     fitted["means"].save(path)
     header, arrays = contents(path)
-    forge(path, {**header, "version": 2, "more": 1}, arrays)
-    with pytest.raises(ModelFileError, match=r"version 2 .* reads 1\. Update skdpmf"):
+    forge(path, {**header, "version": 3, "more": 1}, arrays)
+    with pytest.raises(ModelFileError, match=r"version 3 .* reads 2\. Update skdpmf"):
         load_model(path)
 
 
@@ -585,15 +585,16 @@ def forged_lists(header, arrays, numbers, changes):
 LISTS = {f"ranking.lists.{part}": np.ones((12, 2)) for part in ("factors", "encoder")}
 LISTS["ranking.lists.offsets"] = np.ones(12)
 LISTS["ranking.lists.ridge"] = np.empty((0, 0))
-BESIDE = {"ranking.unit": 1.0}
+BESIDE = {"ranking.unit": 0.5}
 FORGED_LISTS = {
     "an encoder of fewer items": ("item-item", {}, {"item_model.encoder": np.ones((11, 7))}),
     "a flat encoder": ("item-item", {}, {"item_model.encoder": np.ones(84)}),
     "an encoder with a ridge": ("item-item", {}, {"item_model.ridge": np.eye(7)}),
     "neither encoder nor ridge": ("item-item", {}, {"item_model.encoder": None}),
+    "a unit without lists": ("clicks, no privacy", BESIDE, {}),
     "a unit and no list": ("lists", {}, dict.fromkeys(LISTS)),
-    "a unit of 0": ("lists", {"ranking.unit": 0.0}, {}),
-    "popularity of 0": ("lists", {}, {"ranking.lists.offsets": np.zeros(12)}),
+    "a negative unit": ("lists", {"ranking.unit": -1.0}, {}),
+    "popularity of none": ("means", {}, {"ranking.lists.offsets": np.zeros(12)}),
     "lists without offsets": ("lists", {}, {"ranking.lists.offsets": None}),
     "lists of fewer items": (
         "lists",
