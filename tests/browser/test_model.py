@@ -1,5 +1,6 @@
 """The logic of the page is that of `recommend`, and refuses what is no model file."""
 
+import copy
 import json
 from uuid import UUID
 
@@ -85,7 +86,6 @@ def test_recommendations_are_those_of_python(distances):
         ("addTo(z, model.implicit ? value : 1, model.encoder", "addTo(z, value, model.encoder"),
         ("MEANS * offsets[j] + ", ""),
         ("Math.max(added[j], 0)", "0"),
-        ("Math.max(added[j], 0)", "added[j]"),
         ("(TASTES * (whole > 0 ? explained / whole : 1) ** POWER)", "TASTES"),
         ("Math.hypot(deviation, LEAST_SPREAD)", "LEAST_SPREAD"),
         ("few * tastes[j]", "0"),
@@ -159,6 +159,18 @@ def test_singular_fold_in_is_that_of_python(tmp_path):
     model.save(path)
     said = in_node([(path, as_lists(NEW))])[0]
     assert distance(said, *model.recommend(NEW, 5)) < 1e-6
+
+
+def test_choices_that_speak_against_an_item_leave_its_popularity(fitted, tmp_path):
+    model = copy.deepcopy(fitted["lists"])
+    ranking = model._ranking_
+    lists = ranking.lists._replace(encoder=-ranking.lists.encoder)
+    model._ranking_, model._table_ = ranking._replace(lists=lists), []
+    model.save(tmp_path / "model")
+    assert (
+        distance(in_node([(tmp_path / "model", as_lists(NEW))])[0], *model.recommend(NEW, 5))
+        < 1e-11
+    )
 
 
 def test_catalogue_is_shown(tmp_path):

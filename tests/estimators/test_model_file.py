@@ -585,15 +585,16 @@ def forged_lists(header, arrays, numbers, changes):
 LISTS = {f"ranking.lists.{part}": np.ones((12, 2)) for part in ("factors", "encoder")}
 LISTS["ranking.lists.offsets"] = np.ones(12)
 LISTS["ranking.lists.ridge"] = np.empty((0, 0))
-BESIDE = {"ranking.rating_weight": 0.5}
+BESIDE = {"ranking.unit": 0.5}
 FORGED_LISTS = {
     "an encoder of fewer items": ("item-item", {}, {"item_model.encoder": np.ones((11, 7))}),
     "a flat encoder": ("item-item", {}, {"item_model.encoder": np.ones(84)}),
     "an encoder with a ridge": ("item-item", {}, {"item_model.ridge": np.eye(7)}),
     "neither encoder nor ridge": ("item-item", {}, {"item_model.encoder": None}),
-    "a weight without lists": ("means", BESIDE, {}),
-    "a weight and no list": ("lists", {}, dict.fromkeys(LISTS)),
-    "a negative weight": ("lists", {"ranking.rating_weight": -1.0}, {}),
+    "a unit without lists": ("clicks, no privacy", BESIDE, {}),
+    "a unit and no list": ("lists", {}, dict.fromkeys(LISTS)),
+    "a negative unit": ("lists", {"ranking.unit": -1.0}, {}),
+    "popularity of none": ("means", {}, {"ranking.lists.offsets": np.zeros(12)}),
     "lists without offsets": ("lists", {}, {"ranking.lists.offsets": None}),
     "lists of fewer items": (
         "lists",
@@ -605,8 +606,7 @@ FORGED_LISTS = {
 }
 # The page reads these models, as its formulas hold for them.
 FORGED_CLASSES = {
-    "lists without a weight": ("lists", {"ranking.rating_weight": None}, {}),
-    "lists in another class": ("means", BESIDE, LISTS),
+    "lists without a unit": ("lists", {"ranking.unit": None}, {}),
     "an encoder with a prior": ("item-item", {}, {"item_model.prior": np.ones((8, 7))}),
     "an encoder of neighbours": (
         *("knn", {}),
