@@ -7,13 +7,6 @@ from scipy import sparse
 
 import skdpmf.estimators
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
-from skdpmf.estimators.contract.recommend import _CLEAR as CLEAR
-from skdpmf.estimators.contract.recommend import _FEW as FEW
-from skdpmf.estimators.contract.recommend import _LEAST_SPREAD as LEAST_SPREAD
-from skdpmf.estimators.contract.recommend import _MEANS as MEANS
-from skdpmf.estimators.contract.recommend import _POWER as POWER
-from skdpmf.estimators.contract.recommend import _STATED as STATED
-from skdpmf.estimators.contract.recommend import _TASTES as TASTES
 from skdpmf.estimators.contract.recommend import fold_in
 from tests.matrices import csr
 
@@ -81,28 +74,27 @@ def is_private(fitted):
 
 def ranking_scores(fitted, X, taste=0.5):
     """What `recommend` ranks a dense X by, in loops over users and items."""
-    ranking, model = fitted._ranking_, fitted._item_model_
-    if ranking is None or taste == 1.0:
+    if fitted._ranking_ is None or taste == 1.0:
         return fitted.decision_function(X)
-    odds, lists, Z = taste / (1.0 - taste), ranking.lists, fold_in(model, csr(X))
-    N, share, d = lists.offsets, lists.offsets / lists.offsets.sum(), model.factors.shape[1]
-    columns = model.columns - share @ model.columns
-    C = np.column_stack((N, lists.factors))
-    C = (C - share @ C) * np.sqrt(share)[:, None]
-    scores = np.empty(X.shape)
-    for i, row in enumerate(X):
+    model, (lists, unit) = fitted._item_model_, fitted._ranking_
+    N, columns, k = lists.offsets, model.columns, model.factors.shape[1]
+    share, scores = N / N.sum(), np.empty(X.shape)
+    for i, (row, z) in enumerate(zip(X, fold_in(model, csr(X)), strict=True)):
         chosen = np.flatnonzero(~np.isnan(row))
-        p, t = (columns[:, a:] @ Z[i, a:] / ranking.unit for a in (0, d))
-        spread, clear = (np.sqrt(share @ part**2) for part in (p, t))
-        by_count, by_choice = C[:, 0], C[:, 1:] @ lists.encoder[chosen].sum(axis=0)
-        moved = by_choice @ by_choice * (by_count @ by_count)
-        known = (by_count @ by_choice) ** 2 / moved if moved > 1e-300 else 1.0
-        b = TASTES * known**POWER / np.hypot(spread, LEAST_SPREAD)
-        few = STATED * max(1.0 / max(chosen.size, 1) - 1.0 / FEW, 0.0) * min(clear / CLEAR, 1.0)
+        x = lists.factors @ lists.encoder[chosen].sum(axis=0)
+        p, by_features = z @ columns.T / unit, z[k:] @ columns[:, k:].T / unit
+        p, by_features = p - share @ p, by_features - share @ by_features
+        spread, clear = np.sqrt(share @ p**2), np.sqrt(share @ by_features**2)
+        x_off, N_off = x - share @ x, N - share @ N
+        both = (share @ x_off**2) * (share @ N_off**2)
+        alike = (share @ (x_off * N_off)) ** 2 / both if both > 0.0 else 1.0
+        b = 0.5 * alike**1.5 / np.hypot(spread, 0.2)
+        few = max(1.0 / max(chosen.size, 1) - 1.0 / 20.0, 0.0)
+        a = 50.0 * few * min(clear / 0.05, 1.0)
+        says = 0.5 * model.offsets / unit + b * p + a * by_features
         for j in range(X.shape[1]):
-            z = lists.encoder[chosen[chosen != j]].sum(axis=0)
-            by_rating = MEANS * model.offsets[j] / ranking.unit + b * p[j] + few * t[j]
-            scores[i, j] = np.log(N[j] + max(z @ lists.factors[j], 0.0)) + odds * by_rating
+            of_others = lists.encoder[chosen[chosen != j]].sum(axis=0) @ lists.factors[j]
+            scores[i, j] = np.log(N[j] + max(of_others, 0.0)) + taste / (1.0 - taste) * says[j]
     return scores
 
 

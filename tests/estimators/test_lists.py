@@ -22,9 +22,10 @@ from skdpmf.estimators.contract.recommend import (
     all_scores,
     contributions,
     entry_scores,
+    fold_in,
 )
 from skdpmf.estimators.contract.recommend import top_items as ranked
-from skdpmf.evaluation import popularity, recall_at_k
+from skdpmf.mechanisms.als.pooled import user_features
 from skdpmf.mechanisms.gram.item_item import EXACT_RIDGE
 from tests.built import built
 from tests.estimators.common import ranking_scores, ratings
@@ -101,7 +102,7 @@ def test_scores_of_an_encoder_are_the_loops(implicit):
         ({"noise": "laplace"}, "noise='laplace' must be 'gaussian' for feedback='implicit'"),
         ({"budget": PrivacyBudget(1.0, 1e-5, unit="rating")}, "unit='rating' must be 'user'"),
         ({"budget": PrivacyBudget(1.0)}, "delta=0.* must be"),
-        ({"feedback": "clicks"}, "feedback='clicks' must be 'explicit', 'implicit'"),
+        ({"feedback": "clicks"}, "feedback='clicks' must be 'explicit' or 'implicit'"),
     ],
     ids=str,
 )
@@ -195,6 +196,7 @@ def test_ranking_is_the_loops_and_changes_no_prediction(budget, split):
 
 
 def test_no_share_is_no_list(split):
+    """Predicted ratings beside popularity alone; clicks are ranked by what is predicted."""
     model = rated_model(list_share=None).fit(split[0])
     assert not model._ranking_.lists.factors.shape[1]
     names = [release.name for release in model.privacy_spent_.releases]
@@ -206,56 +208,29 @@ def test_no_share_is_no_list(split):
 
 @pytest.mark.parametrize("n_listed", [0, 1, 7, 20])
 @pytest.mark.parametrize("candidates", [None, np.array([2, 3, 5, 8, 13, 19])])
-@pytest.mark.parametrize("taste", [0.0, 0.5, 0.9])
-def test_items_without_lists_are_ranked_by_the_rest(n_listed, candidates, taste):
+def test_items_without_lists_are_ranked_by_the_rest(n_listed, candidates):
     """Only items with a list factor are read for it: the ranks are those of the whole product."""
     rng = np.random.default_rng(n_listed)
     X = np.where(rng.random((6, 20)) < 0.3, rng.integers(1, 6, (6, 20)), np.nan)
-    listed, factors = np.sort(rng.choice(20, n_listed, replace=False)), np.zeros((20, 4))
+    R = csr(X)
+    listed = np.sort(rng.choice(20, n_listed, replace=False))
+    factors = np.zeros((20, 4))
     factors[listed] = rng.normal(size=(n_listed, 4))
-    N, encoder = rng.uniform(0.1, 1.0, 20), rng.normal(size=(20, 4))
+    encoder = rng.normal(size=(20, 4))
+    N = np.exp(rng.normal(size=20))
     lists = ItemModel(N, factors, np.empty((0, 0)), encoder=encoder)
     model = ItemModel(rng.normal(size=20), rng.normal(size=(20, 2)), np.eye(2))
     ranking = Ranking(lists, 0.7)
-    expected = ranking_scores(SimpleNamespace(_ranking_=ranking, _item_model_=model), X, taste)
-    expected[~np.isnan(X)] = -np.inf
+    fitted = SimpleNamespace(_item_model_=model, _ranking_=ranking)
+    expected = ranking_scores(fitted, X)
+    expected[np.repeat(np.arange(6), np.diff(R.indptr)), R.indices] = -np.inf
     columns = np.arange(20) if candidates is None else candidates
     order = np.argsort(-expected[:, columns], axis=1, kind="stable")[:, :5]
-    best, scores = ranked(model, csr(X), 5, items=candidates, ranking=ranking, taste=taste)
+    best, scores = ranked(model, R, 5, items=candidates, ranking=ranking)
     found = np.isfinite(scores)
     np.testing.assert_array_equal(best[found], columns[order][found])
-    np.testing.assert_allclose(scores, np.take_along_axis(expected[:, columns], order, axis=1))
-
-
-FLOORS = [
-    AdaptiveWeightALS(LARGE, n_components=2, max_iter=3, random_state=0),
-    AdaptiveWeightALS(LARGE, solver="dpals", n_components=2, max_iter=2, random_state=0),
-    DPMFSampler(LARGE, n_components=2, random_state=0),
-    DPCovarianceRecommender(LARGE, random_state=0),
-    DPItemMeans(LARGE, random_state=0),
-    CacheSGDFactorizer(2, random_state=0),
-    LocalDPGDDR(PrivacyBudget(16.0), random_state=0),
-]
-
-
-@pytest.mark.parametrize("model", FLOORS, ids=lambda one: type(one).__name__)
-def test_lists_are_at_least_those_of_popularity(model):
-    """Of tastes in choices and none in ratings: a loss of recall of at most .03."""
-    X = clustered_ratings()
-    hide = np.random.default_rng(1).random(X.shape) < 0.2
-    known, hidden = np.where(hide, np.nan, X)[1200:], csr(np.where(hide, X, np.nan)[1200:])
-    model = model.fit(X[:1200])
-    least = recall_at_k(hidden, popularity(X[:1200], known, 10)[0], 10) - 0.03
-    assert recall_at_k(hidden, model.recommend(known, 10)[0], 10) > least
-    scores = np.where(np.isnan(known), model.decision_function(known), -np.inf)
-    rated = model.recommend(known, 5, taste=1.0)
-    np.testing.assert_allclose(rated[1], -np.sort(-scores, axis=1)[:, :5], rtol=1e-9)
-
-
-@pytest.mark.parametrize("taste", [-0.1, 1.5, math.nan, "much", [0.5]])
-def test_a_taste_is_a_share(taste):
-    with pytest.raises(ValueError, match=r"taste=.* must be None or a number from 0 to 1"):
-        DPItemMeans(NONPRIVATE).fit(choices()).recommend(choices(), taste=taste)
+    top = np.take_along_axis(expected[:, columns], order, axis=1)
+    np.testing.assert_allclose(scores, top, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.5, math.nan, "half", True, [0.5]])
@@ -292,9 +267,23 @@ def scored(model, X, item):
     return model.recommend(X, 1, exclude_seen=False, candidates=[item])[1][:, 0]
 
 
+def said_by_the_prior(model, R, item):
+    """What the prior mean adds to the ranking score of an item, for each row."""
+    items, ranking = model._item_model_, model._ranking_
+    if ranking is None or items.prior is None:
+        return 0.0
+    p, n = user_features(R.indptr, R.indices, items.factors) @ items.prior, np.diff(R.indptr)
+    table = model._score_table()
+    scales = ranking.scales(items, fold_in(items, R), fold_in(ranking.lists, R), n, table)
+    return np.where(n > 0, (scales * p) @ table.first[2:, item], 0.0)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_constants_and_contributions(name, explained):
-    """The constant depends on which items a row has, and not on how they are rated."""
+    """The constant depends on which items a row has, and not on how they are rated.
+
+    Where ratings rank beside popularity, they weigh what the prior mean says.
+    """
     model, X = explained[name]
     rng = np.random.default_rng(0)
     low, high = (0.05, 1.0) if name in ("clicks", "folded-in clicks", "popularity") else (1.0, 5.0)
@@ -306,12 +295,13 @@ def test_scores_are_constants_and_contributions(name, explained):
             assert parts.shape == X.shape
             np.testing.assert_array_equal(parts.indices, csr(X).indices)
             constants.append(scored(model, rows, item) - parts.sum(axis=1))
+            constants[-1] -= said_by_the_prior(model, csr(rows), item)
         if name == "folded-in clicks":  # it has no prior
             constants.append(np.full(len(X), model.item_means_[item]))
-        np.testing.assert_allclose(constants[0], constants[-1], rtol=0, atol=1e-8)
+        np.testing.assert_allclose(constants[0], constants[-1], rtol=0, atol=1e-9)
         assert not parts[[7]].nnz
         if name != "popularity":
-            assert np.abs(parts.data).max() > 1e-4
+            assert np.abs(parts.data).max() > 1e-5
 
 
 @pytest.mark.parametrize("implicit", [False, True])
@@ -358,3 +348,43 @@ def test_items_to_explain_must_be_items(items, words, explained):
     model, X = explained["ratings"]
     with pytest.raises(ValueError, match=words):
         model.explain(X, items)
+
+
+RATED = {
+    "als": rated_model(PrivacyBudget(8.0, 1e-5)),
+    "als, no lists": rated_model(PrivacyBudget(8.0, 1e-5), list_share=None),
+    "covariance": built(DPCovarianceRecommender, PrivacyBudget(8.0, 1e-5), random_state=0),
+    "means": built(DPItemMeans, PrivacyBudget(8.0, 1e-5), random_state=0),
+    "sampler": built(DPMFSampler, PrivacyBudget(8.0, 1e-5), max_iter=2, random_state=0),
+    "local": built(LocalDPGDDR, PrivacyBudget(8.0), random_state=0),
+    "sgd": built(CacheSGDFactorizer, 3, max_iter=3, random_state=0),
+}
+
+
+@pytest.mark.parametrize("name", RATED)
+def test_taste_leads_from_what_is_chosen_to_what_is_liked(name, split):
+    """Predicted ratings alone are the one end, and lists are no worse than the other one."""
+    known, hidden = split
+    model = RATED[name].fit(known)
+    rows, some = known[:200], hidden[:200]
+    lists = model._ranking_.lists
+    found = model.recommend(rows, 10)[0]
+    popular = np.argsort(-np.where(np.isnan(rows), lists.offsets, -1.0), axis=1)[:, :10]
+    assert recall(some, found) >= recall(some, popular) - 0.02
+    liked, scores = model.recommend(rows, 10, taste=1)
+    left = np.where(np.isnan(rows), model.decision_function(rows), -np.inf)
+    np.testing.assert_allclose(scores, -np.sort(-left, axis=1)[:, :10], rtol=0, atol=1e-10)
+    found = np.take_along_axis(left, liked, axis=1)
+    np.testing.assert_allclose(found, scores, rtol=0, atol=1e-10)
+    if not lists.factors.shape[1]:
+        chosen, scores = model.recommend(rows, 10, taste=0)
+        found = np.take_along_axis(np.where(np.isnan(rows), lists.offsets, 0.0), chosen, axis=1)
+        np.testing.assert_allclose(np.exp(scores), found, rtol=1e-12)
+        assert (np.diff(scores) <= 0.0).all()
+
+
+@pytest.mark.parametrize("taste", [-0.1, 1.1, math.nan, "much", [0.5]])
+def test_taste_must_be_a_share(taste, explained):
+    model, X = explained["ratings"]
+    with pytest.raises(ValueError, match=r"taste=.* must be None or a number from 0 to 1"):
+        model.recommend(X, taste=taste)
