@@ -102,7 +102,7 @@ def test_scores_of_an_encoder_are_the_loops(implicit):
         ({"noise": "laplace"}, "noise='laplace' must be 'gaussian' for feedback='implicit'"),
         ({"budget": PrivacyBudget(1.0, 1e-5, unit="rating")}, "unit='rating' must be 'user'"),
         ({"budget": PrivacyBudget(1.0)}, "delta=0.* must be"),
-        ({"feedback": "clicks"}, "feedback='clicks' must be 'explicit' or 'implicit'"),
+        ({"feedback": "clicks"}, "feedback='clicks' must be 'explicit', 'implicit'"),
     ],
     ids=str,
 )
