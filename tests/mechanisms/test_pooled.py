@@ -377,7 +377,7 @@ def test_counts_of_both_slots_rank_where_choices_promise_nothing():
     a, b = one.noise_scale**-2.0, two.noise_scale**-2.0
     assert b > 5.0 * a  # the second release is the better one
     counts = ((a * one.output + b * two.output) / (a + b))[:-1]
-    N = estimate_popularity(counts, (a + b) ** -0.5).mean
+    N = np.exp(estimate_popularity(counts, (a + b) ** -0.5).log_mean)
     lists = model._ranking_.lists
     assert lists.encoder.shape == (N_ITEMS, 0)
     np.testing.assert_allclose(lists.offsets / lists.offsets.sum(), N / N.sum(), rtol=1e-6)
