@@ -41,6 +41,6 @@ def test_users_without_ratings_get_the_item_means(predictor, small):
             model.decision_function(empty), [model.item_means_] * 3, rtol=1e-12
         )
         np.testing.assert_array_equal(model.transform(empty), 0.0)
-        best, _ = model.recommend(empty, 12)
+        best, _ = model.recommend(empty, 12, taste=1.0)
         assert best[0].tolist() == sorted(range(12), key=lambda j: (-model.item_means_[j], j))
         assert model.predict_entries(empty, empty).nnz == 0
