@@ -143,9 +143,11 @@ class Ranking(NamedTuple):
         deviation, stated = (
             np.sqrt(_quadratic(Z[:, a:], spread[a:, a:])) / self.unit for a in (0, k)
         )
-        explained = (Y @ choices[0, 1:]) ** 2
-        whole = np.maximum(choices[0, 0] * _quadratic(Y, choices[1:, 1:]), explained)
-        share = np.divide(explained, whole, out=np.ones_like(whole), where=whole > 0.0)
+        share = np.ones(len(Z))
+        if Y.shape[1]:
+            explained = (Y @ choices[0, 1:]) ** 2
+            whole = np.maximum(choices[0, 0] * _quadratic(Y, choices[1:, 1:]), explained)
+            np.divide(explained, whole, out=share, where=whole > 0.0)
         scales = np.empty(Z.shape)
         scales[:] = (_TASTES * share**_POWER / np.hypot(deviation, _LEAST_SPREAD))[:, None]
         few = _STATED * np.maximum(1.0 / np.maximum(n, 1) - 1.0 / _FEW, 0.0)
@@ -225,20 +227,21 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
     z = np.zeros((stop - start, model.factors.shape[1]))
     if model.features is not None:
         return _with_tastes(model, indptr, indices, ratings)[0]
+    if not z.shape[1]:
+        return z
     if model.encoder is not None:
         weights = ratings if model.implicit else np.ones_like(ratings)
         return np.asarray(_csr(weights, indices, indptr, R.shape[1]) @ model.encoder)
-    if z.shape[1]:
-        weights = np.empty(0)
-        if model.implicit:
-            weights, ratings = ratings, np.ones_like(ratings)
-        row_ridge = _row_ridges(model, indptr, indices)
-        prior, residuals = _expected(model, indptr, indices, ratings)
-        solve_rows_weighted(
-            *(indptr, indices, residuals, weights, model.factors, model.ridge, row_ridge),
-            *(0, stop - start, z),
-        )
-        z += prior
+    weights = np.empty(0)
+    if model.implicit:
+        weights, ratings = ratings, np.ones_like(ratings)
+    row_ridge = _row_ridges(model, indptr, indices)
+    prior, residuals = _expected(model, indptr, indices, ratings)
+    solve_rows_weighted(
+        *(indptr, indices, residuals, weights, model.factors, model.ridge, row_ridge),
+        *(0, stop - start, z),
+    )
+    z += prior
     return z
 
 
