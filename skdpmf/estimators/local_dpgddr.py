@@ -145,7 +145,6 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     def _publish(self, fit: Fit, released: Any) -> None:
         model, n_devices, self.n_iter_ = released
         self.item_means_, self.components_, self._item_model_, popularity = model
-        self._ranking_ = None
         if popularity is not None:
             self._set_ranking(None, np.log(popularity))
         delta = float(self.budget.delta)

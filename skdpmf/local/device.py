@@ -23,7 +23,7 @@ from skdpmf.data.validation import (
 from skdpmf.estimators.contract.recommend import (
     ItemModel,
     all_scores,
-    popularity_ranking,
+    ranking_of,
     top_items,
 )
 from skdpmf.exceptions import PrivacyParameterError
@@ -302,7 +302,7 @@ class LocalDevice:
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
         found = self._item_model(model, item_features)
-        ranking = popularity_ranking(np.log(model.popularity), self.rating_range)
+        ranking = ranking_of(None, np.log(model.popularity), self.rating_range)
         n = min(int(n), self.n_items)
         best, scores = top_items(found, self.__ratings, n, n_jobs=1, ranking=ranking)
         return best[best >= 0], scores[best >= 0]

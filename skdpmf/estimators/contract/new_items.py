@@ -41,7 +41,10 @@ def with_items(fitted: Any, item_features: Any, titles: Any) -> Any:
     model._features_ = features._replace(values=np.concatenate((D, new)))
     model._set_items(_extended_model(fitted._item_model_, D, new, weights))
     if fitted._ranking_ is not None:
-        lists = _extended_model(fitted._ranking_.lists, D, new, weights)
+        known = fitted._ranking_.lists
+        lists = _extended_model(known, D, new, weights)
+        # a regression may find a popularity below 0, which has no logarithm
+        lists = lists._replace(offsets=np.maximum(lists.offsets, known.offsets.min()))
         model._ranking_ = fitted._ranking_._replace(lists=lists)
     if getattr(fitted, "_knowledge_", None) is not None:
         model._knowledge_ = fitted._knowledge_.with_items(len(F))

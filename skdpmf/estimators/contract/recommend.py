@@ -37,7 +37,6 @@ __all__ = [
     "item_item_model",
     "kept_table",
     "nearest_items",
-    "popularity_ranking",
     "ranking_contributions",
     "ranking_of",
     "recall",
@@ -309,20 +308,15 @@ def all_scores(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarra
     return scores
 
 
-def popularity_ranking(log_popularity: np.ndarray, rating_range: Any) -> Ranking:
-    """Return the ranking by popularity and ratings, of which no item's is above 1."""
-    nothing = np.zeros((log_popularity.size, 0))
-    N = np.exp(log_popularity - log_popularity.max())
-    lists = ItemModel(N, nothing, np.empty((0, 0)), encoder=nothing)
-    return Ranking(lists, float(middle_and_quarter(rating_range)[1]))
-
-
 def ranking_of(lists: Any, log_popularity: np.ndarray, rating_range: Any) -> Ranking:
     """Return the ranking by what people choose, of released `Lists` or None, and by ratings."""
-    ranking = popularity_ranking(log_popularity, rating_range)
-    if lists is None or not lists.decoder.shape[1]:
-        return ranking
-    return ranking._replace(lists=item_item_model(lists, implicit=False))
+    if lists is not None and lists.decoder.shape[1]:
+        chosen = item_item_model(lists, implicit=False)
+    else:
+        nothing = np.zeros((log_popularity.size, 0))
+        N = np.exp(log_popularity - log_popularity.max())
+        chosen = ItemModel(N, nothing, np.empty((0, 0)), encoder=nothing)
+    return Ranking(chosen, float(middle_and_quarter(rating_range)[1]))
 
 
 def check_share(taste: Any) -> float:
