@@ -46,9 +46,14 @@ print(f"Suspect 17 joins, and hides {titles[secrets(17)[3]]}.")
 # This model has one mean for each film. Where a film has n ratings, (n + 1) times the move of its
 # mean is what the newcomer has added. Eve multiplies, and reads off the newcomer's taste.
 
+import warnings
+
 import pandas as pd
 
 from skdpmf import DPItemMeans, PrivacyBudget
+
+# an epsilon of 20 is here to show what it lets through
+warnings.filterwarnings("ignore", message="epsilon=20 is weak")
 
 
 def item_means(budget, row, seed=0):

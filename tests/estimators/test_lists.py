@@ -15,6 +15,7 @@ from skdpmf import (
     LocalDPGDDR,
     NearestItems,
     PrivacyBudget,
+    load_model,
 )
 from skdpmf.estimators.contract.recommend import (
     ItemModel,
@@ -388,3 +389,19 @@ def test_taste_must_be_a_share(taste, explained):
     model, X = explained["ratings"]
     with pytest.raises(ValueError, match=r"taste=.* must be None or a number from 0 to 1"):
         model.recommend(X, taste=taste)
+
+
+def test_items_that_nobody_rated_are_listed_last_and_saved(tmp_path):
+    """Without privacy their count is 0, which has no logarithm."""
+    X = clustered_ratings()
+    X[:, [7, 29]] = np.nan
+    model = DPCovarianceRecommender(NONPRIVATE).fit(X)
+    best, scores = model.recommend(X[:5], n=60, taste=0.0)
+    assert np.isfinite(scores[best >= 0]).all()
+    assert np.sum(best >= 0) == np.sum(np.isnan(X[:5]))
+    for own in best:
+        assert set(own[own >= 0][-2:]) == {7, 29}
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(
+        load_model(tmp_path / "model").recommend(X[:5], 60, taste=0.0)[0], best
+    )

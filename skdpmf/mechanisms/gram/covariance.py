@@ -54,6 +54,7 @@ from skdpmf.mechanisms.item_means.averages import (
     uncalibrated,
 )
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
+from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
     RaterCounts,
@@ -362,8 +363,10 @@ class _Fit:
         N = popularity.n_ratings / np.sqrt(number)
         if not self.private:
             rows = self.users.without_privacy()
-            known = shows_tastes(rows)
-            return lists_of(exact_gram(rows, np.ones(rows.nnz)), N, n_users) if known else None
+            if not shows_tastes(rows):
+                return None
+            known = estimate_popularity(N, 0.0).mean  # above 0, also of what nobody rated
+            return lists_of(exact_gram(rows, np.ones(rows.nnz)), known, n_users)
         trace = float(wgt[triangle_starts(head.size)[1:] - 1].sum(dtype=np.float64))
         unit = trace / (n_users * float(N[head].sum() / N.sum()))  # of a user, as released
         if unit <= 0.0:
