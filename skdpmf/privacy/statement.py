@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.accounting import Event, GaussianEvent
+from skdpmf.privacy.accounting import Event, GaussianEvent, SamplerSlack
 from skdpmf.privacy.budget import NEIGHBOR_WORDS, PrivacyBudget, check_relation
 from skdpmf.privacy.curator import Released
 from skdpmf.privacy.events import from_dp_event, to_dp_event
@@ -181,10 +181,11 @@ class PrivacyStatement:
 
     def __post_init__(self) -> None:
         check_relation(self.unit, self.neighbors)
-        for name in ("epsilon", "delta", "eta", "tau"):
+        for name in ("epsilon", "delta"):
             most = math.inf if name == "epsilon" else 1.0
             holds = 0.0 <= as_float(getattr(self, name)) <= most
             self._require(holds, name, f"a number from 0 to {most:g}")
+        SamplerSlack.checked(eta=as_float(self.eta), tau=as_float(self.tau))
         for name in ("assumptions", "not_covered", "notes", "unmet"):
             texts = getattr(self, name)
             holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)

@@ -631,6 +631,17 @@ def test_forged_encoders_and_lists_are_refused(fitted, path, name, numbers, chan
         load_model(path)
 
 
+@pytest.mark.parametrize(
+    "feedback", [None, "clicks", {"Clicks": {"weighting": "square"}}, {"Clicks": {"weighting": 2}}]
+)
+def test_options_that_predictions_follow_from_are_checked(fitted, path, feedback):
+    fitted["pooled, implicit"].save(path)
+    header, arrays = contents(path)
+    forge(path, changed(header, {"params.feedback": feedback}), arrays)
+    with pytest.raises(ModelFileError, match=r"(feedback|weighting)="):
+        load_model(path)
+
+
 def test_what_is_forged_and_fits_is_read(fitted, path):
     """The cases above are refused for what they change and nothing else."""
     for name, more in (("means", {}), ("knn", neighbours()), ("lists", LISTS)):

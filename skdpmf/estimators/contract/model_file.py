@@ -27,8 +27,8 @@ The array "sha256", the only one of bytes and so the last, is the SHA-256 of all
 finds accidents. Whoever writes a file can write its checksum too: a file of a stranger is safe to
 read, but what it says is the stranger's word.
 
-A class is looked up in `CLASSES`; no name of a file is ever imported. Parameters are not checked by
-what they mean: as everywhere, `fit` does that.
+A class is looked up in `CLASSES`; no name of a file is ever imported. Options are checked, as
+predictions may follow from them; what other parameters mean is, as everywhere, checked by `fit`.
 """
 
 import hashlib
@@ -177,6 +177,7 @@ def save_model(model: Any, path: Any, catalogue: Any = None) -> None:
     from sklearn.utils.validation import check_is_fitted
 
     check_is_fitted(model, "_item_model_")
+    model._check_options()  # which may have been set since
     name = type(model).__name__
     if name not in CLASSES or getattr(skdpmf.estimators, name) is not type(model):
         raise _broken(path, f"a {name} has no file format", f"Save one of {', '.join(CLASSES)}")
@@ -583,6 +584,7 @@ def _with_params(of: Any, params: dict[str, Any]) -> Any:
     if budgets:
         _require(isinstance(model.budget, PrivacyBudget), "its budget is none")
         model.budget.validate()
+    model._check_options()
     return model
 
 
