@@ -27,7 +27,6 @@ from skdpmf.books.ledger_rules import (
     Spending,
     apart,
     charge,
-    check_sampler,
     epsilon_beside_a_ledger,
     largest_fit,
     limit_of,
@@ -586,7 +585,6 @@ class PrivacyLedger(BudgetKeeper):
                     f"{self._path!r}: guarantees of different kinds do not add up. Make a ledger "
                     f"with {name}={asked!r}, or pass a budget without ledger.{local}"
                 )
-        check_sampler(spending)
         if not private and not self._allow_nonprivate:
             what = "nonprivate=True must be False" if spending.is_private else ""
             raise PrivacyParameterError(

@@ -1,4 +1,4 @@
-"""The spending of a mechanism, as plain records; and to and from dp-accounting's DpEvents.
+"""The spending of a mechanism, as plain records; and to dp-accounting's DpEvents.
 
 An event says only how much noise there was relative to the sensitivity: accounting needs no more.
 """
@@ -6,8 +6,8 @@ An event says only how much noise there was relative to the sensitivity: account
 import math
 from typing import Any
 
-from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
-from skdpmf.privacy.accounting import Event, GaussianEvent, PureEvent
+from skdpmf.exceptions import MissingExtraError
+from skdpmf.privacy.accounting import Event, GaussianEvent
 
 
 def to_dp_event(*events: Event) -> Any:
@@ -23,40 +23,6 @@ def to_dp_event(*events: Event) -> Any:
     if len(converted) == 1:
         return converted[0]
     return dp.ComposedDpEvent(converted) if converted else dp.NoOpDpEvent()
-
-
-def from_dp_event(event: Any) -> tuple[Event, ...]:
-    """Return the events of a `dp_accounting.DpEvent`; a non-private one is ``GaussianEvent(0.0)``.
-
-    Kinds other than Gaussian, Laplace, randomized response, no-op, non-private and compositions of
-    them, such as sampled ones, are refused.
-    """
-    return _from_dp_event(_dp_event_module(), event, 1)
-
-
-def _from_dp_event(dp: Any, event: Any, count: int) -> tuple[Event, ...]:
-    if isinstance(event, dp.NoOpDpEvent):
-        return ()
-    if isinstance(event, dp.NonPrivateDpEvent):
-        return (GaussianEvent(0.0),)
-    if isinstance(event, dp.ComposedDpEvent):
-        return tuple(e for part in event.events for e in _from_dp_event(dp, part, count))
-    if isinstance(event, dp.SelfComposedDpEvent):
-        return _from_dp_event(dp, event.event, count * event.count) if event.count else ()
-    if isinstance(event, dp.GaussianDpEvent):
-        return (GaussianEvent(float(event.noise_multiplier), count),)
-    if isinstance(event, dp.LaplaceDpEvent):
-        return (PureEvent(_reciprocal(event.noise_multiplier), count, "laplace"),)
-    if isinstance(event, dp.RandomizedResponseDpEvent):
-        # p to stay, else uniform over n buckets: ratio (1 - p + p / n) / (p / n)
-        p, n = event.noise_parameter, event.num_buckets
-        epsilon = math.log1p(n * (1.0 - p) / p) if p > 0.0 else math.inf
-        return (PureEvent(epsilon if n > 1 else 0.0, count, "randomized response"),)
-    raise PrivacyParameterError(
-        f"event={event!r} must be Gaussian, Laplace, randomized response, no-op, non-private or a "
-        "composition of these: account for it with dp_accounting, and state the epsilon at delta "
-        "that it gives, PrivacyStatement(epsilon, delta, unit, neighbors, ())."
-    )
 
 
 def _convert(dp: Any, event: Event) -> Any:
@@ -86,7 +52,3 @@ def _dp_event_module() -> Any:
             "DpEvents need dp-accounting, which is not installed: pip install 'skdpmf[accounting]'."
         ) from error
     return dp_event
-
-
-def _reciprocal(x: float) -> float:
-    return 1.0 / x if x > 0.0 else math.inf

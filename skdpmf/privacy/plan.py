@@ -170,8 +170,6 @@ class ReleasePlan:
         In their order; names are unique.
     notes : tuple of str, default=()
         Public remarks.
-    eta, tau : float
-        Proven accuracy of the sampler, as for `SamplerSlack`.
     condition : str, default=""
         Conditions of the guarantee that no code checks, in words that follow "CONDITIONAL
         on"; empty for an unconditional one.
@@ -198,8 +196,6 @@ class ReleasePlan:
     budget: PrivacyBudget
     releases: tuple[Release | PureRelease, ...]
     notes: tuple[str, ...] = ()
-    eta: float = SAMPLER_ETA
-    tau: float = SAMPLER_TAU
     condition: str = ""
     local: bool = False
     made: tuple[Release | PureRelease, ...] = field(default=(), repr=False, compare=False)
@@ -231,8 +227,6 @@ class ReleasePlan:
         shares: Mapping[str, float],
         *,
         notes: Iterable[str] = (),
-        eta: float = SAMPLER_ETA,
-        tau: float = SAMPLER_TAU,
     ) -> ReleasePlan:
         """Calibrate the noise of releases to their shares of the whole budget.
 
@@ -254,8 +248,6 @@ class ReleasePlan:
             Share of mu^2, or of epsilon, by name, all repetitions together; positive, of sum 1.
         notes : iterable of str, default=()
             Public remarks.
-        eta, tau : float
-            Proven accuracy of the sampler, as for `SamplerSlack`.
 
         Returns
         -------
@@ -277,7 +269,7 @@ class ReleasePlan:
         by_name = dict(zip(shares, check_shares(list(shares.values())), strict=True))
         if any(isinstance(release, PureRelease) for release in releases):
             pure = _with_shares_of_epsilon(releases, by_name, budget.epsilon)
-            return cls(budget, pure, tuple(notes), eta, tau)
+            return cls(budget, pure, tuple(notes))
         gaussian = cast(tuple[Release, ...], releases)
         if budget.is_private and budget.delta == 0.0:
             raise PrivacyParameterError(
@@ -286,15 +278,14 @@ class ReleasePlan:
                 "of users."
             )
         largest = max(math.sqrt(by_name[release.name] / release.count) for release in gaussian)
-        slack = {"n_values": _most_values(gaussian), "eta": eta, "tau": tau, "largest": largest}
-        mu = gaussian_mu(budget.epsilon, budget.delta, **slack)
+        mu = gaussian_mu(budget.epsilon, budget.delta, **_slack(_most_values(gaussian), largest))
         if budget.ledger is not None:
             mu = min(mu, budget.mu)
         calibrated = tuple(
             replace(release, noise_multiplier=math.sqrt(release.count / by_name[release.name]) / mu)
             for release in gaussian
         )
-        plan = cls(budget, calibrated, tuple(notes), eta, tau)
+        plan = cls(budget, calibrated, tuple(notes))
         if budget.is_private and budget.ledger is None and plan.epsilon < 0.98 * budget.epsilon:
             unused = (
                 f"The plan spends epsilon {plan.epsilon:.3g} of {budget.epsilon:g}: at delta "
@@ -325,7 +316,7 @@ class ReleasePlan:
     def slack(self) -> dict[str, Any]:
         """Parameters of the `SamplerSlack` of all Gaussian releases."""
         largest = largest_of((r.noise_multiplier for r in self.gaussian), self.mu)
-        return {"n_values": self.n_values, "eta": self.eta, "tau": self.tau, "largest": largest}
+        return _slack(self.n_values, largest)
 
     @property
     def epsilon(self) -> float:
@@ -402,6 +393,11 @@ class ReleasePlan:
         lines = ["Planned releases", "", *guarantee_lines(*total, local=self.local)]
         lines += ["", *table_lines(self.releases, self._shares())]
         return "\n".join([*lines, *list_lines("Notes", self.notes)])
+
+
+def _slack(n_values: int, largest: float) -> dict[str, Any]:
+    """Return the parameters of a `SamplerSlack` of our sampler."""
+    return {"n_values": n_values, "eta": SAMPLER_ETA, "tau": SAMPLER_TAU, "largest": largest}
 
 
 def _most_values(releases: tuple[Release, ...]) -> int:

@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.accounting import Event, GaussianEvent, SamplerSlack
+from skdpmf.privacy.accounting import Event
 from skdpmf.privacy.budget import NEIGHBOR_WORDS, PrivacyBudget, check_relation
 from skdpmf.privacy.curator import Released
-from skdpmf.privacy.events import from_dp_event, to_dp_event
+from skdpmf.privacy.events import to_dp_event
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.text import (
     abridged,
     field_lines,
@@ -65,13 +64,6 @@ LOCAL_ASSUMPTIONS = (
     "any ratings, but preparing a long history takes a little longer.",
     *_COMMON,
     _RANDOM_BITS,
-)
-EVENT_ASSUMPTIONS = (
-    "The events name every release from these data, and their noise is in units of the sensitivity "
-    "to this change. The caller who passed the events vouches for both.",
-    "Noise has exactly the laws that the events name: epsilon includes nothing for the finite "
-    "precision of a sampler.",
-    _COMMON[0],
 )
 PERSONAL_ASSUMPTION = (
     "The users' privacy levels are public, and were chosen without looking at the ratings."
@@ -140,8 +132,6 @@ class PrivacyStatement:
     local : bool, default=False
         Whether the guarantee is about what each user's own device sends, so that no server is
         trusted.
-    eta, tau : float
-        Proven accuracy of the sampler that epsilon counts in, as for `ReleasePlan`.
     unmet : tuple of str, default=()
         Assumptions that are known to fail: the guarantee does not hold as far as they matter.
 
@@ -173,8 +163,6 @@ class PrivacyStatement:
     condition: str = ""
     personal: bool = False
     local: bool = False
-    eta: float = SAMPLER_ETA
-    tau: float = SAMPLER_TAU
     unmet: tuple[str, ...] = ()
     _title: ClassVar[str] = "Privacy statement"
     _heading: ClassVar[tuple[str, ...]] = ()  # of the releases
@@ -185,7 +173,6 @@ class PrivacyStatement:
             most = math.inf if name == "epsilon" else 1.0
             holds = 0.0 <= as_float(getattr(self, name)) <= most
             self._require(holds, name, f"a number from 0 to {most:g}")
-        SamplerSlack.checked(eta=as_float(self.eta), tau=as_float(self.tau))
         for name in ("assumptions", "not_covered", "notes", "unmet"):
             texts = getattr(self, name)
             holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
@@ -248,8 +235,6 @@ class PrivacyStatement:
             condition=plan.condition,
             personal=bool(personal),
             local=plan.local,
-            eta=plan.eta,
-            tau=plan.tau,
             unmet=(SEEDED,) if seeded and plan.is_private else (),
         )
 
@@ -274,7 +259,7 @@ class PrivacyStatement:
         search: then the releases say nothing about other values of delta.
         """
         budget = PrivacyBudget(math.inf, self.delta)
-        plan = ReleasePlan(budget, self.releases, eta=self.eta, tau=self.tau)
+        plan = ReleasePlan(budget, self.releases)
         return plan.delta >= self.delta and plan.epsilon >= self.epsilon * (1.0 - _ROUNDING)
 
     @property
@@ -365,69 +350,6 @@ class PrivacyStatement:
         []
         """
         return [to_dp_event(event) for event in self.events]
-
-    @staticmethod
-    def from_dp_events(events: Any, delta: float, *, unit: str, neighbors: str) -> PrivacyStatement:
-        """Return the statement of releases that `dp_accounting.DpEvent` objects describe.
-
-        For what another library has released from the same data: `compose_statements` puts it
-        together with this package's fits. Events hold neither their neighbours nor a delta.
-
-        Parameters
-        ----------
-        events : dp_accounting.DpEvent or iterable of them
-            Gaussian, Laplace, randomized response, no-op, non-private, or compositions of them.
-        delta : float
-            In [0, 1), > 0 if there are Gaussian events: where their epsilon is stated.
-        unit, neighbors : str
-            Unit of the events' sensitivities, as for `PrivacyBudget`.
-
-        Returns
-        -------
-        PrivacyStatement
-            With a release for each event, in units of its sensitivity. It has the epsilon and mu of
-            the statement whose `to_dp_events` are passed, but for the slack of the sampler, about
-            which events say nothing: 1e-9 of epsilon for 2 * 10^4 noised values, 1e-6 for 10^7,
-            with epsilon from 0.1 to 8 and delta from 1e-9 on.
-
-        Raises
-        ------
-        MissingExtraError
-            If dp-accounting is not installed.
-        PrivacyParameterError
-            If an argument is invalid or an event is of another kind, such as a sampled one or the
-            search of a `SearchStatement`, which has no mu.
-
-        Examples
-        --------
-        >>> from dp_accounting import GaussianDpEvent, SelfComposedDpEvent  # doctest: +SKIP
-        >>> steps = SelfComposedDpEvent(GaussianDpEvent(40.0), 100)  # doctest: +SKIP
-        >>> spent = PrivacyStatement.from_dp_events(
-        ...     steps, 1e-5, unit="user", neighbors="add-remove"
-        ... )  # doctest: +SKIP
-        >>> spent.mu, round(spent.epsilon, 3)  # doctest: +SKIP
-        (0.25, 0.926)
-        """
-        budget = PrivacyBudget(math.inf, delta, unit=unit, neighbors=neighbors).validate()
-        each = events if isinstance(events, Iterable) else (events,)
-        plain = [one for event in each for one in from_dp_event(event)]
-        if delta == 0.0 and any(getattr(one, "noise_multiplier", 0.0) > 0.0 for one in plain):
-            raise PrivacyParameterError(
-                f"delta={delta!r} must be > 0 for Gaussian events, which have no pure epsilon: "
-                "pass for example 1e-5."
-            )
-        releases = tuple(_release_of(one, f"event {i}") for i, one in enumerate(plain, start=1))
-        plan = ReleasePlan(budget, releases, eta=0.0, tau=0.0)
-        return PrivacyStatement(
-            epsilon=plan.epsilon,
-            delta=plan.delta,
-            unit=unit,
-            neighbors=neighbors,
-            releases=releases,
-            assumptions=EVENT_ASSUMPTIONS,
-            eta=plan.eta,
-            tau=plan.tau,
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers; an infinite epsilon is "inf".
@@ -639,14 +561,6 @@ def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
             "or to_json wrote."
         )
     return _KINDS[kind](**fields)
-
-
-def _release_of(event: Event, name: str) -> Release | PureRelease:
-    statistic = "as its event says, in units of its sensitivity"
-    if isinstance(event, GaussianEvent):
-        return Release(name, statistic, (), 1.0, event.noise_multiplier, event.count)
-    terms = event.epsilon, event.mechanism, 1.0, "not stated", event.count
-    return PureRelease(name, statistic, (), *terms)
 
 
 _PERSONAL = (

@@ -144,7 +144,7 @@ def share_of(case):
     if case.levels is None:
         return 1.0
     own, plan = case.levels[SLOT], case.plan()
-    slack = {"n_values": plan.n_values, "eta": plan.eta, "tau": plan.tau}
+    slack = plan.slack | {"largest": 1.0}
     if own == 0.0:
         return 0.0
     return gaussian_mu(own, 1e-5, **slack) / gaussian_mu(case.epsilon, 1e-5, **slack)
