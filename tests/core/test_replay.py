@@ -279,12 +279,12 @@ LEFT = {
 @pytest.mark.parametrize("name", ["als pooled", "sampler", "covariance of users"])
 def test_what_a_fit_leaves_of_the_ratings_is_seen(monkeypatch, name, what):
     case = CASES[name]
-    real = case.estimator._release
+    real = case.estimator._fit
 
-    def release(self, R, plan, exchange, **metadata):
+    def fit(self, R, y, fit=None, **metadata):
         self.left_ = LEFT[what](R)
-        return real(self, R, plan, exchange, **metadata)
+        return real(self, R, y, fit, **metadata)
 
-    monkeypatch.setattr(case.estimator, "_release", release)
+    monkeypatch.setattr(case.estimator, "_fit", fit)
     with pytest.raises(AssertionError, match="follows from more than the releases"):
         audit(case)

@@ -52,19 +52,6 @@ def test_personal_levels_go_with_their_rows(blocks):
     assert not np.array_equal(other.item_means_, whole.item_means_)
 
 
-def test_a_seeded_key_depends_on_all_that_belongs_to_the_rows():
-    R, levels = as_rating_matrix(ratings(60)), np.linspace(0.0, 1.0, 60)
-    alone = exchange.Alone()
-    other = R.copy()
-    other.data[0] += 0.5
-    made = [alone.key(0, "text", *data) for data in ((R, levels), (R, levels[::-1]), (R,))]
-    made += [alone.key(0, "text", other, levels), alone.key(1, "text", R, levels)]
-    made += [alone.key(0, "other", R, levels), alone.key(0, "text", R[:, :39], levels)]
-    assert len(set(made)) == len(made)
-    assert alone.key(0, "text", R, levels) == made[0]
-    assert alone.key(None, "text", R) != alone.key(None, "text", R)
-
-
 def test_ratings_by_reference(tmp_path, blocks):
     pytest.importorskip("pyarrow")
     X, model = ratings(), FITS["pooled"]

@@ -25,10 +25,10 @@ from skdpmf.books.ledger_cohorts import Cohorts
 from skdpmf.data import ParquetRatings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.estimators.contract import private
 from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+from skdpmf.privacy import frame
 from skdpmf.privacy.recording import record_releases
 from tests.books.ledgers import gaussian_plan, new_ledger
 from tests.built import built
@@ -137,21 +137,18 @@ def test_rows_are_left_out_in_every_process(tmp_path, kind, source):
 
 
 def unmasked_key(monkeypatch):
-    kept, release, noise = {}, private.release_on_blocks, private.PrivateRecommender._noise
+    kept, masked, digest = {}, frame._with_rows, frame.data_digest
 
-    def keep(estimator, R, *more):
-        kept["R"] = estimator._prepared(R)
-        return release(estimator, R, *more)
+    def keep(R, rows):
+        kept["R"] = R
+        return masked(R, rows)
 
-    def leak(self, exchange, plan, settings, R, *aligned):
-        return noise(self, exchange, plan, settings, kept["R"], *aligned)
-
-    monkeypatch.setattr(private, "release_on_blocks", keep)
-    monkeypatch.setattr(private.PrivateRecommender, "_noise", leak)
+    monkeypatch.setattr(frame, "_with_rows", keep)
+    monkeypatch.setattr(frame, "data_digest", lambda R, *more: digest(kept["R"], *more))
 
 
 def unmasked_rows(monkeypatch):
-    monkeypatch.setattr(private, "without_rows", lambda R, rows: R)
+    monkeypatch.setattr(frame, "_with_rows", lambda R, rows: R)
 
 
 @pytest.mark.parametrize("plant", [unmasked_key, unmasked_rows])
@@ -160,18 +157,6 @@ def test_planted_a_left_out_row_is_seen(tmp_path, monkeypatch, plant):
     model, twin = fit_beside(tmp_path, DPItemMeans)
     with pytest.raises(AssertionError, match="shows who was left out"):
         assert_same(model, twin)
-
-
-def test_planted_nobody_is_told_who_takes_part(tmp_path, monkeypatch):
-    """A subclass that forgets to hand it on."""
-    real = private.PrivateRecommender._fit
-
-    def forget(self, R, y, fit):
-        real(self, R, y, fit._replace(included=None))
-
-    monkeypatch.setattr(private.PrivateRecommender, "_fit", forget)
-    with pytest.raises(ValueError, match="included=None must be the rows that take part"):
-        fit_beside(tmp_path, DPItemMeans)
 
 
 # -- a year on neighbours

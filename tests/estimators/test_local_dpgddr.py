@@ -13,8 +13,6 @@ from sklearn.base import clone
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.distributed import exchange
-from skdpmf.distributed.exchange import Alone
 from skdpmf.evaluation import split_ratings
 from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
@@ -25,6 +23,8 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     shuffle_note,
 )
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.privacy import frame
+from skdpmf.privacy.frame import Alone
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from tests.built import built
 from tests.core.audit import fitted_state
@@ -180,7 +180,7 @@ def test_reports_spend_the_budget_and_no_more(method, epsilon, small):
 @EVERY_METHOD
 def test_no_rating_decides_on_the_number_of_reports(method, small, monkeypatch):
     """Nor on who makes them: with the same keys, data of the same shape give the same calls."""
-    monkeypatch.setattr(exchange, "row_digest", lambda *_, **__: np.zeros(8, np.uint64))
+    monkeypatch.setattr(frame, "row_digest", lambda *_, **__: np.zeros(8, np.uint64))
     full = csr(np.where(np.arange(N_ITEMS) % 2, 1.0, 5.0) * np.ones((N_USERS, 1)))
     found = []
     for X in (small, full, sparse.csr_array(small.shape)):

@@ -5,10 +5,10 @@ import pytest
 
 from skdpmf import DPItemMeans, DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.distributed import exchange
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms import noisy_gradient as solver
 from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.privacy import frame
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.sampler.noise import (
     NoiseSource,
@@ -30,7 +30,7 @@ def recorded_fit(X, replay=None, **params):
 def one_key(monkeypatch):
     """All fits of a test have one key, whatever their parameters and data."""
     key = derived_key(0)
-    monkeypatch.setattr(exchange, "derived_key", lambda *_: key)
+    monkeypatch.setattr(frame, "derived_key", lambda *_: key)
     return key
 
 
