@@ -19,8 +19,8 @@ from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
-    from skdpmf.baselines.sgd import cache_sgd as solver
-    from skdpmf.baselines.sgd.rating_batches import Batches, Scale
+    from skdpmf.baselines import cache_sgd as solver
+    from skdpmf.baselines.rating_batches import Batches, Scale
 
 __all__ = ["CacheSGDFactorizer"]
 
@@ -196,7 +196,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         >>> model.partial_fit(X[50:]).user_factors_.shape
         (60, 2)
         """
-        from skdpmf.baselines.sgd.rating_batches import Scale
+        from skdpmf.baselines.rating_batches import Scale
 
         if not hasattr(self, "components_"):
             return self.fit(X, y)
@@ -250,10 +250,10 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self, R: Any, scale: "Scale | None", users: Any
     ) -> "tuple[solver.Descent, Batches]":
         """Run the solver, from the present items and these users (biases, factors) if given."""
-        from skdpmf.baselines.sgd import cache_sgd as solver
-        from skdpmf.baselines.sgd.rating_batches import MatrixBatches, ParquetBatches
-        from skdpmf.baselines.sgd.snapshot import Snapshot
-        from skdpmf.baselines.sgd.workers import Workers
+        from skdpmf.baselines import cache_sgd as solver
+        from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches
+        from skdpmf.baselines.snapshot import Snapshot
+        from skdpmf.baselines.workers import Workers
 
         decay, alpha = self.learning_rate_decay, self.alpha
         if decay is None:

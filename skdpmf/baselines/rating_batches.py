@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf.baselines.sgd.workers import Workers, read_ahead
+from skdpmf.baselines.workers import Workers, read_ahead
 from skdpmf.data.parquet_ratings import MOST_GROUP_ROWS, ParquetRatings
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.order import item_runs, order_by_item

@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.baselines.sgd.rating_batches import Batch, Batches
-from skdpmf.baselines.sgd.snapshot import Snapshot
-from skdpmf.baselines.sgd.workers import Workers
+from skdpmf.baselines.rating_batches import Batch, Batches
+from skdpmf.baselines.snapshot import Snapshot
+from skdpmf.baselines.workers import Workers
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
