@@ -42,17 +42,6 @@ from skdpmf.data.files import replaced_file
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
-__all__ = [
-    "Descent",
-    "Factors",
-    "Settings",
-    "Snapshot",
-    "batch_rows",
-    "fit",
-    "noise_variance",
-    "starting_factors",
-]
-
 # One or two L2 caches of a current server core. Batches half as large cut the runs of items short,
 # which costs more than users' rows from L3: the kernel reads the next rows early.
 CACHE_BYTES = 1 << 21

@@ -12,8 +12,6 @@ from skdpmf.data.parquet_ratings import MOST_GROUP_ROWS, ParquetRatings
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.order import item_runs, order_by_item
 
-__all__ = ["Batch", "Batches", "MatrixBatches", "ParquetBatches", "Scale"]
-
 # Entries that the kernels may read (and ignore) behind the last rating of a batch.
 _SPARE = 16
 # Row groups read before they are needed: one in hand for each of a few threads.

@@ -20,8 +20,6 @@ from typing import Any, Self, TypeVar
 
 from skdpmf.kernels.jit_and_threads import later
 
-__all__ = ["Workers", "read_ahead"]
-
 _flush = later("flush")
 
 T = TypeVar("T")

@@ -6,20 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "N_RANKED",
-    "POPULAR",
-    "Progress",
-    "doubts",
-    "found_features",
-    "least_liked",
-    "liked_entries",
-    "list_measures",
-    "mean_predictions",
-    "remark",
-    "used_features",
-]
-
 N_RANKED = 20
 POPULAR = "most popular items (exact, not private)"
 

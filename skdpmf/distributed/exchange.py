@@ -35,8 +35,6 @@ from skdpmf.privacy.sampler.noise import (
     slot_priorities,
 )
 
-__all__ = ["Alone", "Coordinator", "Exchange", "Key", "Worker", "data_digest"]
-
 Key = tuple[str, int, int]
 _DIGEST, _ROW_KEY, _START = "digest of the rows", "key of the rows", "start of "
 

@@ -39,8 +39,6 @@ from skdpmf.distributed.worker import (
     start,
 )
 
-__all__ = ["Pool", "Step", "fit_on_blocks", "n_processes", "record_traffic"]
-
 # Seconds that a task without work waits: at the first try, and before blocks are given up.
 _WAITS = (0.0, 0.05, 0.3)
 _MOST_LOSSES = 5  # dispatches in a row that advance nothing

@@ -25,18 +25,6 @@ from joblib import parallel_config
 
 from skdpmf.distributed.exchange import Answer, Key, Worker
 
-__all__ = [
-    "Program",
-    "Reply",
-    "Stop",
-    "added",
-    "advance",
-    "code_version",
-    "drop",
-    "hello",
-    "start",
-]
-
 # A run that nobody asks for so long gives its rows back: its coordinator may be lost.
 _IDLE_SECONDS = 900.0
 

@@ -14,8 +14,6 @@ from skdpmf.estimators.planners.adaptive_weight_als import AdaptiveWeightALSPlan
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 
-__all__ = ["AdaptiveWeightALS"]
-
 
 @filled
 class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):

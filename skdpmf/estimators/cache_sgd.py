@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from skdpmf.baselines import cache_sgd as solver
     from skdpmf.baselines.rating_batches import Batches, Scale
 
-__all__ = ["CacheSGDFactorizer"]
-
 # Share of the learning rate that is left in the end by default.
 _LAST_RATE = 0.04
 

@@ -15,8 +15,6 @@ from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
 
-__all__ = ["DPMFSampler"]
-
 
 @filled
 class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):

@@ -25,8 +25,6 @@ from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.recording import recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 
-__all__ = ["LocalDPGDDR"]
-
 _START = {True: 0.1, False: 0.3}  # deviation of the factors' start, by `center`
 
 

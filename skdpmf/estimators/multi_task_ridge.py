@@ -28,8 +28,6 @@ from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 from skdpmf.privacy.statement import PrivacyStatement, as_made
 
-__all__ = ["MultiTaskRidge", "private_multi_task_ridge"]
-
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 
 

@@ -16,8 +16,6 @@ from skdpmf.privacy.composition import compose_statements, state_fits
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["privacy_spent", "recommender_of"]
-
 _STEPS = (
     "Each step was fitted on the output of the steps before it. Columns that a step chose follow "
     "from releases that are counted here."

@@ -20,8 +20,6 @@ from skdpmf.data.validation import as_rating_matrix
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["leave_one_out", "rolling_folds", "split_ratings", "split_table", "split_users"]
-
 
 def split_ratings(X: Any, *, test_size: float = 0.1, random_state: Any = None) -> tuple[Any, Any]:
     """Hold out ratings at random, of all users and items alike.

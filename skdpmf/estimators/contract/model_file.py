@@ -71,16 +71,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = [
-    "CLASSES",
-    "card_of_file",
-    "check_catalogue",
-    "check_savable",
-    "load_description",
-    "load_model",
-    "save_model",
-]
-
 _VERSION = 2
 _BEGINNING = b'{"__metadata__":{"skdpmf":'  # behind the length of the header
 _KEYS = {"version", "class", "params", "card", "items", "numbers", "fortran"}

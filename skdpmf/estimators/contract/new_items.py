@@ -12,8 +12,6 @@ from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.recommend import ItemModel
 from skdpmf.estimators.contract.refreshed import extended
 
-__all__ = ["with_items"]
-
 
 def with_items(fitted: Any, item_features: Any, titles: Any) -> Any:
     """Return a copy of a fitted model with new items; `BaseRecommender.with_items` says which."""

@@ -6,8 +6,6 @@ from typing import Any
 from skdpmf._lazy import lazy_names
 from skdpmf.estimators.contract.parameters import Options, alone, require
 
-__all__ = ["Clicks", "planner_of"]
-
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
