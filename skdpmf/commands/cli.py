@@ -23,7 +23,6 @@ import warnings
 from typing import Any
 
 import skdpmf
-from skdpmf.commands.terminal import remark
 from skdpmf.exceptions import BudgetExceededError, LedgerError
 
 _ERRORS = (ArithmeticError, ImportError, LedgerError, MemoryError, OSError, ValueError)
@@ -35,6 +34,11 @@ _ESTIMATORS = (
 _FOR_CLICKS = "DPCovarianceRecommender"
 _UNITS = ("user", "rating")
 _NEIGHBORS = ("add-remove", "replace")
+
+
+def remark(text: str) -> None:
+    """Write to the error output."""
+    print(f"skdpmf: {text}", file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -86,10 +90,7 @@ def _text_of(error: BaseException) -> str:
 # Errors name parameters of Python: their words on the command line.
 _IN_OPTIONS = {
     r"columns=\{'(\w+)': \.\.\.\}": r"--columns \1=NAME",
-    r"pass all names in order": "pass all names in order (--columns user item rating)",
-    r"\bcolumns=(?=[\[{])": "--columns ",
-    r"\b(columns|sep|users|items)=": r"--\1",
-    r", or pass the table that pandas[^;]* returns": "",
+    r"\b(columns|sep|users|items)=": r"--\1 ",
 }
 
 
