@@ -91,11 +91,7 @@ class SearchPlan:
 
     @classmethod
     def make(
-        cls,
-        budget: PrivacyBudget,
-        trials: RandomTrials,
-        bound: float,
-        score_share: float = 0.1,
+        cls, budget: PrivacyBudget, trials: RandomTrials, bound: float, score_share: float = 0.1
     ) -> SearchPlan:
         """Calibrate a search to its budget.
 

@@ -14,12 +14,7 @@ from skdpmf.estimators.contract.private import Fit, PrivateRecommender
 from skdpmf.estimators.planners.local_dpgddr import LocalDPGDDRPlanner
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
-from skdpmf.mechanisms.device_reports.protocol import (
-    Protocol,
-    Settings,
-    protocol_name,
-    simulate,
-)
+from skdpmf.mechanisms.device_reports.protocol import Protocol, Settings, protocol_name, simulate
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, shuffle_note
 from skdpmf.mechanisms.gram.covariance import RIDGE
 from skdpmf.privacy.recording import recorded_key

@@ -129,11 +129,7 @@ def split_users(
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
     target = _choose(users.indptr, n_targets, rng)
     known, targets = keep_entries(users, ~target), keep_entries(users, target)
-    return (
-        _like(X, ratings[train], train),
-        _like(X, known, held_out),
-        _like(X, targets, held_out),
-    )
+    return (_like(X, ratings[train], train), _like(X, known, held_out), _like(X, targets, held_out))
 
 
 def leave_one_out(X: Any, random_state: Any = None) -> tuple[Any, np.ndarray]:

@@ -235,10 +235,7 @@ def _catalogue_with(fitted: Any, labels: Any, titles: Any, n_new: int) -> Catalo
 
 
 def _extended_model(
-    model: ItemModel,
-    D: NDArray[np.float64],
-    new: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    model: ItemModel, D: NDArray[np.float64], new: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> ItemModel:
     """Return the model with items appended that are like others of their features.
 
