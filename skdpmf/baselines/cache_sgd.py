@@ -134,17 +134,15 @@ def batch_rows(n_users: int, n_components: int, n_threads: int, *, equal: bool =
     return max(1, rows)
 
 
-def starting_factors(
-    shape: tuple[int, int], n_components: int, n_threads: int, seed: int | None
-) -> Factors:
+def starting_factors(size: tuple[int, int], rank: int, n_threads: int, seed: int | None) -> Factors:
     """Return zeros for the users and small normal factors for the items."""
-    n_users, n_items = shape
-    V = empty_factors(n_items, n_components)
+    n_users, n_items = size
+    V = empty_factors(n_items, rank)
     source = NoiseSource(None if seed is None else derived_key(seed))
-    V[:, :n_components] = source.initial_normals((n_items, n_components))
-    V *= _START_NORM / np.sqrt(n_components)
+    V[:, :rank] = source.initial_normals((n_items, rank))
+    V *= _START_NORM / np.sqrt(rank)
     return Factors(
-        empty_factors(n_users + n_threads, n_components),
+        empty_factors(n_users + n_threads, rank),
         V,
         np.zeros(n_users + n_threads, np.float32),
         np.zeros(n_items, np.float32),

@@ -179,9 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         "are used as public item features"
     )
     _writing(fit, "MODEL", words)
-    fit.add_argument(
-        "--no-item-features", action="store_true", help="leave genres and years of TITLES out"
-    )
+    fit.add_argument("--no-item-features", action="store_true", help="use no genres and years")
     words = "repeatable noise, for tests and papers: anybody who guesses N can subtract it"
     fit.add_argument("--seed", type=_seed, metavar="N", help=words)
     _reading(fit)
@@ -214,9 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ID",
         help="users of RATINGS to recommend to (all of them)",
     )
-    recommend.add_argument(
-        "-n", type=_count, default=10, metavar="N", help="items for each user (10)"
-    )
+    recommend.add_argument("-n", type=_count, default=10, metavar="N", help="items a user (10)")
     _reading(recommend)
 
     evaluate = command("evaluate", "measure a model on ratings, beside simple baselines")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 import skdpmf.estimators
 from skdpmf.commands.cli import remark
@@ -303,9 +302,7 @@ def _require_declared(ids: Any, declared: Any, options: argparse.Namespace, path
         )
 
 
-def _matrix_of(
-    frame: Any, items: Any, model: Any, options: argparse.Namespace
-) -> tuple[sparse.csr_array, Any]:
+def _matrix_of(frame: Any, items: Any, model: Any, options: argparse.Namespace) -> Any:
     """Return the ratings with a row for each declared user, over these items; and the users."""
     users = None
     if isinstance(options.users, str):

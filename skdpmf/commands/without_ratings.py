@@ -284,9 +284,7 @@ def page_server(files: dict[str, bytes], port: int) -> "ThreadingHTTPServer":
 
     policy = re.search(rb'content="(default-src [^"]+)"', files["index.html"])
     assert policy
-    headers = _HEADERS | {
-        "Content-Security-Policy": f"{policy[1].decode()}; frame-ancestors 'none'"
-    }
+    headers = _HEADERS | {"Content-Security-Policy": f"{policy[1].decode()};frame-ancestors 'none'"}
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "skdpmf", ""

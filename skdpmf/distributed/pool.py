@@ -79,9 +79,7 @@ class _Run:
     Which answers it has is said before it has them: where none is left it hands in its sum.
     """
 
-    def __init__(
-        self, program: Program, block: Any, n_rows: int, answers: Sequence[Answer]
-    ) -> None:
+    def __init__(self, program: Program, block: Any, n_rows: int, answers: Any) -> None:
         self._inbox: SimpleQueue[Answer] = SimpleQueue()
         self._outbox: SimpleQueue[tuple[Key | None, Any]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -222,9 +220,7 @@ def start(stop: Stop, runs: Mapping[int, tuple[Program, Any]], n_rows: int) -> R
     return _advanced(stop, started())
 
 
-def advance(
-    stop: Stop, owners: Mapping[str, Sequence[int]], wanted: Collection[int], seconds: float
-) -> Reply:
+def advance(stop: Stop, owners: Mapping[str, Any], wanted: frozenset[int], seconds: float) -> Reply:
     """Take what is wanted of the blocks that this process holds to a request.
 
     Blocks that it lost are left out, and blocks that are others' now are let go.

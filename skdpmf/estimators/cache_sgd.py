@@ -268,10 +268,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         if alpha is None and scale is not None:  # partial_fit: for the noise of the new ratings
             earlier = self.item_counts_
             noise = solver.noise_variance(self.loss_curve_[-1] / self._unit_)
-            parts = [part / noise for part in self._penalty()]
-            settings = replace(
-                settings, alpha=parts[0], ridge=parts[1], bias_ridge=parts[2], learned=True
-            )
+            alpha_, ridge, bias = (part / noise for part in self._penalty())
+            settings = replace(settings, alpha=alpha_, ridge=ridge, bias_ridge=bias, learned=True)
         n_threads = effective_n_jobs(self.n_jobs)
         in_files = isinstance(R, ParquetRatings)
         n_rows = solver.batch_rows(R.shape[0], settings.n_components, n_threads, equal=not in_files)

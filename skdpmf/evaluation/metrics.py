@@ -488,9 +488,7 @@ def bootstrap_interval(
     """
     check_scalar(n_resamples, "n_resamples", Integral, min_val=1)
     if not 0.0 < confidence < 1.0:
-        raise ValueError(
-            f"confidence={confidence!r} must be a share in (0, 1) of the draws: use 0.95."
-        )
+        raise ValueError(f"confidence={confidence!r} must be a share in (0, 1): use 0.95.")
     plain = [values.X if isinstance(values, RatingMatrix) else values for values in by_user]
     sizes = {np.shape(values)[0] for values in plain}
     if len(sizes) != 1 or sizes == {0}:

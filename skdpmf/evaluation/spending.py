@@ -81,9 +81,7 @@ def privacy_spent(fitted: Any, *, n_items: int | None = None) -> PrivacyStatemen
     if isinstance(statement, PrivacyStatement):
         return statement
     if isinstance(fitted, Pipeline):
-        return _of_steps(
-            {name: privacy_spent(step) for name, step in _private_steps(fitted)}, fitted
-        )
+        return _of_steps({name: privacy_spent(one) for name, one in _private_steps(fitted)}, fitted)
     if isinstance(fitted, list | tuple) and fitted:
         return compose_statements({f"fit {i}": privacy_spent(one) for i, one in enumerate(fitted)})
     if hasattr(fitted, "cv_results_") and hasattr(fitted, "n_splits_"):

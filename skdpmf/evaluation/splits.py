@@ -446,9 +446,7 @@ def _parsed(times: "pd.Series", where: str) -> "pd.Series":
     elif are_texts.all():
         parsed = _of_texts(values.str.strip(), where)
     else:
-        raise ValueError(
-            f"{where} holds texts beside other values: convert all by pandas.to_datetime."
-        )
+        raise ValueError(f"{where} mixes texts and other values: use pandas.to_datetime.")
     return parsed.take(codes).reset_index(drop=True)
 
 

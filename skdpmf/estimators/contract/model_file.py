@@ -480,9 +480,7 @@ def _plain(value: Any, name: str) -> Any:
         return "inf"
     if value is None or isinstance(value, bool | int | str) or is_finite(value):
         return value
-    raise ModelFileError(
-        f"{name}={value!r} must be a number, a text or some of them to be saved: set it so."
-    )
+    raise ModelFileError(f"{name}={value!r} must be numbers or texts to be saved: set it so.")
 
 
 def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:

@@ -72,9 +72,7 @@ _ADDED = (
 )
 
 
-def of_refresh(
-    rows: str, people: str, unit: str, by_person: bool
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def of_refresh(rows: str, people: str, unit: str, by_person: bool) -> tuple[Any, Any]:
     """Return the assumptions and the notes of a refresh."""
     if by_person:
         return (_BY_LEDGER,), (_OF_LEDGER, _AGAIN[rows])
