@@ -17,9 +17,9 @@ if TYPE_CHECKING:
         load_model,
         private_multi_task_ridge,
     )
+    from skdpmf.estimators.planners import Clicks
     from skdpmf.estimators.planners.adaptive_weight_als import DPALS, DPSGD, Pooled
     from skdpmf.estimators.planners.cache_sgd import Snapshots
-    from skdpmf.estimators.planners.clicks import Clicks
     from skdpmf.estimators.planners.dp_covariance import NearestItems, NoisyCovariance
     from skdpmf.estimators.planners.dpmf_sampler import PosteriorDraw
     from skdpmf.estimators.planners.local_dpgddr import GradientReports
@@ -63,7 +63,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         "estimators.planners.adaptive_weight_als": ("DPALS", "DPSGD", "Pooled"),
         "estimators.planners.cache_sgd": ("Snapshots",),
-        "estimators.planners.clicks": ("Clicks",),
+        "estimators.planners": ("Clicks",),
         "estimators.planners.dp_covariance": ("NearestItems", "NoisyCovariance"),
         "estimators.planners.dpmf_sampler": ("PosteriorDraw",),
         "estimators.planners.local_dpgddr": ("GradientReports",),

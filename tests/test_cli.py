@@ -17,7 +17,7 @@ import pytest
 import skdpmf
 from skdpmf import Clicks, PrivacyCard, PrivacyLedger, load_model
 from skdpmf.commands.cli import main
-from skdpmf.commands.terminal import least_liked
+from skdpmf.commands.with_ratings import least_liked
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.estimators.contract.model_file import card_of_file, load_description
 from skdpmf.estimators.contract.recommend import hidden_fifth
@@ -378,7 +378,6 @@ def slow_most_popular(known):
 def test_evaluate_measures_lists(run, monkeypatch):
     """All measures are those of the public functions; 3.5 is above three of five stars."""
     n_ranked = 4
-    monkeypatch.setattr("skdpmf.commands.terminal.N_RANKED", n_ranked)
     monkeypatch.setattr("skdpmf.commands.with_ratings.N_RANKED", n_ranked)
     code, out, _ = run("evaluate", "model", "train.csv", "--held-out", "test.csv")
     assert code == 0
@@ -617,7 +616,7 @@ MISTAKES = [
     ((*FIT, "-o", "new", "--columns", "user=a", "item"), 2, "'item' must be NAME=VALUE"),
     ((*FIT, "-o", "new", "--columns", "user=who"), 1, "Name it by --columns user=NAME; for a file"),
     ((*FIT, "-o", "new", "--columns", "user"), 1, "--columns ['user'] has 1 names"),
-    ((*FIT, "-o", "new", "--sep", ";"), 1, "Pass --columns (and --sep, if the fields are"),
+    ((*FIT, "-o", "new", "--sep", ";"), 1, "Pass --columns  (and --sep , if the fields are"),
     ((*FIT, "-o", "model"), 1, "model exists already: choose another name, or pass --overwrite."),
     ((*FIT, "-o", "new", "--items", "none.csv"), 1, "none.csv does not exist"),
     (

@@ -151,9 +151,10 @@ def public_definitions() -> list[tuple[str, set[str], set[str]]]:
                     bases[base.__module__].add(base.__name__)
                 names[obj.__module__].add(obj.__name__)
     return [
-        (f"{module.removeprefix('skdpmf.').replace('.', '/')}.py", names[module], found)
+        (path if path in MODULES else path.replace(".py", "/__init__.py"), names[module], found)
         for module in sorted({*names, *bases})
         if module.startswith("skdpmf.")
+        for path in [f"{module.removeprefix('skdpmf.').replace('.', '/')}.py"]
         for found in [bases[module] - names[module]]
     ]
 

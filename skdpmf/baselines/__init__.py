@@ -1,1 +1,1 @@
-"""Solvers without privacy, to compare with."""
+"""Cache-efficient stochastic gradient descent, from memory or from disk: no privacy."""

@@ -632,9 +632,7 @@ class PrivacyLedger(BudgetKeeper):
         return error
 
     @contextmanager
-    def _transaction(
-        self, *, write: bool = False
-    ) -> Iterator[tuple[sqlite3.Connection, Amount, int]]:
+    def _transaction(self, write: bool = False) -> Iterator[tuple[sqlite3.Connection, Amount, int]]:
         """Run one transaction on the ledger that was opened, and no other in its place.
 
         It yields the connection, what is spent, and the number of entries.

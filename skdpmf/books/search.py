@@ -91,11 +91,7 @@ class SearchPlan:
 
     @classmethod
     def make(
-        cls,
-        budget: PrivacyBudget,
-        trials: RandomTrials,
-        bound: float,
-        score_share: float = 0.1,
+        cls, budget: PrivacyBudget, trials: RandomTrials, bound: float, score_share: float = 0.1
     ) -> SearchPlan:
         """Calibrate a search to its budget.
 
@@ -106,9 +102,7 @@ class SearchPlan:
         """
         ledger, budget = budget.validate().ledger, budget.without_ledger()
         if not 0.0 < as_float(score_share) < 1.0:
-            raise PrivacyParameterError(
-                f"score_share={score_share!r} must be a share in (0, 1): 0.1 is usual."
-            )
+            raise PrivacyParameterError(f"score_share={score_share!r} must be in (0, 1): pass 0.1.")
         sensitivity = score_sensitivity(bound, unit=budget.unit, neighbors=budget.neighbors)
         exact = Release(SCORE, _POINTS, (1,), sensitivity)
         if not budget.is_private:

@@ -23,7 +23,6 @@ import warnings
 from typing import Any
 
 import skdpmf
-from skdpmf.commands.terminal import remark
 from skdpmf.exceptions import BudgetExceededError, LedgerError
 
 _ERRORS = (ArithmeticError, ImportError, LedgerError, MemoryError, OSError, ValueError)
@@ -35,6 +34,11 @@ _ESTIMATORS = (
 _FOR_CLICKS = "DPCovarianceRecommender"
 _UNITS = ("user", "rating")
 _NEIGHBORS = ("add-remove", "replace")
+
+
+def remark(text: str) -> None:
+    """Write to the error output."""
+    print(f"skdpmf: {text}", file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -86,10 +90,7 @@ def _text_of(error: BaseException) -> str:
 # Errors name parameters of Python: their words on the command line.
 _IN_OPTIONS = {
     r"columns=\{'(\w+)': \.\.\.\}": r"--columns \1=NAME",
-    r"pass all names in order": "pass all names in order (--columns user item rating)",
-    r"\bcolumns=(?=[\[{])": "--columns ",
-    r"\b(columns|sep|users|items)=": r"--\1",
-    r", or pass the table that pandas[^;]* returns": "",
+    r"\b(columns|sep|users|items)=": r"--\1 ",
 }
 
 
@@ -178,9 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         "are used as public item features"
     )
     _writing(fit, "MODEL", words)
-    fit.add_argument(
-        "--no-item-features", action="store_true", help="leave genres and years of TITLES out"
-    )
+    fit.add_argument("--no-item-features", action="store_true", help="use no genres and years")
     words = "repeatable noise, for tests and papers: anybody who guesses N can subtract it"
     fit.add_argument("--seed", type=_seed, metavar="N", help=words)
     _reading(fit)
@@ -213,9 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ID",
         help="users of RATINGS to recommend to (all of them)",
     )
-    recommend.add_argument(
-        "-n", type=_count, default=10, metavar="N", help="items for each user (10)"
-    )
+    recommend.add_argument("-n", type=_count, default=10, metavar="N", help="items a user (10)")
     _reading(recommend)
 
     evaluate = command("evaluate", "measure a model on ratings, beside simple baselines")

@@ -65,9 +65,7 @@ def _show(options: argparse.Namespace, folder: Path) -> None:
     _run("evaluate", exact, known, "--held-out", held_out)
     counts = train["user"].value_counts()
     user = counts.index[len(counts) // 2]
-    titles: Any = (
-        {} if options.items is None else read_items(options.items).set_index("item")["title"]
-    )
+    titles: Any = {} if not options.items else read_items(options.items).set_index("item")["title"]
     best = train[train["user"] == user].nlargest(3, "rating")["item"]
     names = ", ".join(str(titles.get(item, item)) for item in best)
     print(f"\nUser {user} rated {names} highest, and the private model recommends:")

@@ -9,22 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 import skdpmf.estimators
-from skdpmf.commands.terminal import (
-    N_RANKED,
-    POPULAR,
-    Progress,
-    doubts,
-    found_features,
-    least_liked,
-    liked_entries,
-    list_measures,
-    mean_predictions,
-    remark,
-    used_features,
-)
+from skdpmf.commands.cli import remark
 from skdpmf.commands.without_ratings import (
     described,
     ledger_at,
@@ -33,7 +20,7 @@ from skdpmf.commands.without_ratings import (
     print_json,
     usage,
 )
-from skdpmf.data import ratings_to_matrix, read_ratings
+from skdpmf.data import item_features, ratings_to_matrix, read_ratings, validate_ratings
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.loaders import read_items, read_users
@@ -61,18 +48,13 @@ def fit(options: argparse.Namespace) -> None:
         frame["item"] = _as_known(frame["item"], catalogue["item"])
         _require_declared(frame["item"], catalogue["item"], options, options.items)
     check_catalogue(catalogue, len(catalogue))
-    features = None if options.no_item_features else found_features(catalogue)
-    if features is not None:
-        remark(used_features(features))
-        model.set_params(item_features=features.to_numpy())
+    if not options.no_item_features:
+        _use_features(catalogue, model)
     X, users = _matrix_of(frame, catalogue["item"], model, options)
-    for doubt in doubts(X, model):
-        remark(f"note: {doubt}")
+    _remark_doubts(X, model)
     if book is not None and book.at_most is not None:
         X = RatingMatrix(X, _participants(X, users))
-    remark(f"fitting {options.estimator} to {len(users)} users x {X.shape[1]} items")
-    if sys.stderr.isatty():
-        model.set_callbacks(Progress(model._n_rounds()))
+    _announce(model, f"fitting {options.estimator} to {len(users)} users x {X.shape[1]} items")
     model.fit(X)
     model.privacy_spent_ = model.privacy_spent_.with_undeclared(undeclared)
     model.save(output, catalogue=catalogue)
@@ -121,9 +103,8 @@ def refresh(options: argparse.Namespace) -> None:
         known = catalogue["title"] if "title" in catalogue else catalogue["item"].map(str)
         titles = [*known, *titles]
     rows = RatingMatrix(X, _participants(X, users), items, titles)
-    remark(f"refreshing {options.model} with {len(users)} users and {len(new)} new items")
-    if sys.stderr.isatty():
-        model.set_callbacks(Progress(model._n_rounds()))
+    words = f"refreshing {options.model} with {len(users)} users and {len(new)} new items"
+    _announce(model, words)
     fresh = model.refresh(rows, budget=budget, rows=options.rows, people=options.people)
     fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
@@ -243,7 +224,7 @@ def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[s
 
     relevant = held_out
     if not _is_implicit(model):
-        relevant = liked_entries(held_out, model.rating_range)
+        relevant = keep_entries(held_out, held_out.data > least_liked(model.rating_range))
     if relevant.nnz == 0 or known.nnz == known.shape[0] * known.shape[1]:
         return {}
     return {
@@ -321,9 +302,7 @@ def _require_declared(ids: Any, declared: Any, options: argparse.Namespace, path
         )
 
 
-def _matrix_of(
-    frame: Any, items: Any, model: Any, options: argparse.Namespace
-) -> tuple[sparse.csr_array, Any]:
+def _matrix_of(frame: Any, items: Any, model: Any, options: argparse.Namespace) -> Any:
     """Return the ratings with a row for each declared user, over these items; and the users."""
     users = None
     if isinstance(options.users, str):
@@ -422,3 +401,105 @@ def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
     # columns are put into the catalogue's order here, and have no names
     vars(model).pop("feature_names_in_", None)
     return model.set_params(n_jobs=options.n_jobs), model.catalogue_
+
+
+N_RANKED = 20
+POPULAR = "most popular items (exact, not private)"
+
+_DOUBTS = ("n_out_of_range", "all_rated", "large_delta")
+
+
+def _announce(model: Any, words: str) -> None:
+    """Say what is fitted, and have a terminal count its rounds."""
+    remark(words)
+    if sys.stderr.isatty():
+        model.set_callbacks(_Progress(model._n_rounds()))
+
+
+class _Progress:
+    """Callback of scikit-learn that counts rounds, so many in all, on the terminal."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.done = 0
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        print(file=sys.stderr)
+
+    def on_fit_task_begin(self, estimator: Any, context: Any, **_: Any) -> None:
+        """Show nothing: a round has only begun."""
+
+    def on_fit_task_end(self, estimator: Any, context: Any, **_: Any) -> None:
+        if self.done < self.total:
+            self.done += 1
+            bar = "#" * (30 * self.done // self.total)
+            print(f"\r  [{bar:<30}] round {self.done}/{self.total}", end="", file=sys.stderr)
+
+
+def _use_features(catalogue: Any, model: Any) -> None:
+    """Give a model the features of a table of items, if it has some, and say which."""
+    try:
+        features: Any = item_features(catalogue)
+    except ValueError:
+        return
+    kinds = sorted({"years" if "year" in name else name.split("=")[0] for name in features})
+    remark(
+        f"using {features.shape[1]} public features of the items ({', '.join(kinds)}): they must "
+        "be known without these ratings"
+    )
+    model.set_params(item_features=features.to_numpy())
+
+
+def _remark_doubts(X: Any, model: Any) -> None:
+    """Say what seems wrong with the ratings for a fit, before a budget is spent on it.
+
+    More than half of them outside of the scale is no doubt but an error. All is for the curator.
+    """
+    report = validate_ratings(X, model)
+    if 2 * report.n_out_of_range > report.n_ratings:
+        zeros = f", {report.n_zeros} of them 0" if report.n_zeros else ""
+        low, high = model.rating_range
+        raise ValueError(
+            f"rating_range=({low:g}, {high:g}) must be the scale of the ratings, and "
+            f"{report.n_out_of_range} of {report.n_ratings} lie outside{zeros}: pass the scale by "
+            "--rating-range, and leave unknown ratings out. Nothing was spent."
+        )
+    for name in filter(report.problems.__contains__, _DOUBTS):
+        remark(f"note: {report.problems[name]}")
+
+
+def mean_predictions(X: Any, Y: Any) -> dict[str, np.ndarray]:
+    """Predict Y's entries by means of the known ratings X, by name of the prediction."""
+    n, total = np.diff(X.indptr), np.asarray(X.sum(axis=1)).ravel()
+    mean = X.data.mean()
+    own = np.where(n > 0, total / np.maximum(n, 1), mean)
+    return {
+        "global mean (exact, not private)": np.full(Y.nnz, mean),
+        "each user's own mean (local, costs nothing)": np.repeat(own, np.diff(Y.indptr)),
+    }
+
+
+def least_liked(rating_range: tuple[float, float]) -> float:
+    """Return the rating above which an item is relevant to its user: 3.5 on a scale of 1 to 5."""
+    low, high = rating_range
+    return float(low + 0.625 * (high - low))
+
+
+def list_measures(X: Any, relevant: Any, ranked: np.ndarray) -> dict[str, float]:
+    """Measure lists of N_RANKED items, by name of the measure.
+
+    A catalogue of fewer items makes shorter lists, whose measures are those of N_RANKED places.
+    """
+    from skdpmf.evaluation import metrics  # heavy
+
+    k = ranked.shape[1]
+    of_lists = {
+        f"recall@{N_RANKED}": metrics.recall_at_k(relevant, ranked, k),
+        f"NDCG@{N_RANKED}": metrics.ndcg_at_k(relevant, ranked, k),
+        f"MAP@{N_RANKED}": metrics.average_precision_at_k(relevant, ranked, k),
+        f"MRR@{N_RANKED}": metrics.reciprocal_rank_at_k(relevant, ranked, k),
+    }
+    coverage = metrics.catalogue_coverage_at_k(X.shape[1], ranked, k)
+    return {**of_lists, "coverage": coverage, "novelty": metrics.novelty_at_k(X, ranked, k)}

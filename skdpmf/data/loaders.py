@@ -252,9 +252,7 @@ def read_users(path: Any, *, columns: Any = None, sep: str | None = None) -> "pd
 # Sources of bytes
 
 
-def _read(
-    path: Any, kind: _Kind, columns: Any, sep: str | None
-) -> "tuple[pd.DataFrame, str, str | None]":
+def _read(path: Any, kind: _Kind, columns: Any, sep: str | None) -> "tuple[pd.DataFrame, str, Any]":
     """Return the columns that play a role, the name for errors, and what the users' header says."""
     header = None
     table = as_frame(path)
@@ -551,9 +549,7 @@ def _by_order(fields: list[str], columns: list[str], kind: _Kind, label: str) ->
         for role, names in kind.roles.items()
     }
     if any(len(at) > 1 or (role in kind.required and not at) for role, at in found.items()):
-        raise ValueError(
-            f"columns={columns} must name {list(kind.required)}, and each of them once."
-        )
+        raise ValueError(f"columns={columns} must name {list(kind.required)}, each of them once.")
     return {role: at[0] for role, at in found.items() if at}
 
 
@@ -561,9 +557,7 @@ def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[s
     columns = columns or {}
     unknown = [role for role in columns if role not in kind.roles]
     if unknown:
-        raise ValueError(
-            f"columns={columns} has the keys {unknown}; allowed are {list(kind.roles)}."
-        )
+        raise ValueError(f"columns={columns} has the keys {unknown}; known are {list(kind.roles)}.")
     names = [f.strip() for f in fields]
     positions = {}
     for role, synonyms in kind.roles.items():

@@ -13,8 +13,6 @@ from .validation import check_rating_range
 if TYPE_CHECKING:
     from sklearn.utils import Bunch
 
-__all__ = ["RatingTruth", "make_ratings"]
-
 _BLOCK_CELLS = 4_000_000  # users x items handled at once: bounds the memory, not the result
 
 # The words and times of `as_frame` follow.

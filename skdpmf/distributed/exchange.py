@@ -30,8 +30,6 @@ from skdpmf.privacy.frame import Alone, data_digest
 from skdpmf.privacy.recording import noise_source
 from skdpmf.privacy.sampler.noise import NoiseSource, slot_priorities
 
-__all__ = ["Coordinator", "Exchange", "Key", "Worker"]
-
 Key = tuple[str, int, int]
 _DIGEST, _ROW_KEY, _START = "digest of the rows", "key of the rows", "start of "
 

@@ -14,8 +14,6 @@ from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.privacy.curator import Curator
 
-__all__ = ["AdaptiveWeightALS"]
-
 
 @filled
 class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):

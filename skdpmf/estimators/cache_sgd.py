@@ -19,10 +19,8 @@ from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
-    from skdpmf.baselines.sgd import cache_sgd as solver
-    from skdpmf.baselines.sgd.rating_batches import Batches, Scale
-
-__all__ = ["CacheSGDFactorizer"]
+    from skdpmf.baselines import cache_sgd as solver
+    from skdpmf.baselines.rating_batches import Batches, Scale
 
 # Share of the learning rate that is left in the end by default.
 _LAST_RATE = 0.04
@@ -196,7 +194,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         >>> model.partial_fit(X[50:]).user_factors_.shape
         (60, 2)
         """
-        from skdpmf.baselines.sgd.rating_batches import Scale
+        from skdpmf.baselines.rating_batches import Scale
 
         if not hasattr(self, "components_"):
             return self.fit(X, y)
@@ -250,10 +248,10 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self, R: Any, scale: "Scale | None", users: Any
     ) -> "tuple[solver.Descent, Batches]":
         """Run the solver, from the present items and these users (biases, factors) if given."""
-        from skdpmf.baselines.sgd import cache_sgd as solver
-        from skdpmf.baselines.sgd.rating_batches import MatrixBatches, ParquetBatches
-        from skdpmf.baselines.sgd.snapshot import Snapshot
-        from skdpmf.baselines.sgd.workers import Workers
+        from skdpmf.baselines import cache_sgd as solver
+        from skdpmf.baselines.cache_sgd import Snapshot
+        from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches
+        from skdpmf.baselines.workers import Workers
 
         decay, alpha = self.learning_rate_decay, self.alpha
         if decay is None:
@@ -270,10 +268,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         if alpha is None and scale is not None:  # partial_fit: for the noise of the new ratings
             earlier = self.item_counts_
             noise = solver.noise_variance(self.loss_curve_[-1] / self._unit_)
-            parts = [part / noise for part in self._penalty()]
-            settings = replace(
-                settings, alpha=parts[0], ridge=parts[1], bias_ridge=parts[2], learned=True
-            )
+            alpha_, ridge, bias = (part / noise for part in self._penalty())
+            settings = replace(settings, alpha=alpha_, ridge=ridge, bias_ridge=bias, learned=True)
         n_threads = effective_n_jobs(self.n_jobs)
         in_files = isinstance(R, ParquetRatings)
         n_rows = solver.batch_rows(R.shape[0], settings.n_components, n_threads, equal=not in_files)

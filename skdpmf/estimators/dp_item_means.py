@@ -14,8 +14,6 @@ from skdpmf.mechanisms.item_means import baseline as solver
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.privacy.curator import Curator
 
-__all__ = ["DPItemMeans"]
-
 
 @filled
 class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):

@@ -14,8 +14,6 @@ from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
 from skdpmf.privacy.curator import Curator
 
-__all__ = ["DPMFSampler"]
-
 
 @filled
 class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):

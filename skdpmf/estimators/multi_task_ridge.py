@@ -24,8 +24,6 @@ from skdpmf.privacy.frame import framed
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["MultiTaskRidge", "private_multi_task_ridge"]
-
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 
 

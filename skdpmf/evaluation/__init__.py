@@ -11,7 +11,6 @@ from skdpmf.evaluation.displays import (
     PopularityDisplay,
     PrivacyUtilityDisplay,
 )
-from skdpmf.evaluation.fitted import recommender_of
 from skdpmf.evaluation.metrics import (
     bootstrap_interval,
     catalogue_coverage_at_k,
@@ -26,7 +25,7 @@ from skdpmf.evaluation.popularity import by_popularity, popularity
 from skdpmf.evaluation.private_search import PrivateSearchCV
 from skdpmf.evaluation.regressor import RatingRegressor
 from skdpmf.evaluation.scorers import recommender_scorer
-from skdpmf.evaluation.spending import privacy_spent
+from skdpmf.evaluation.spending import privacy_spent, recommender_of
 from skdpmf.evaluation.splits import (
     leave_one_out,
     rolling_folds,

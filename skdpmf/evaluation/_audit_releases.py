@@ -19,9 +19,7 @@ from scipy.special import logsumexp, ndtr
 from skdpmf.data.bounding import without_rows
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import (
-    DeviceStreams,
-)
+from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.recording import DrawRecord, Recording, ReleaseRecord, ReportRecord
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals

@@ -26,8 +26,6 @@ from skdpmf.privacy.plan import Release, ReleasePlan, pure_total
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.text import outward, release_shares
 
-__all__ = ["AuditDisplay", "BudgetDisplay", "PopularityDisplay", "PrivacyUtilityDisplay"]
-
 # Okabe and Ito (2008), "Color universal design": seen apart with any kind of colour vision. Their
 # yellow is too light for lines on white, and black is for limits.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

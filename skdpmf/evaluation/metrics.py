@@ -18,21 +18,6 @@ from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.mechanisms.common import rows_of
 
-__all__ = [
-    "average_precision_at_k",
-    "bootstrap_interval",
-    "catalogue_coverage_at_k",
-    "hit_rate_at_k",
-    "intra_list_diversity_at_k",
-    "mae",
-    "ndcg_at_k",
-    "novelty_at_k",
-    "precision_at_k",
-    "recall_at_k",
-    "reciprocal_rank_at_k",
-    "rmse",
-]
-
 
 def rmse(y_true: Any, y_pred: Any) -> float:
     """Root mean squared error over the known entries of `y_true`.
@@ -503,9 +488,7 @@ def bootstrap_interval(
     """
     check_scalar(n_resamples, "n_resamples", Integral, min_val=1)
     if not 0.0 < confidence < 1.0:
-        raise ValueError(
-            f"confidence={confidence!r} must be a share in (0, 1) of the draws: use 0.95."
-        )
+        raise ValueError(f"confidence={confidence!r} must be a share in (0, 1): use 0.95.")
     plain = [values.X if isinstance(values, RatingMatrix) else values for values in by_user]
     sizes = {np.shape(values)[0] for values in plain}
     if len(sizes) != 1 or sizes == {0}:
@@ -526,6 +509,7 @@ def _is_matrix(values: Any) -> bool:
 
 
 def item_counts_of(item_counts: Any) -> np.ndarray:
+    """Return the number of ratings of each item, from a training matrix or from such numbers."""
     if _is_matrix(item_counts):
         ratings = as_rating_matrix(item_counts)
         return np.bincount(ratings.indices, minlength=ratings.shape[1])

@@ -14,8 +14,6 @@ from skdpmf.evaluation.metrics import item_counts_of, known_entries, rmse
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["by_popularity", "popularity", "popularity_buckets"]
-
 
 def popularity(item_counts: Any, X: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """Recommend the most popular items by exact counts: the baseline of every table of lists.

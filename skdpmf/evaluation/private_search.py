@@ -39,8 +39,6 @@ from skdpmf.privacy.sampler import noise as sampler
 from skdpmf.privacy.sums import BoundedSum, user_scalars
 from skdpmf.privacy.users import Rows, Users
 
-__all__ = ["PrivateSearchCV", "user_points"]
-
 _OWN = ("budget", "random_state", "rating_range", "feedback")  # the search's, or all candidates'
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
 

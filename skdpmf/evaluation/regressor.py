@@ -16,8 +16,6 @@ from skdpmf.privacy.statement import PrivacyStatement
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RatingRegressor"]
-
 
 class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
     """A recommender as a regressor on (user, item) pairs, for tables of single ratings.

@@ -21,8 +21,6 @@ from skdpmf.evaluation.metrics import (
     rmse,
 )
 
-__all__ = ["recommender_scorer"]
-
 _OF_LISTS: dict[str, Callable[[Any, Any, int], float]] = {
     "average_precision": average_precision_at_k,
     "hit_rate": hit_rate_at_k,

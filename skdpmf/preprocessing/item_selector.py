@@ -23,7 +23,7 @@ from skdpmf.estimators.contract.parameters import (
 from skdpmf.estimators.contract.private import Fit, charged, is_stored, release_on_blocks, state_of
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
-from skdpmf.preprocessing.rating_step import RatingStep, dense_of
+from skdpmf.preprocessing.bounder import RatingStep, dense_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan

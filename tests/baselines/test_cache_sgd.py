@@ -13,11 +13,10 @@ from joblib import effective_n_jobs
 from threadpoolctl import threadpool_info
 
 from skdpmf import CacheSGDFactorizer, Snapshots
-from skdpmf.baselines.sgd import cache_sgd as solver
-from skdpmf.baselines.sgd.cache_sgd import Settings, batch_rows, starting_factors
-from skdpmf.baselines.sgd.rating_batches import MatrixBatches
-from skdpmf.baselines.sgd.snapshot import Snapshot
-from skdpmf.baselines.sgd.workers import Workers
+from skdpmf.baselines import cache_sgd as solver
+from skdpmf.baselines.cache_sgd import Settings, Snapshot, batch_rows, starting_factors
+from skdpmf.baselines.rating_batches import MatrixBatches
+from skdpmf.baselines.workers import Workers
 from skdpmf.data import make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.kernels.sgd import factor_width

@@ -14,7 +14,7 @@ import pytest
 
 from skdpmf import DPCovarianceRecommender, DPItemMeans, PrivacyBudget
 from skdpmf.commands.cli import main
-from skdpmf.commands.page import page_files, page_server
+from skdpmf.commands.without_ratings import page_files, page_server
 from skdpmf.data import make_ratings
 from tests.browser.common import FOLDER
 from tests.chromium import browser, needs_chromium, page
@@ -65,7 +65,7 @@ def test_the_page_and_the_model_are_served_and_nothing_else(port, model):
     status, headers, content = ask(port, "/model.skdpmf", "HEAD")
     assert (status, content) == (200, b"")
     assert int(headers["Content-Length"]) == model.stat().st_size
-    for path in ("/none", "/..", "/../page.py", "//etc/passwd", "/%2e%2e/cli.py", "/films.skdpmf"):
+    for path in ("/none", "/..", "/../demo.py", "//etc/passwd", "/%2e%2e/cli.py", "/films.skdpmf"):
         assert ask(port, path)[0] == 404
     assert ask(port, "/", "POST")[0] == 501
 
@@ -109,7 +109,7 @@ def test_the_browser_is_opened_unless_told_otherwise(model, monkeypatch, capsys)
 
     server = SimpleNamespace(server_port=81, serve_forever=interrupted)
     monkeypatch.setattr(
-        "skdpmf.commands.page.page_server", lambda *_: contextlib.nullcontext(server)
+        "skdpmf.commands.without_ratings.page_server", lambda *_: contextlib.nullcontext(server)
     )
     assert main(["serve", str(model), "--no-open"]) == 0
     assert opened == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from skdpmf import DPItemMeans, PrivacyBudget
-from skdpmf.baselines.sgd.snapshot import Snapshot
+from skdpmf.baselines.cache_sgd import Snapshot
 from skdpmf.data import ParquetRatings
 from skdpmf.data import files as _files
 from skdpmf.local import LocalAggregator

@@ -11,7 +11,7 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, P
 from skdpmf.data import ParquetRatings
 from skdpmf.data.row_blocks import row_blocks
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.distributed import exchange, pool, worker
+from skdpmf.distributed import exchange, pool
 from skdpmf.distributed.pool import record_traffic
 from skdpmf.estimators.contract import private as fitting
 from skdpmf.privacy.recording import record_releases
@@ -155,7 +155,7 @@ def test_workers_get_no_ledger(tmp_path, monkeypatch):
 def test_no_run_is_left(blocks):
     blocks(3)
     clone(FITS["pooled"]).fit(ratings(100))
-    assert not worker._RUNS
+    assert not pool._RUNS
     assert_no_block_waits()
 
 
@@ -201,7 +201,7 @@ def test_without_noise_all_ratings_stay_together(tmp_path, blocks, monkeypatch):
 
 
 def test_a_coordinator_and_a_block_that_diverge_say_so():
-    run = worker._Run(lambda R, exchange: exchange.total("one", 0, np.zeros(1)), _Rows(), 3, ())
+    run = pool._Run(lambda R, exchange: exchange.total("one", 0, np.zeros(1)), _Rows(), 3, ())
     with pytest.raises(RuntimeError, match=r"a block is at \('one', 0, 0\)"):
         run.sum_at(("other", 0, 0), 0, ())
     run.stop()
@@ -213,20 +213,20 @@ def test_two_tasks_of_a_dispatch_do_not_hand_in_a_block_twice():
     def program(block, own):
         return own.total("one", 0, np.ones(2))
 
-    stop = worker.Stop("fit", 1, ("one", 0, 0), 0, ())
-    first = worker.start(stop, {0: (program, _Rows()), 1: (program, _Rows())}, 3)
+    stop = pool.Stop("fit", 1, ("one", 0, 0), 0, ())
+    first = pool.start(stop, {0: (program, _Rows()), 1: (program, _Rows())}, 3)
     assert first.blocks == (0, 1)
     np.testing.assert_array_equal(first.total, [2.0, 2.0])
     owners = {first.process: [0, 1]}
-    assert worker.advance(stop, owners, {0, 1}, 0.0).blocks == ()
-    later = worker.Stop("fit", 2, ("one", 0, 0), 0, ())
-    assert worker.advance(later, owners, {1}, 0.0).blocks == (1,)
-    assert worker.advance(later, owners, {0, 1}, 0.0).blocks == (0,)
-    assert worker.advance(later, {"another": [0], first.process: [1]}, {0, 1}, 0.0).blocks == ()
-    assert set(worker._RUNS) == {("fit", 1)}, "what is another's is let go"
-    worker.start(stop, {1: (program, _Rows())}, 3)
-    worker.drop("fit", 0.0)
-    assert not worker._RUNS
+    assert pool.advance(stop, owners, {0, 1}, 0.0).blocks == ()
+    later = pool.Stop("fit", 2, ("one", 0, 0), 0, ())
+    assert pool.advance(later, owners, {1}, 0.0).blocks == (1,)
+    assert pool.advance(later, owners, {0, 1}, 0.0).blocks == (0,)
+    assert pool.advance(later, {"another": [0], first.process: [1]}, {0, 1}, 0.0).blocks == ()
+    assert set(pool._RUNS) == {("fit", 1)}, "what is another's is let go"
+    pool.start(stop, {1: (program, _Rows())}, 3)
+    pool.drop("fit", 0.0)
+    assert not pool._RUNS
     assert_no_block_waits()
 
 
@@ -244,7 +244,7 @@ def test_lost_blocks_are_started_again_and_counted_once(monkeypatch):
     def losing(self, key, history):
         calls.append(key)
         if len(calls) % 3 == 0:
-            lost = worker._RUNS.pop((self._fit, len(calls) % 2), None)
+            lost = pool._RUNS.pop((self._fit, len(calls) % 2), None)
             if lost is not None:
                 lost.stop()
         return original(self, key, history)
@@ -257,14 +257,14 @@ def test_lost_blocks_are_started_again_and_counted_once(monkeypatch):
 def test_blocks_that_are_lost_again_and_again_end_the_fit(monkeypatch, blocks):
     blocks(2)
     monkeypatch.setattr(pool, "_WAITS", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(worker._Run, "sum_at", lambda *_: None)
+    monkeypatch.setattr(pool._Run, "sum_at", lambda *_: None)
     with pytest.raises(RuntimeError, match="2 of 2 blocks of users were lost again and again"):
         DPItemMeans(MUCH).fit(ratings(50))
 
 
 def test_idle_runs_give_their_rows_back(monkeypatch):
-    monkeypatch.setattr(worker, "_IDLE_SECONDS", 0.05)
-    run = worker._Run(lambda R, exchange: exchange.total("one", 0, np.zeros(1)), _Rows(), 3, ())
+    monkeypatch.setattr(pool, "_IDLE_SECONDS", 0.05)
+    run = pool._Run(lambda R, exchange: exchange.total("one", 0, np.zeros(1)), _Rows(), 3, ())
     assert run.sum_at(("one", 0, 0), 0, ()) is not None
     answer = exchange.Answer(("one", 0, 0), np.zeros(1))
     time.sleep(0.3)

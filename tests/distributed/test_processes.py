@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import ParquetRatings
-from skdpmf.distributed import pool, worker
+from skdpmf.distributed import pool
 from skdpmf.distributed.pool import record_traffic
 from tests.systems import needs_posix
 
@@ -110,7 +110,7 @@ def test_both_workers_hold_blocks(dask_config):
         patch.setattr(pool.Pool, "_end_runs", note)
         clone(FITS["item means"]).fit(ratings())
     assert len(seen[-1]) == 2
-    held = dask_config.run(lambda: len(worker._RUNS))
+    held = dask_config.run(lambda: len(pool._RUNS))
     assert set(held.values()) == {0}, "runs are ended with their fit"
 
 

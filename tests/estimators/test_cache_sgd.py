@@ -14,7 +14,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from skdpmf import CacheSGDFactorizer, DPItemMeans, PrivacyBudget
-from skdpmf.baselines.sgd import cache_sgd as solver
+from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import split_ratings
 from skdpmf.kernels.sgd import factor_width

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from skdpmf import CacheSGDFactorizer
-from skdpmf.baselines.sgd import cache_sgd as solver
+from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.exceptions import RatingStoreError
 from tests.baselines.test_cache_sgd import (
@@ -218,8 +218,8 @@ def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypat
 KILLED = """
 import sys, time
 import numpy as np
-from skdpmf.baselines.sgd import cache_sgd as solver
-from skdpmf.baselines.sgd.snapshot import Snapshot
+from skdpmf.baselines import cache_sgd as solver
+from skdpmf.baselines.cache_sgd import Snapshot
 from tests.estimators.test_cache_sgd_disk import fit_with_snapshots
 store, snapshot, saves, half = sys.argv[1:]
 left = int(saves)

@@ -75,8 +75,6 @@ import re
 from textwrap import indent
 from typing import Any, TypeVar
 
-__all__ = ["filled"]
-
 _PLACE = re.compile(r"^( *)\{([\w, ]+)\}\n", flags=re.M)
 _PARTS = re.split(r"^\{([\w, ]+)\}\n", inspect.cleandoc(__doc__ or "") + "\n", flags=re.M)
 _SHARED = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))

@@ -17,20 +17,6 @@ from skdpmf.data.validation import as_rating_matrix, refuse_table
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import check_count, check_items, require
 
-__all__ = [
-    "TableOutput",
-    "as_frame",
-    "columns_of",
-    "excluded",
-    "hit_rate",
-    "in_order",
-    "kind_of",
-    "list_table",
-    "named",
-    "row_labels",
-    "strongest",
-]
-
 _OUTPUTS = ("default", "pandas", "polars")
 _COSINES = 1 << 22  # at once, of users with users
 

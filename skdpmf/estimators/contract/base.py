@@ -36,7 +36,6 @@ from skdpmf.estimators.contract.answers import (
     strongest,
 )
 from skdpmf.estimators.contract.model_file import save_model
-from skdpmf.estimators.contract.new_items import with_items
 from skdpmf.estimators.contract.parameters import (
     Planner,
     check_count,
@@ -66,6 +65,7 @@ from skdpmf.estimators.contract.recommend import (
     top_items,
     union_of,
 )
+from skdpmf.estimators.contract.refreshed import with_items
 from skdpmf.kernels.averaging import TASTE_VARIANCE
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, is_small, sized
 from skdpmf.privacy.recording import active_recorder

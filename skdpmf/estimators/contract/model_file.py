@@ -71,16 +71,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = [
-    "CLASSES",
-    "card_of_file",
-    "check_catalogue",
-    "check_savable",
-    "load_description",
-    "load_model",
-    "save_model",
-]
-
 _VERSION = 2
 _BEGINNING = b'{"__metadata__":{"skdpmf":'  # behind the length of the header
 _KEYS = {"version", "class", "params", "card", "items", "numbers", "fortran"}
@@ -490,9 +480,7 @@ def _plain(value: Any, name: str) -> Any:
         return "inf"
     if value is None or isinstance(value, bool | int | str) or is_finite(value):
         return value
-    raise ModelFileError(
-        f"{name}={value!r} must be a number, a text or some of them to be saved: set it so."
-    )
+    raise ModelFileError(f"{name}={value!r} must be numbers or texts to be saved: set it so.")
 
 
 def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
-from skdpmf.estimators.planners.clicks import Clicks
+from skdpmf.estimators.planners import Clicks
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.privacy.budget import PrivacyBudget

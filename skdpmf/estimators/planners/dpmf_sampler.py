@@ -114,9 +114,7 @@ class PosteriorDraw(Options):
 class DPMFSamplerPlanner(PrivatePlanner):
     """Parameters of `DPMFSampler`, and its plan."""
 
-    _options: ClassVar[dict[str, Any]] = {
-        "guarantee": {"every-step": None, "posterior": PosteriorDraw}
-    }
+    _options: ClassVar[Any] = {"guarantee": {"every-step": None, "posterior": PosteriorDraw}}
 
     budget: PrivacyBudget
     _: KW_ONLY

@@ -4,23 +4,22 @@ Row blocks of one sweep go to joblib (`_parallel`). This is for a stream of item
 each worker has an index for scratch space of its own, flushes denormals, and may have a CPU of its
 own, while the thread that calls keeps its floating-point mode and its CPUs.
 
-All hand-overs are `SimpleQueue`s: waiting costs nothing, ends on Ctrl-C in the main thread, and an
-interrupt leaves no lock behind. The caller alone keeps count. So there is nothing to repair after
-an interrupt but to let the threads end.
+All hand-overs to workers are `SimpleQueue`s: waiting costs nothing, ends on Ctrl-C in the main
+thread, and an interrupt leaves no lock behind. The caller alone keeps count. So there is nothing to
+repair after an interrupt but to let the threads end.
 """
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from skdpmf.kernels.jit_and_threads import later
-
-__all__ = ["Workers", "read_ahead"]
 
 _flush = later("flush")
 
@@ -61,12 +60,7 @@ class Workers:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
 
     def run(self, task: Callable[[Any, int], T], items: Iterable[Any]) -> list[T]:
@@ -138,47 +132,20 @@ def read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
 
     The generator raises what the iterable raises, after the items before it.
     """
-    slots: SimpleQueue[bool] = SimpleQueue()
-    ready: SimpleQueue[Any] = SimpleQueue()
-    for _ in range(n):
-        slots.put(True)
-    thread = threading.Thread(
-        target=copy_context().run,
-        args=(_produce, iterable, slots, ready),
-        name="skdpmf-reader",
-        daemon=True,
-    )
-    try:
-        thread.start()
-        while True:
-            item, error = ready.get()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                try:
-                    raise error
-                finally:
-                    del error
-            slots.put(True)
-            yield item
-            del item  # the caller has it: not to be kept while waiting for the next
-    finally:
-        _clear(slots)
-        slots.put(False)
-        if thread.is_alive():
-            thread.join()
-
-
-def _produce(iterable: Iterable[Any], slots: SimpleQueue[bool], ready: SimpleQueue[Any]) -> None:
-    """Put an item for each slot, then what ended the iteration."""
-    try:
-        iterator = iter(iterable)
-        while slots.get():
-            ready.put((next(iterator), None))
-        if isinstance(iterator, Generator):
-            iterator.close()  # the caller has left: what it holds goes now, and in this thread
-    except BaseException as error:
-        ready.put((None, error))
+    run: Any = copy_context().run
+    end, iterator = object(), iter(iterable)
+    with ThreadPoolExecutor(1, "skdpmf-reader") as reader:
+        waiting = deque(reader.submit(run, next, iterator, end) for _ in range(n))
+        try:
+            while (item := waiting.popleft().result()) is not end:
+                waiting.append(reader.submit(run, next, iterator, end))
+                yield item
+                del item  # the caller has it: not to be kept while waiting for the next
+        finally:
+            for future in waiting:
+                future.cancel()
+            if isinstance(iterator, Generator):  # what it holds goes now, and in its thread
+                reader.submit(iterator.close)
 
 
 def _serve(

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf.baselines.sgd.workers import Workers, read_ahead
+from skdpmf.baselines.workers import Workers, read_ahead
 from skdpmf.data.parquet_ratings import MOST_GROUP_ROWS, ParquetRatings
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.order import item_runs, order_by_item
-
-__all__ = ["Batch", "Batches", "MatrixBatches", "ParquetBatches", "Scale"]
 
 # Entries that the kernels may read (and ignore) behind the last rating of a batch.
 _SPARE = 16
@@ -121,22 +119,20 @@ class MatrixBatches:
 class ParquetBatches:
     """Row groups of ratings on disk, read ahead by a thread of its own; too large ones are cut.
 
-    They are `ParquetRatings`. Ratings outside of `rating_range` are clipped to it. Batches have
+    They are `ParquetRatings`. Ratings outside of `bounds` are clipped to it. Batches have
     about `n_rows` users: row groups are cut in equal parts, never joined.
     """
 
-    def __init__(
-        self, ratings: ParquetRatings, rating_range: tuple[float, float], n_rows: int
-    ) -> None:
+    def __init__(self, ratings: ParquetRatings, bounds: tuple[float, float], n_rows: int) -> None:
         group_rows = ratings._group_rows
         self.shape, self.nnz = ratings.shape, ratings.nnz
-        self._ratings, self._range = ratings, rating_range
+        self._ratings, self._range = ratings, bounds
         self._n_groups = [-(-n // group_rows) for n in np.diff(ratings._bounds[0]).tolist()]
         self._parts = -(-group_rows // n_rows)
         self._seen: dict[str, Any] = {}
         self.item_counts = np.zeros(ratings.shape[1], np.int64)
         with closing(self._measured()) as pieces:
-            self.scale, self.spread = Scale.of(pieces, rating_range), 1.0
+            self.scale, self.spread = Scale.of(pieces, bounds), 1.0
 
     def __len__(self) -> int:
         return sum(self._n_groups) * self._parts

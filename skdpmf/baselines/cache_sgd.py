@@ -24,29 +24,23 @@ those of the next round.
 
 from __future__ import annotations
 
+import glob
+import json
+import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from skdpmf.baselines.sgd.rating_batches import Batch, Batches
-from skdpmf.baselines.sgd.snapshot import Snapshot
-from skdpmf.baselines.sgd.workers import Workers
+from skdpmf.baselines.rating_batches import Batch, Batches
+from skdpmf.baselines.workers import Workers
+from skdpmf.data.files import replaced_file
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
-
-__all__ = [
-    "Descent",
-    "Factors",
-    "Settings",
-    "batch_rows",
-    "fit",
-    "noise_variance",
-    "starting_factors",
-]
 
 # One or two L2 caches of a current server core. Batches half as large cut the runs of items short,
 # which costs more than users' rows from L3: the kernel reads the next rows early.
@@ -140,17 +134,15 @@ def batch_rows(n_users: int, n_components: int, n_threads: int, *, equal: bool =
     return max(1, rows)
 
 
-def starting_factors(
-    shape: tuple[int, int], n_components: int, n_threads: int, seed: int | None
-) -> Factors:
+def starting_factors(size: tuple[int, int], rank: int, n_threads: int, seed: int | None) -> Factors:
     """Return zeros for the users and small normal factors for the items."""
-    n_users, n_items = shape
-    V = empty_factors(n_items, n_components)
+    n_users, n_items = size
+    V = empty_factors(n_items, rank)
     source = NoiseSource(None if seed is None else derived_key(seed))
-    V[:, :n_components] = source.initial_normals((n_items, n_components))
-    V *= _START_NORM / np.sqrt(n_components)
+    V[:, :rank] = source.initial_normals((n_items, rank))
+    V *= _START_NORM / np.sqrt(rank)
     return Factors(
-        empty_factors(n_users + n_threads, n_components),
+        empty_factors(n_users + n_threads, rank),
         V,
         np.zeros(n_users + n_threads, np.float32),
         np.zeros(n_items, np.float32),
@@ -308,3 +300,55 @@ class Descent:
         names = ("learning_rate", "losses", "done", "squares")
         assert self.snapshot is not None
         self.snapshot.save({name: getattr(self, name) for name in names}, self.factors.arrays())
+
+
+class Snapshot:
+    """One file that holds the arrays and the progress of a fit.
+
+    The purpose tells the fit's settings and ratings: a snapshot of another purpose is refused.
+    """
+
+    def __init__(self, path: Any, purpose: str) -> None:
+        self.path = Path(path)
+        self.purpose = purpose
+
+    def save(self, progress: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Write a snapshot; a crash at any moment leaves the last one or this one."""
+        head = json.dumps({"purpose": self.purpose, **progress})
+        with replaced_file(self.path, mode=0o600) as file:  # it holds users' factors
+            np.savez(file, head=np.array(head), **arrays)  # type: ignore[arg-type]
+
+    def load(self, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+        """Fill the arrays from the last snapshot and return its progress; None without one."""
+        if not self.path.exists():
+            return None
+        try:
+            if not self.path.is_file():  # a pipe would never end
+                raise ValueError("it is no regular file")
+            # opened here: given a path, NumPy leaves a broken file open
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+                progress = dict(json.loads(str(saved["head"])))
+                found = {name: saved[name] for name in arrays}
+        except Exception as error:
+            raise ValueError(
+                f"snapshots.path={os.fspath(self.path)!r} holds no snapshot that can be read "
+                f"({error}): delete the file to start from the beginning."
+            ) from error
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if progress.pop("purpose", None) != self.purpose or any(
+            found[name].shape != shape for name, shape in shapes.items()
+        ):
+            raise ValueError(
+                f"snapshots.path={os.fspath(self.path)!r} holds a snapshot of another fit, with "
+                "other parameters (n_jobs among them) or ratings: delete the file to start from "
+                "the beginning, or name another one."
+            )
+        for name, array in arrays.items():
+            array[...] = found[name]
+        return dict(progress)
+
+    def clear(self) -> None:
+        """Remove the file: the fit is complete. And what a killed process was writing."""
+        for part in self.path.parent.glob(f"{glob.escape(self.path.name)}.*.part"):
+            part.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)

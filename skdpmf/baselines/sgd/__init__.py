@@ -1,1 +1,0 @@
-"""Cache-efficient stochastic gradient descent, from memory or from disk."""
