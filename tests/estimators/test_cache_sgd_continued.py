@@ -194,17 +194,6 @@ def test_partial_fit_of_a_few_users_moves_little(data):
     assert not model.user_factors_[1010:].any()
 
 
-@pytest.mark.parametrize(("size", "limit"), [(20, 0.9), (1, 1.0)])
-def test_many_small_chunks_from_scratch(size, limit, data):
-    """The penalty is that of the first chunk: 0.88 by chunks of 20, 0.84 in one fit (measured)."""
-    train, test = data
-    model = CacheSGDFactorizer(8, random_state=0)
-    for start in range(0, 100 * size if size > 1 else 200, size):
-        model.partial_fit(train[start : start + size])
-    assert -model.score(train, test) < limit
-    assert np.abs(model.components_).max() < 3.0
-
-
 def test_partial_fit_checks_its_input(data):
     model = fitted(data[0][:100])
     before = fingerprint(model)

@@ -120,15 +120,6 @@ def test_head_is_that_of_the_formula():
     assert len(set(sizes)) > 20
 
 
-def test_counts_that_are_known_well_make_room_for_the_matrix():
-    """Below the limit the head has its size, above it none, whatever items beyond a list are."""
-    N = 1000.0 / np.arange(1.0, 101.0)
-    doubt = DOUBT * N
-    doubt[LIST:] *= 100.0
-    sizes = [solver.choose_head(N, 5000, 0.5, factor * doubt) for factor in (0.0, 0.99, 1.01)]
-    assert sizes[0] == sizes[1] > 0 == sizes[2]
-
-
 def test_without_a_head_nothing_is_released():
     X = clicks()
     plan, recorder = solver.make_plan(SMALL, N_ITEMS, N_USERS), Recorder(None)
@@ -306,32 +297,6 @@ def test_the_first_head_stays_and_a_new_item_joins_popularity():
     assert np.array_equal(known.shares, first.shares)
     assert known.exposure.tolist() == [1200.0] * (N_ITEMS - 1) + [600.0]
     assert np.argmax(lists.offsets) == N_ITEMS - 1  # a half of the exposure is no half of users
-
-
-def test_a_head_that_only_all_counts_promise_is_found_later():
-    """One cohort's counts drown in noise; those of eight show which items are popular."""
-    X, budget = clicks(n_users=8 * 150), PrivacyBudget(5.0, 1e-5)
-    known, heads = None, []
-    for t in range(8):
-        _, known, (one, two) = cohort(X[150 * t : 150 * (t + 1)], budget, known, seed=t)
-        heads.append(known.head.size)
-        if not known.head.size:
-            a, b = one.noise_scale**-2.0, two.noise_scale**-2.0
-            assert known.variance[0] == pytest.approx((t + 1) / (a + b))
-    users = known.facts[1]
-    assert users == 150 * np.count_nonzero(heads)
-    assert not heads[0] or heads[0] == heads[-1]
-
-
-def test_lists_of_cohorts_come_near_those_of_one_fit():
-    """With next to no noise four cohorts know what one fit on all of them knows."""
-    X, budget = clicks(n_users=4000), PrivacyBudget(50.0, 1e-5)
-    whole, _ = run(X, budget)
-    known = None
-    for t in range(4):
-        lists, known, _ = cohort(X[1000 * t : 1000 * (t + 1)], budget, known, seed=t)
-    mine, other = scores(lists, X[:200]), scores(whole, X[:200])
-    assert np.corrcoef(mine.ravel(), other.ravel())[0, 1] > 0.97
 
 
 def test_knowledge_of_other_items_does_not_fit():

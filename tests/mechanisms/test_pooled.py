@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
+from skdpmf import PrivacyBudget
 from skdpmf.estimators.contract.recommend import ItemModel, entry_scores, fold_in, top_items
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.als import pooled_update
@@ -119,23 +119,6 @@ def test_the_gram_matrix_is_a_weighted_mean_of_all_rounds_and_a_guess():
     np.testing.assert_allclose(found, np.diag([0.6 * 0.64, 0.3, 0.3]), atol=1e-6)
 
 
-def test_items_lean_on_their_columns():
-    """What rounds measure of half of the items tells of the others, whose columns are alike."""
-    rng = np.random.default_rng(3)
-    D = rng.normal(size=(400, 3)) / np.sqrt(3.0)
-    theta = np.column_stack((np.zeros(400), D @ rng.normal(scale=0.3, size=(3, 2))))
-    mass = np.where(np.arange(400) < 200, 500.0, 1e-9)
-    others = {}
-    for columns in (None, D):
-        posterior = new_posterior(400, 2, mass=mass, weights=mass, columns=columns)
-        F = np.eye(3)
-        for _ in range(5):
-            gap = theta - posterior.theta
-            posterior.add_gradients(mass[:, None] * gap, F, 1.0, 1.0)
-        others[columns is None] = np.abs(posterior.theta - theta)[200:, 1:].mean()
-    assert others[False] < 0.1 * others[True]
-
-
 def test_rounds_of_gradients_are_a_regression(monkeypatch):
     """Without discount: Gaussian measurements M F theta of two rounds, solved item by item."""
     monkeypatch.setattr("skdpmf.mechanisms.als.pooled_update._KEPT", 1.0 - 1e-12)
@@ -234,23 +217,6 @@ def test_a_users_vector_has_learnt_from_each_of_the_own_ratings():
     scale = np.sum(found * said) / np.sum(said**2)
     assert 0.9 < scale < 1.8
     assert np.linalg.norm(found - scale * said) < 0.15 * np.linalg.norm(found)
-
-
-def test_factors_do_not_grow_on_noise(monkeypatch):
-    """Ratings without factors, hardly any noise: predictions differ less from item means."""
-    rng = np.random.default_rng(0)
-    X = 3.0 + 0.8 * rng.normal(size=(600, 60))
-    X[rng.random(X.shape) < 0.6] = np.nan
-    budget = PrivacyBudget(50.0, 1e-5)
-
-    def spread(share):
-        monkeypatch.setattr(pooled_als, "OWN_RATINGS", share)
-        model = AdaptiveWeightALS(budget, solver=Pooled(list_share=None), random_state=0).fit(X)
-        scores = model.decision_function(X)
-        return (scores - model.item_means_ - (scores - model.item_means_).mean(1)[:, None]).std()
-
-    with_own, without = spread(0.0), spread(0.5)
-    assert without < 0.8 * with_own
 
 
 def test_a_discount_forgets_factors_and_not_means():
