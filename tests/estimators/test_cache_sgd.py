@@ -360,36 +360,6 @@ needs_callbacks = pytest.mark.skipif(
 )
 
 
-@needs_callbacks
-@pytest.mark.parametrize("rate", [0.07, 1000.0])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_progress_is_told_round_by_round(rate, data):
-    """Also if a round is done more than once, because the fit diverged."""
-    told = []
-
-    class Recorder:
-        def setup(self, estimator, context):
-            told.append(context.max_subtasks)
-
-        def on_fit_task_begin(self, estimator, context, **_):
-            pass
-
-        def on_fit_task_end(self, estimator, context, **_):
-            told.append(context.task_name)
-
-        def teardown(self, estimator, context):
-            told.append("teardown")
-
-    model = CacheSGDFactorizer(4, max_iter=6, learning_rate=rate).set_callbacks(Recorder())
-    model.fit(data[0][:300])
-    assert told[:7] == [6, *["round"] * 6]
-    assert told[-1] == "teardown"
-    assert len(told) == 9
-    told.clear()
-    model.partial_fit(data[0][300:400])
-    assert told == []
-
-
 @pytest.mark.parametrize(
     ("shape", "n_ratings", "noise"),
     [((60, 30), 400, 0.8), ((1000, 500), 6000, 0.8), ((900, 300), 20_000, 2.0)],

@@ -161,28 +161,6 @@ def test_the_condition_is_told_where_there_is_one(mode, small):
 
 
 @every_mode
-def test_nothing_of_users_is_left(mode, small):
-    n_users, n_items = small.shape
-    for budget in (BUDGET, NONPRIVATE):
-        model = fitted(small, budget, **mode)
-        public = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
-        assert public == {
-            "components_",
-            "item_means_",
-            "privacy_spent_",
-            "nonprivate_diagnostics_",
-            "n_iter_",
-            "n_features_in_",
-        }
-        shapes = [np.shape(v) for v in vars(model).values() if isinstance(v, np.ndarray)]
-        shapes += [np.shape(v) for v in model._item_model_ if isinstance(v, np.ndarray)]
-        assert shapes
-        assert not [shape for shape in shapes if n_users in shape]
-        assert model.n_iter_ == mode["max_iter"]
-        assert model.components_.shape == (3, n_items)
-
-
-@every_mode
 def test_seeded_fits_repeat(mode, small):
     model = fitted(small, **mode)
     assert fitted_state(model) == fitted_state(fitted(small, **mode))
@@ -281,26 +259,6 @@ def rmse(data, budget, seeds=3, **params):
         -fitted(train, budget, random_state=s, **params).score(train, test) for s in range(seeds)
     ]
     return float(np.mean(found))
-
-
-BAYES = {"guarantee": "posterior", "n_components": 3, "weight_cap": 1.0}
-
-
-@pytest.mark.slow
-def test_samplers_agree_and_a_mean_is_better_than_a_draw(data):
-    """Means of three seeds, whose spread is about 0.003."""
-    found = {
-        (sampler, n): rmse(data, NONPRIVATE, sampler=sampler, n_draws=n, **BAYES)
-        for sampler in ("gibbs", "sgld")
-        for n in (1, 50)
-    }
-    for sampler in ("gibbs", "sgld"):
-        assert found[sampler, 50] <= found[sampler, 1] + 0.002
-    for n in (1, 50):
-        assert found["gibbs", n] == pytest.approx(found["sgld", n], abs=0.03)
-    assert max(found.values()) < baselines(*data)[1] - 0.1
-    # at a small epsilon the draw is no better than the prior
-    assert rmse(data, PrivacyBudget(1.0), **BAYES) > max(found.values()) + 0.1
 
 
 def means_only(data, epsilon):

@@ -364,25 +364,3 @@ def test_with_items_extends_the_catalogue(tmp_path):
     model.save(tmp_path / "model", catalogue={"item": ITEMS, "genres": ["Drama"] * 20})
     more = load_model(tmp_path / "model").with_items(pd.DataFrame({"a": [1.0]}, index=["new"]))
     assert more.catalogue_["genres"].tolist() == ["Drama"] * 20 + [""]
-
-
-def test_a_private_search_aligns_features_by_name():
-    rng = np.random.default_rng(0)
-    features = pd.DataFrame(rng.normal(size=(20, 2)), index=ITEMS)
-    budget = PrivacyBudget(20.0, 1e-5)
-    spaces = {"user_damping": [5.0, 10.0]}
-
-    def best(item_features, X):
-        model = DPItemMeans(budget, item_features=item_features)
-        search = PrivateSearchCV(model, spaces, budget, n_trials=1, random_state=3)
-        return search.fit(X).best_estimator_
-
-    shuffled = features.sample(frac=1.0, random_state=1)
-    found = best(shuffled, M)
-    assert found.item_features.equals(shuffled)
-    # the same as features in the order of the columns, with the labels and without
-    for other in (best(features, M), best(features.to_numpy(), X)):
-        np.testing.assert_allclose(found._features_.values, other._features_.values)
-    assert found.catalogue_["title"].tolist() == TITLES
-    with pytest.raises(ValueError, match="item_features has no row for the item"):
-        best(features.iloc[:5], M)

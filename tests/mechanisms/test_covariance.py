@@ -280,11 +280,3 @@ def test_the_head_is_the_formula(deviation):
         for most in (25, 10, 1):
             head = solver.head_items(popularity, weights, deviation, most)
             assert head.tolist() == slow_head(popularity, deviation, most)
-
-
-def test_a_head_with_few_of_the_ratings_is_none():
-    """One popular item among many: seen, but worth less than better averages."""
-    N = np.concatenate(([80.0], np.full(400, 1.0)))
-    assert solver.head_items(popularity_of(N), weights, 0.02, 401).tolist() == []
-    N[1:] = 0.3
-    assert solver.head_items(popularity_of(N), weights, 0.02, 401).tolist() == [0]

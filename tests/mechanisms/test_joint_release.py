@@ -116,17 +116,6 @@ def test_the_posterior_of_averages(guess):
     np.testing.assert_allclose(spread, t * variance / (t + variance), rtol=0.02)
 
 
-@pytest.mark.parametrize("noise", [0.1, 1.0])
-def test_items_that_do_not_differ_get_one_mean(noise):
-    """Whatever the noise hides, and most of what it makes up is taken off."""
-    rng = np.random.default_rng(1)
-    N = rng.uniform(1.0, 50.0, 400)
-    x = rng.normal(0.2, noise, 400)
-    found, _ = im.posterior(x, np.full(400, noise**2), im.design_of(N, np.log(N)), 0.28)
-    assert found.std() < 0.2 * noise
-    assert found.mean() == pytest.approx(0.2, abs=0.2 * noise + 0.01)
-
-
 def test_errors_of_the_measured_means_are_those_of_the_noise():
     """(sd / N)^2 ((C / c)^2 + (x / s)^2), plus that of the clip factor, common to all items.
 

@@ -173,27 +173,6 @@ def used(model):
     return rank
 
 
-def of_rank_2():
-    rng = np.random.default_rng(0)
-    X = base_ratings()
-    X[:] = np.clip(3.0 + rng.normal(size=(N_USERS, 2)) @ rng.normal(size=(2, N_ITEMS)), 1.0, 5.0)
-    return X
-
-
-@pytest.mark.parametrize("budget", [PrivacyBudget(40.0, 1e-5), NONPRIVATE], ids=str)
-def test_factors_that_are_not_there_vanish_or_stay_small(budget):
-    """Beside two true ones they vanish; in noise of 160 users they are less than half of those."""
-    X, rng = base_ratings(), np.random.default_rng(3)
-    X[:] = np.clip(3.0 + np.linspace(-1.0, 1.0, N_ITEMS) + rng.normal(size=X.shape), 1.0, 5.0)
-    params = {"budget": budget, "n_components": 4, "max_iter": 60}
-    sizes = [
-        np.sort(np.linalg.norm(recorded_fit(own, **params)[0].components_, axis=1))[::-1]
-        for own in (X, of_rank_2())
-    ]
-    assert sizes[0][0] < 0.5 * sizes[1][1]
-    assert sizes[1][2] < 0.05 * sizes[1][1]
-
-
 def test_the_slack_covers_means_in_the_place_of_steps():
     """Steps may release the means, which are more values when the rank is small."""
     small = DPMFSampler(BUDGET, n_components=1, max_iter=7).plan(300)
