@@ -32,14 +32,6 @@ def path(tmp_path):
     return tmp_path / "ratings"
 
 
-def assert_close(one, two, atol=1e-4):
-    np.testing.assert_allclose(modelled(one), modelled(two), atol=atol)
-    np.testing.assert_allclose(one.loss_curve_, two.loss_curve_, rtol=1e-5)
-    np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
-    assert one.intercept_ == pytest.approx(two.intercept_, rel=1e-12)
-    assert one.user_factors_.shape == two.user_factors_.shape
-
-
 # -- from disk -------------------------------------------------------------------------------------
 
 
@@ -60,16 +52,6 @@ def test_files_give_the_bits_of_the_matrix(part_rows, group_rows, path, monkeypa
     np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
     assert one.intercept_ == two.intercept_ == 3.0
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
-
-
-def test_ratings_outside_of_the_range_are_clipped(X, path):
-    store = ParquetRatings.write(path, X, rows_per_part=300)
-    for bounds in ((2.0, 4.0), (4.0, 9.0), (6.0, 9.0)):
-        two = fitted(store, rating_range=bounds)
-        assert_close(two, fitted(X, rating_range=bounds))
-        clipped = X.copy()
-        clipped.data = X.data.clip(*bounds)
-        assert two.intercept_ == pytest.approx(clipped.data.mean(), rel=1e-12)
 
 
 def test_names_of_a_table_are_kept(path):

@@ -25,11 +25,6 @@ from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import (
     PrivateSearchCV,
-    leave_one_out,
-    recall_at_k,
-    rmse,
-    split_ratings,
-    split_users,
 )
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy.statement import SEEDED
@@ -324,30 +319,6 @@ def test_names_of_ratings_on_disk(kind, tmp_path, means):
     assert untitled.titles is None
     found = RatingMatrix(X, USERS, ITEMS, undeclared=("users",))
     assert len(means.fit(ParquetRatings.write(tmp_path / "g", found)).privacy_spent_.unmet) == 2
-
-
-def test_splits_and_metrics_keep_labels(fitted):
-    train, test = split_ratings(M, random_state=0)
-    plain = split_ratings(X, random_state=0)
-    np.testing.assert_array_equal(train.X.toarray(), plain[0].toarray())
-    assert (list(test.users), list(test.items), test.titles) == (USERS, ITEMS, TITLES)
-    model = fitted["ALS"]
-    predicted = model.predict_entries(train, test)
-    assert rmse(test, predicted) == rmse(plain[1], predicted)
-    ranked = model.recommend(train, 5)[0]
-    assert recall_at_k(test, ranked, 5) == recall_at_k(plain[1], ranked, 5)
-    parts, expected = split_users(M, random_state=0), split_users(X, random_state=0)
-    for part, other in zip(parts, expected, strict=True):
-        np.testing.assert_array_equal(part.X.toarray(), other.toarray())
-        np.testing.assert_array_equal(
-            M.rows(list(part.users)).X.toarray()[part.X.toarray() != 0], part.X.data
-        )
-    known, y = leave_one_out(M, random_state=0)
-    assert isinstance(known, RatingMatrix)
-    names = np.where(y >= 0, np.append(ITEMS, "")[y], "")
-    by_name, by_column = clone(model).fit(known, names), clone(model).fit(known, y)
-    assert by_name.score(known, names) == by_column.score(known, y)
-    assert by_name.predict(known)[0] == ITEMS[by_column.predict(known)[0]]
 
 
 def test_with_items_extends_the_catalogue(tmp_path):

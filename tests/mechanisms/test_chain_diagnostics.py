@@ -6,7 +6,6 @@ from numpy import inf, nan
 from scipy import sparse, stats
 
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
-    Diagnostics,
     chain_quantities,
     diagnose,
 )
@@ -73,15 +72,6 @@ def test_what_cannot_be_judged_does_not_pass():
     assert diagnose("e", x[:, :, 4:]).converged
     assert np.isnan(diagnose("e", x[:, :3, 4:]).rhat).all()
     assert not diagnose("a", x[:, :, :1]).converged
-
-
-@pytest.mark.parametrize(
-    ("rhat", "ess", "converged"),
-    [(1.0099, 400.1, True), (1.01, 1e3, False), (1.0, 400.0, False), (nan, 1e3, False)],
-)
-def test_converged(rhat, ess, converged):
-    found = Diagnostics(("a", "b"), np.array([1.0, rhat]), np.array([1e3, ess]))
-    assert found.converged is converged
 
 
 def problem(*, seed=0, n_users=9, n_items=7, k=3, bound=1.0):

@@ -273,29 +273,6 @@ def test_error_of_the_statistics_round_is_that_of_its_noise():
     check_draws(np.array(draws), mean, np.append(noise_part, trust**2 * error), 0.1)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.3])
-def test_error_of_a_later_round_is_that_of_its_noise(share):
-    rng, n, m, variance = np.random.default_rng(12), 3000, 8, 0.05
-    X = planted(n, 0.03 * rng.normal(size=m), rng)
-    X[int(share * n) :] = np.nan
-    start = with_statistics(X)
-    start.significant = False
-    mean = residuals(X, np.zeros(m), start.mass, 1e-6).mean(axis=0)
-
-    def round_alone(noise, variance):
-        server = copy.copy(start)
-        server.add_residuals(mean + np.sqrt(variance / n) * noise, n, variance)
-        gain = server.precision - start.precision
-        return (server.shift - start.shift) / gain, 1.0 / gain
-
-    (truth, sampling), (_, stated) = round_alone(0.0, TINY), round_alone(0.0, variance)
-    slope = mean[-1] * L_LATER / Q * n / np.sqrt(m) / C_LATER  # all items are as popular
-    expected = variance * n * (L_LATER / slope) ** 2
-    np.testing.assert_allclose(stated - sampling, expected, rtol=0.02)
-    draws = [round_alone(rng.normal(size=m + 1), variance)[0] for _ in range(300)]
-    check_draws(np.array(draws), truth, expected, 0.1)  # the clip factor's noise too
-
-
 def test_rounds_are_combined_by_precision():
     """At the same b, in any order; what is released is shrunk by the whole precision."""
     rng, m = np.random.default_rng(14), 6

@@ -320,23 +320,6 @@ def noisy_low_rank(deviation, m=60, rank=3, seed=0):
     return exact, L @ L.T, exact + deviation * noise
 
 
-def test_cleaning_recovers_a_low_rank_gram_as_noise_falls():
-    ranks, errors, wholes, raw = [], [], [], []
-    for deviation in (100.0, 30.0, 10.0, 3.0, 1.0, 0.1):
-        exact, shared, released = noisy_low_rank(deviation)
-        L, own = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
-        assert (own >= 0.0).all()
-        ranks.append(L.shape[1])
-        errors.append(np.linalg.norm(L @ L.T - shared) / np.linalg.norm(shared))
-        wholes.append(np.linalg.norm(L @ L.T + np.diag(own) - exact) / np.linalg.norm(exact))
-        raw.append(np.linalg.norm(released - exact) / np.linalg.norm(exact))
-    assert min(ranks[1:]) >= 3
-    assert errors == sorted(errors, reverse=True)
-    assert max(errors[-1], wholes[-1]) < 0.01
-    # three of 60 eigenvectors hold a small part of the noise
-    assert all(after < 0.7 * before for after, before in zip(wholes[:3], raw[:3], strict=True))
-
-
 @pytest.mark.parametrize("deviation", [100.0, 30.0, 3.0])
 def test_rounds_on_a_few_vectors_are_those_on_all(deviation):
     _, _, released = noisy_low_rank(deviation, m=200, rank=8)
@@ -378,30 +361,6 @@ def test_neither_noise_nor_chance_is_a_taste(noise):
         work += 4.0 * np.sqrt(m) * P @ P.T
         vectors = np.linalg.eigh(work)[1][:, -60:]
         assert solver._count_tastes(work, vectors, deviation) == n_tastes
-
-
-def choices(tastes, seed=0, n_users=4000, n_items=200):
-    """Twelve clicks a user, by popularity and by tastes of these deviations."""
-    rng = np.random.default_rng(seed)
-    U, V = (rng.normal(size=(n, len(tastes))) for n in (n_users, n_items))
-    appeal = (U * tastes) @ V.T - 0.7 * np.log1p(np.arange(n_items))
-    ranks = np.argsort(np.argsort(-appeal - rng.gumbel(size=appeal.shape), axis=1), axis=1)
-    return (ranks < 12).astype(float)
-
-
-@pytest.mark.parametrize("epsilon", [2.0, 20.0])
-def test_lists_have_few_vectors_without_tastes(monkeypatch, epsilon):
-    """No more than for one taste, however many are inside the edge; with tastes, all of them."""
-
-    def size(tastes):
-        """Vectors of tastes, without that of popularity."""
-        return run(choices(tastes), PrivacyBudget(epsilon, 1e-5))[0].encoder.shape[1] - 1
-
-    with_tastes = size([1.0, 1.0, 1.0])
-    assert size([0.0]) == solver.VECTORS_A_TASTE
-    monkeypatch.setattr(solver, "VECTORS_A_TASTE", 1000)
-    assert size([1.0, 1.0, 1.0]) == with_tastes > 10
-    assert size([0.0]) > 8
 
 
 def with_features(users, columns, budget=LARGE, seed=0):

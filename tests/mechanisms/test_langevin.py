@@ -76,23 +76,6 @@ def test_precisions_have_their_prior():
         assert squares == pytest.approx(1.0, abs=4 * np.sqrt(2 / x.size))
 
 
-def test_precisions_are_drawn_from_rows_that_are_up_to_date(monkeypatch):
-    """In every fourth round after those without, and given factors after all noise."""
-    chain = chain_of(random_target(3, sample_precisions=True), fixed_rounds=3)
-    seen = []
-
-    def draw(x, rate, uniforms):
-        seen.append((t, chain._due, rate))
-        return np.ones(3)
-
-    monkeypatch.setattr(langevin, "draw_precisions", draw)
-    for t in range(13):
-        chain.sweep(t)
-    rates = chain.target.user_rate(), chain.target.item_rate()
-    assert seen == [(t, 0.0, rate) for t in (3, 7, 11) for rate in rates]
-    assert chain.state.user_precision.tolist() == [1.0, 1.0, 1.0]
-
-
 def bias_only(e, weights, a, n_items, std, k=1):
     """Every user rates every item with his e: n_items copies of the posterior of one bias."""
     R = sp.csr_array(np.tile(np.asarray(e, float)[:, np.newaxis], n_items))
@@ -252,17 +235,6 @@ def test_blocks_of_noise_are_not_the_same(monkeypatch):
         state = run(chain_of(target, table_size=table_size), 3)
         for x in (state.U, state.V):
             assert len(np.unique(x)) == x.size
-
-
-def test_the_table_has_mean_0_and_variance_1_in_each_column():
-    chain = chain_of(random_target(k=5), table_size=50)
-    table = chain._table.astype(float)
-    assert len(table) == 54
-    for d in range(5):
-        assert table[d : d + 50].mean() == pytest.approx(0, abs=1e-7)
-        assert table[d : d + 50].var() == pytest.approx(1, abs=1e-6)
-    _, offsets = chain._noise_for(5000, 5)
-    assert set(offsets) == set(range(50))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 6)])

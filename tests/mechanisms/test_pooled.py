@@ -27,8 +27,6 @@ from tests.core.audit import N_ITEMS, base_ratings, recorded_fit
 from tests.matrices import csr
 from tests.reference import pooled_als as twin
 
-NONPRIVATE = PrivacyBudget.nonprivate()
-
 
 def pooled(X, **params):
     return recorded_fit(X, solver="pooled", **params)
@@ -54,20 +52,6 @@ def test_prior_mean_of_the_fold_in_is_the_twin():
     items, best = top_items(model, R, 1, exclude_seen=False)
     np.testing.assert_array_equal(items[:, 0], scores.argmax(axis=1))
     np.testing.assert_allclose(best[:, 0], scores.max(axis=1), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [1.0, 2.5])
-def test_the_range_is_a_unit(scale):
-    """A range twice as wide gives a model twice as wide, its prior means included."""
-    X = base_ratings()
-    params = {"budget": NONPRIVATE, "n_components": 2}
-    one, _ = pooled(X, **params)
-    other, _ = pooled(10.0 + scale * X, rating_range=(10 + scale, 10 + 5 * scale), **params)
-    np.testing.assert_allclose(
-        other.decision_function(10.0 + scale * X),
-        10.0 + scale * one.decision_function(X),
-        rtol=1e-8,
-    )
 
 
 def new_posterior(n_items=5, rank=0, columns=None, known=None, **changes):
