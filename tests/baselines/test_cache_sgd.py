@@ -1,9 +1,6 @@
 """The rounds of CacheSGDFactorizer: batches, threads, snapshots, and what a fit leaves behind."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -68,16 +65,6 @@ def test_a_batch_of_users_fills_the_caches(k):
     assert solver.LEAST_USERS <= rows <= solver.MOST_USERS
     assert rows * size <= solver.CACHE_BYTES or rows == solver.LEAST_USERS
     assert rows == solver.MOST_USERS or (rows + 1) * size > solver.CACHE_BYTES
-
-
-@pytest.mark.parametrize("n_threads", [2, 3, 16])
-@pytest.mark.parametrize("n_users", [0, 1, 7, 1000, 10**6])
-def test_each_thread_has_several_batches(n_users, n_threads):
-    rows = batch_rows(n_users, 32, n_threads)
-    assert 1 <= rows <= batch_rows(n_users, 32, 1)
-    n_batches = -(-n_users // rows)
-    # rounding up costs some: 1000 users make 125 batches of 8, not 128
-    assert n_batches >= min(n_users, n_threads)
 
 
 @pytest.mark.parametrize("k", [16, 512])
@@ -172,19 +159,6 @@ def test_a_fit_has_the_threads_that_it_was_told_to(n_jobs, expected, R, monkeypa
     monkeypatch.setattr(solver, "update_batch", recorded)
     CacheSGDFactorizer(4, max_iter=1, n_jobs=n_jobs).fit(R)
     assert len(seen) == (effective_n_jobs(-1) if expected is None else expected)
-
-
-def test_rounds_are_counted_by_the_iterable(R):
-    told = []
-
-    def rounds():
-        for t in range(4):
-            yield t
-            told.append(t)
-
-    trained = run(R, rounds=rounds())
-    assert told == [0, 1, 2, 3]
-    assert len(trained.losses) == 4
 
 
 def test_divergence_starts_all_over_at_half_the_rate(R):
@@ -385,45 +359,3 @@ def test_a_failing_warm_fit_keeps_the_last_model(R, monkeypatch):
         np.testing.assert_array_equal(model.components_, before[0])
         np.testing.assert_array_equal(model.decision_function(R), before[1])
         assert model.user_factors_.shape == (200, 4)
-
-
-INTERRUPTED = """
-import os, signal, sys, threading
-import numpy as np
-from skdpmf import CacheSGDFactorizer
-from skdpmf.data import make_ratings
-from tests.baselines.test_cache_sgd import affinity, keeps_denormals, own_threads
-signal.signal(signal.SIGINT, signal.default_int_handler)
-X = make_ratings(2000, 200, random_state=0)
-CacheSGDFactorizer(max_iter=1).fit(X)
-cpus = affinity()
-print("fitting", flush=True)
-try:
-    CacheSGDFactorizer(max_iter=10**7, learning_rate_decay=1.0, n_jobs=2).fit(X)
-finally:
-    assert own_threads() == [], own_threads()
-    assert affinity() == cpus
-    assert keeps_denormals()
-    print("clean", flush=True)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
-def test_ctrl_c_ends_a_long_fit():
-    with subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "fitting\n"
-        time.sleep(0.5)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        try:
-            output, errors = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert output == "clean\n", errors
-    assert errors.splitlines()[-1] == "KeyboardInterrupt"
-    assert process.returncode == -signal.SIGINT

@@ -5,9 +5,6 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from scipy import sparse
 
 from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Scale
@@ -86,20 +83,6 @@ def test_mean_and_spread(unit):
     assert std == pytest.approx(1.5 * unit, rel=1e-14)
 
 
-@given(
-    ratings=st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30),
-    wider=st.floats(1.0, 1e3),
-)
-@hypothesis_settings(max_examples=40)
-def test_the_range_does_not_matter_to_the_scale(ratings, wider):
-    ratings = np.array(ratings)
-    std = ratings.std()
-    mean, found = Scale.of([ratings[:1], ratings[1:]], (-1e3 * wider, 1e3 * wider))
-    assert mean == pytest.approx(ratings.mean(), abs=1e-9 * wider)
-    if std > 1e-6 * wider:
-        assert found == pytest.approx(std, rel=1e-4)
-
-
 @pytest.mark.parametrize("offset", [0.0, 3.0, 1e6])
 def test_pieces_add_up(offset):
     """Of any size, empty ones among them; a small spread far from 0 is not lost."""
@@ -151,14 +134,6 @@ def test_users_are_counted_in_16_bits():
     found = dense(batches)
     assert np.count_nonzero(~np.isnan(found)) == 70_000
     assert found[69_999, 69_999 % 3] == 1.0
-
-
-@pytest.mark.parametrize("X", [np.empty((0, 3)), np.full((4, 3), NAN)], ids=["no user", "empty"])
-def test_no_ratings(X):
-    batches = matrix_batches(sparse.csr_array(X.shape), 2)
-    assert batches.nnz == 0
-    assert np.isnan(dense(batches)).all()
-    assert batches.spread == 0.0
 
 
 def test_a_matrix_fingerprint_is_of_ratings_and_cut():
@@ -236,20 +211,6 @@ def test_the_reader_is_at_the_next_round_while_one_ends(tmp_path, monkeypatch):
             next(stream)
         assert read_on.wait(60)
     assert opened == [1, 0]
-
-
-@pytest.mark.parametrize("n_rows", [5, 2])
-def test_files_give_the_batches_of_the_matrix(n_rows, tmp_path):
-    X = problem(n_users=40)
-    stored = list(disk_batches(tmp_path / "s", X, n_rows, n_rows).read(0))
-    in_memory = list(matrix_batches(X, n_rows).read(0))
-    assert len(stored) == len(in_memory)
-    for one, two in zip(stored, in_memory, strict=True):
-        assert (one.start, one.stop) == (two.start, two.stop)
-        for name in ("items", "indptr", "users"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
-        n = two.indptr[-1]
-        np.testing.assert_allclose(one.ratings[:n], two.ratings[:n], atol=1e-6)
 
 
 @pytest.mark.parametrize(

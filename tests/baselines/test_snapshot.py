@@ -41,12 +41,6 @@ def test_everything_comes_back_bit_for_bit(kind, path):
         assert found[name].tobytes() == array.tobytes()
 
 
-def test_nothing_to_load(path):
-    found = zeros()
-    assert Snapshot(path, "this").load(found) is None
-    assert not any(array.any() for array in found.values())
-
-
 def test_the_last_one_counts(path):
     snapshot = Snapshot(path, "this")
     for n in range(3):
@@ -110,11 +104,6 @@ def test_what_is_no_snapshot_is_refused_and_stays(content, path):
     assert "delete the file to start from the beginning" in str(error.value)
     assert not any(array.any() for array in found.values())
     assert content is None or path.read_bytes() == content
-
-
-def test_the_whole_file_that_others_are_broken_from_is_read(path):
-    path.write_bytes(WHOLE)
-    assert Snapshot(path, "this").load(zeros()) == {}
 
 
 class Trap:

@@ -61,31 +61,6 @@ def test_results_are_in_the_order_of_the_items(n_threads, n_items):
             assert len(pairs) == len({worker for worker, _ in pairs})
 
 
-def test_order_holds_when_the_first_item_ends_last():
-    def task(item, worker):
-        if item == 0:
-            wait(others_done)
-        elif item == 9:
-            others_done.set()
-        return item
-
-    others_done = threading.Event()
-    with Workers(2) as workers:
-        assert workers.run(task, range(10)) == list(range(10))
-
-
-def test_a_blocked_iterator_holds_up_no_worker_that_has_an_item():
-    first_done = threading.Event()
-
-    def items():
-        yield 0
-        wait(first_done)
-        yield 1
-
-    with Workers(2) as workers:
-        workers.run(lambda item, worker: first_done.set(), items())
-
-
 def test_the_caller_iterates_and_few_items_wait():
     n_threads = 3
     finished, ahead, threads = [], [], set()
@@ -164,16 +139,6 @@ def test_an_error_of_the_iterator(n_good):
     assert sorted(started) == sorted(finished)
 
 
-def test_run_outside_of_the_block_is_an_error():
-    workers = Workers(2)
-    with pytest.raises(RuntimeError, match=r"with Workers\(n_threads\)"):
-        workers.run(lambda item, worker: item, range(3))
-    with workers:
-        assert workers.run(lambda item, worker: item, range(3)) == [0, 1, 2]
-    with pytest.raises(RuntimeError, match=r"with Workers\(n_threads\)"):
-        workers.run(lambda item, worker: item, range(3))
-
-
 def test_an_error_in_the_block_joins_the_threads():
     def fail():
         with Workers(3):
@@ -197,15 +162,6 @@ def test_a_thread_that_does_not_start_leaves_none(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", fail_at_third)
     with pytest.raises(RuntimeError, match="can't start"), Workers(4):
         pass
-
-
-def test_a_worker_that_cannot_flush_reports_it(monkeypatch):
-    def broken():
-        raise Planned("no register")
-
-    monkeypatch.setattr("skdpmf.kernels.flush.flushed_denormals", broken)
-    with Workers(2) as workers, pytest.raises(Planned, match="no register"):
-        workers.run(lambda item, worker: item, range(3))
 
 
 # Ctrl-C
@@ -271,16 +227,6 @@ def test_workers_flush_and_the_caller_does_not(n_threads):
     assert set(seen_by_caller) == {0}
 
 
-@needs_flush
-def test_the_reader_has_the_mode_of_the_caller():
-    states = list(read_ahead((flush_state() for _ in range(3)), 1))
-    with Workers(1) as workers:
-        states += workers.run(
-            lambda item, worker: item, read_ahead((flush_state() for _ in range(3)), 1)
-        )
-    assert states == [0] * 6
-
-
 @needs_affinity
 def test_as_many_workers_as_cpus_have_one_each():
     allowed = affinity()
@@ -328,26 +274,6 @@ def test_who_is_pinned_where(monkeypatch, allowed, n_threads, pinned):
     assert sorted([cpus for _, _, cpus in calls], key=min) == pinned
     assert all(pid == 0 and thread is not threading.main_thread() for pid, thread, _ in calls)
     assert len({thread for _, thread, _ in calls}) == len(calls)
-
-
-@needs_affinity
-@pytest.mark.parametrize("has_affinity", [True, False])
-def test_systems_that_pin_nothing(has_affinity, monkeypatch):
-    """A refused pin is no error, nor is a system that cannot pin."""
-
-    def refuse(pid, cpus):
-        calls.append(cpus)
-        raise OSError(22, "Invalid argument")
-
-    calls = []
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-        patch.setattr(os, "sched_setaffinity", refuse)
-        if not has_affinity:
-            patch.delattr(os, "sched_getaffinity")
-        with Workers(2) as workers:
-            assert workers.run(lambda item, worker: item, range(5)) == [0, 1, 2, 3, 4]
-    assert len(calls) == 2 * has_affinity
 
 
 # Among other threads and processes

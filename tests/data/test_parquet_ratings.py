@@ -132,19 +132,6 @@ def test_columns_of_other_names_items_and_categories(path, tmp_path):
     assert (ratings.user_ids.tolist(), ratings.item_ids.tolist()) == (["x", "y"], [2, 3, 1])
 
 
-@pytest.mark.parametrize("kind", [np.array, sparse.csc_array, sparse.coo_matrix])
-def test_matrices_keep_their_rows(path, kind):
-    X = kind(SMALL) if kind is np.array else kind(np.nan_to_num(SMALL))
-    ratings = ParquetRatings.write(path, X, rows_per_part=2)
-    assert (ratings.shape, ratings.n_parts) == ((5, 3), 3)
-    assert rows_of(ratings.read_rows()) == rows_of(as_rating_matrix(X))
-    assert ratings.user_ids is ratings.item_ids is None
-    assert repr(ratings) == (
-        f"<ParquetRatings: {ratings.nnz} ratings of 5 users for 3 items in 3 parts at "
-        f"{str(path)!r}>"
-    )
-
-
 def test_parts_are_what_the_module_says(small, path):
     files = ["rows-000000000000.parquet", "rows-000000000002.parquet", "rows-000000000004.parquet"]
     assert sorted(os.listdir(path)) == ["manifest.json", *files]
@@ -232,19 +219,6 @@ def test_pickles_as_its_path(small, path, monkeypatch):
     (path / "rows-000000000002.parquet").unlink()
     with pytest.raises(RatingStoreError):
         pickle.loads(pickled)
-
-
-def test_fingerprint_identifies_the_content(small, tmp_path):
-    other = SMALL.copy()
-    other[4, 1] = 2.0
-    found = {
-        ParquetRatings.write(tmp_path / str(k), X, rows_per_part=rows).fingerprint
-        for k, (X, rows) in enumerate(
-            [(SMALL, 3), (other, 2), (SMALL[:, [1, 0, 2]], 2), (pd.DataFrame(SMALL), 2)]
-        )
-    }
-    assert len(found | {small.fingerprint}) == 5
-    assert ParquetRatings.write(tmp_path / "n", SMALL, rows_per_part=2).fingerprint not in found
 
 
 def test_writing_needs_memory_for_some_parts(path, monkeypatch):

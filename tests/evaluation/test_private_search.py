@@ -1,13 +1,10 @@
 """PrivateSearchCV: what it releases, what it keeps secret, and planted leaks."""
 
-import math
-import pickle
 import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from joblib import parallel_config
 from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
@@ -20,8 +17,7 @@ from skdpmf import (
     PrivacyBudget,
     load_model,
 )
-from skdpmf.books.search import SearchPlan, SearchStatement
-from skdpmf.data import make_ratings
+from skdpmf.books.search import SearchPlan
 from skdpmf.evaluation import PrivateSearchCV, private_search
 from skdpmf.evaluation.private_search import user_points
 from skdpmf.mechanisms.private_search import RandomTrials
@@ -61,11 +57,6 @@ def covariance_search(**params):
     budget = params.pop("budget", BUDGET)
     estimator = DPCovarianceRecommender(budget, n_components=2)
     return PrivateSearchCV(estimator, {"covariance__clamp": [0.5, 1.0]}, budget, **params)
-
-
-@pytest.fixture(scope="module", name="X")
-def _ratings():
-    return make_ratings(300, 20, random_state=0)
 
 
 # The interface
@@ -122,23 +113,6 @@ def test_exact_diagnostics_are_refused_before_data_are_touched(asks):
             call()
 
 
-def test_parameters_clone_and_pickle():
-    search = toy_search(n_trials=2, random_state=1)
-    params = search.get_params()
-    assert params["budget__epsilon"] == 2.0
-    assert params["estimator__level"] == 3.0
-    copy = clone(search).set_params(budget__epsilon=0.5, estimator__level=1.0)
-    assert (copy.budget.epsilon, search.budget.epsilon) == (0.5, 2.0)
-    fitted = search.fit(ratings())
-    again = pickle.loads(pickle.dumps(fitted))
-    assert again.best_params_ == fitted.best_params_
-    assert again.privacy_spent_ == fitted.privacy_spent_
-    assert SearchStatement.from_json(again.privacy_spent_.to_json()) == fitted.privacy_spent_
-    assert "best_estimator_" not in vars(clone(fitted))
-    assert search.estimator.budget is BUDGET
-    assert not hasattr(search.estimator, "n_users_")
-
-
 def test_scikit_learns_checks():
     budget = PrivacyBudget(8.0, 1e-5)
     estimator = AdaptiveWeightALS(budget, n_components=2, max_iter=1, rating_range=(-10, 10))
@@ -171,24 +145,6 @@ def test_seeded_search_repeats_and_is_new_on_other_data():
         toy_search(n_trials=4, random_state=5, space={"level": [2.0, 3.0, 4.0, 4.5]}).fit(X),
     ]
     assert len({first.best_score_, *(other.best_score_ for other in others)}) == 4
-
-
-def test_threads_change_nothing():
-    X = ratings()
-    one = toy_search(n_trials=5, random_state=2).fit(X)
-    with parallel_config(backend="threading"):
-        two = toy_search(n_trials=5, random_state=2, n_jobs=2).fit(X)
-    assert (one.best_score_, one.best_params_) == (two.best_score_, two.best_params_)
-
-
-def test_without_privacy_the_best_exact_score_wins():
-    X = np.full((N_USERS, N_ITEMS), 4.0)
-    for seed in range(5):
-        terms = {"n_trials": 20, "test_size": 0.8, "random_state": seed}
-        search = toy_search(PrivacyBudget.nonprivate(), **terms).fit(X)
-        assert search.best_params_ == {"level": 4.0}
-        assert 1.9 < search.best_score_ <= 2.0  # B / 2, but for users without held-out ratings
-    assert math.isinf(search.privacy_spent_.epsilon)
 
 
 def test_pure_budgets(X):

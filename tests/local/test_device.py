@@ -257,14 +257,6 @@ def test_groups_do_not_depend_on_ratings():
 # --- ratings stay where they are ---------------------------------------------------------
 
 
-def test_a_device_without_ratings_reports_too():
-    device = make_device(0, N_ITEMS, ratings=([], []))
-    report = device.report(announce(1))
-    assert report.payload.shape == (announce().dimension,)
-    means, mass = np.zeros(N_ITEMS), np.ones(N_ITEMS)
-    assert device.report(residuals(2, means, mass)).payload.shape == (N_ITEMS + 2,)
-
-
 def test_state_and_messages_but_for_the_payload_do_not_depend_on_ratings():
     histories = [([], []), ([0, 3], [1.5, 4.875]), (range(N_ITEMS), [5.0] * N_ITEMS)]
     shown = set()

@@ -113,7 +113,6 @@ def test_arrays_are_copies():
         report.round = 1
 
 
-MANY = {"n_items": 500, "item_means": np.zeros(500), "mass": np.ones(500)}
 WRONG = [
     (FIRST, "protocol", ["0" * 31, "0" * 32 + "\n", "G" * 32, None, 3]),
     (FIRST, "round", [3, 1000, -1, 0.0, False]),

@@ -10,8 +10,6 @@ from tests.core.audit import (
     CLICKS,
     CLICKS_BUDGET,
     N_ITEMS,
-    N_USERS,
-    UNRATED,
     base_clicks,
     recorded_fit,
 )
@@ -107,12 +105,3 @@ def test_extreme_settings_give_finite_models(solver, params):
         settings = {**CLICKS, "budget": budget, **params, "solver": solver}
         model, _ = recorded_fit(base_clicks(), **settings)
         assert np.isfinite(model.decision_function(base_clicks()[:5])).all()
-
-
-@pytest.mark.parametrize("solver", ALL)
-@pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET], ids=["exact", "private"])
-def test_the_item_of_everybody_is_recommended(solver, budget):
-    X = np.full((N_USERS, N_ITEMS), np.nan)
-    X[:, UNRATED] = 1.0
-    model, _ = recorded_fit(X, **{**CLICKS, "budget": budget, "solver": solver})
-    assert model.recommend(np.full((1, N_ITEMS), np.nan), 1)[0][0, 0] == UNRATED

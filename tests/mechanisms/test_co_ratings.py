@@ -66,11 +66,6 @@ def test_it_finds_the_kinds_of_users(kinds):
     assert np.sum((V[:40] - means) ** 2) < 0.3 * np.sum(V[:40] ** 2)
 
 
-def test_at_most_so_many():
-    X, N = ratings(3)
-    assert factors(X, N, most=2).shape == (60, 2)
-
-
 @pytest.mark.parametrize(("deviation", "most"), [(0.0, 4), (10.0, 0), (1e3, 0)])
 def test_where_users_are_alike_there_are_none(deviation, most):
     """But for a few without noise: in a small head entries are not of quite equal variance.

@@ -158,36 +158,6 @@ def test_length_1_is_attained():
         assert square(row) > 1 - 1e-9
 
 
-def test_rows_are_sorted_and_those_of_users_without_ratings_empty():
-    X = sparse_ratings()
-    n = (~np.isnan(X)).sum(axis=1)
-    assert n[3] == 0 < n[4]
-    later = li.residual_rows(csr(X), np.zeros(7), np.ones(7), 3.0)
-    for rows, expected in ((li.statistics_rows(csr(X), 3.0), 2 * n + 3), (later, n + 1)):
-        np.testing.assert_array_equal(np.diff(rows.indptr), np.where(n > 0, expected, 0))
-        for start, stop in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
-            assert np.all(np.diff(rows.indices[start:stop]) > 0)
-    assert statistics(X[:0]).shape == (0, 17)
-    assert residuals(X[:0], np.zeros(7), np.ones(7)).shape == (0, 8)
-
-
-@pytest.mark.parametrize("n_later", [0, 2])
-def test_planted_means_are_recovered(n_later):
-    """Sampling errors: 0.5 / sqrt(4000) = 0.008 of an item, 0.3 / sqrt(4000) = 0.005 of the level.
-
-    All items are rated, so that a user's own mean takes the same from each.
-    """
-    rng = np.random.default_rng(4)
-    truth = rng.normal(0.0, 0.35, 10)
-    truth -= truth.mean()
-    server = with_statistics(planted(4000, truth, rng, offset=0.4))
-    for _ in range(n_later):
-        add_later(server, planted(4000, truth, rng, offset=0.4))
-    assert server.significant
-    np.testing.assert_allclose(server.item_means, truth, rtol=0, atol=0.04)
-    np.testing.assert_allclose(server.model().item_means, truth + 0.4, rtol=0, atol=0.06)
-
-
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.2, 0.11])
 @pytest.mark.parametrize("sent", ["zeros", "truth"])
 def test_slope_of_a_later_round(sent, share):
@@ -303,29 +273,6 @@ def test_error_of_the_statistics_round_is_that_of_its_noise():
     check_draws(np.array(draws), mean, np.append(noise_part, trust**2 * error), 0.1)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.3])
-def test_error_of_a_later_round_is_that_of_its_noise(share):
-    rng, n, m, variance = np.random.default_rng(12), 3000, 8, 0.05
-    X = planted(n, 0.03 * rng.normal(size=m), rng)
-    X[int(share * n) :] = np.nan
-    start = with_statistics(X)
-    start.significant = False
-    mean = residuals(X, np.zeros(m), start.mass, 1e-6).mean(axis=0)
-
-    def round_alone(noise, variance):
-        server = copy.copy(start)
-        server.add_residuals(mean + np.sqrt(variance / n) * noise, n, variance)
-        gain = server.precision - start.precision
-        return (server.shift - start.shift) / gain, 1.0 / gain
-
-    (truth, sampling), (_, stated) = round_alone(0.0, TINY), round_alone(0.0, variance)
-    slope = mean[-1] * L_LATER / Q * n / np.sqrt(m) / C_LATER  # all items are as popular
-    expected = variance * n * (L_LATER / slope) ** 2
-    np.testing.assert_allclose(stated - sampling, expected, rtol=0.02)
-    draws = [round_alone(rng.normal(size=m + 1), variance)[0] for _ in range(300)]
-    check_draws(np.array(draws), truth, expected, 0.1)  # the clip factor's noise too
-
-
 def test_rounds_are_combined_by_precision():
     """At the same b, in any order; what is released is shrunk by the whole precision."""
     rng, m = np.random.default_rng(14), 6
@@ -349,19 +296,6 @@ def test_rounds_are_combined_by_precision():
     before = one.item_means
     add_later(one, later[0], variance=1e12, noise=rng.normal(size=m + 1))  # tells nothing
     np.testing.assert_allclose(one.item_means, before, rtol=0, atol=1e-4)
-
-
-def test_estimates_move_with_the_items():
-    rng, m, models = np.random.default_rng(16), 9, []
-    X, Y = (planted(500, np.linspace(-1, 1, m), rng, popularity=POPULARITY[:m]) for _ in range(2))
-    z, order = rng.normal(size=m), rng.permutation(m)
-    for places in (np.arange(m), order):
-        noise = np.concatenate((z[places], [0.3], -z[places], [0.2, 0.1]))
-        server = with_statistics(X[:, places], variance=1.0, noise=noise)
-        add_later(server, Y[:, places], variance=1.0, noise=np.append(z[places], 0.5))
-        models.append(server.model())
-    np.testing.assert_allclose(models[1].item_means, models[0].item_means[order], atol=1e-9)
-    assert models[0].significant
 
 
 @pytest.mark.parametrize("n_items", [1, 2, 5])

@@ -119,15 +119,6 @@ def test_head_is_that_of_the_formula():
     assert len(set(sizes)) > 20
 
 
-def test_counts_that_are_known_well_make_room_for_the_matrix():
-    """Below the limit the head has its size, above it none, whatever items beyond a list are."""
-    N = 1000.0 / np.arange(1.0, 101.0)
-    doubt = DOUBT * N
-    doubt[LIST:] *= 100.0
-    sizes = [solver.choose_head(N, 5000, 0.5, factor * doubt) for factor in (0.0, 0.99, 1.01)]
-    assert sizes[0] == sizes[1] > 0 == sizes[2]
-
-
 def test_without_a_head_nothing_is_released():
     X = clicks()
     plan, recorder = solver.make_plan(SMALL, N_ITEMS, N_USERS), Recorder(None)
@@ -307,32 +298,6 @@ def test_the_first_head_stays_and_a_new_item_joins_popularity():
     assert np.argmax(lists.offsets) == N_ITEMS - 1  # a half of the exposure is no half of users
 
 
-def test_a_head_that_only_all_counts_promise_is_found_later():
-    """One cohort's counts drown in noise; those of eight show which items are popular."""
-    X, budget = clicks(n_users=8 * 150), PrivacyBudget(5.0, 1e-5)
-    known, heads = None, []
-    for t in range(8):
-        _, known, (one, two) = cohort(X[150 * t : 150 * (t + 1)], budget, known, seed=t)
-        heads.append(known.head.size)
-        if not known.head.size:
-            a, b = one.noise_scale**-2.0, two.noise_scale**-2.0
-            assert known.variance[0] == pytest.approx((t + 1) / (a + b))
-    users = known.facts[1]
-    assert users == 150 * np.count_nonzero(heads)
-    assert not heads[0] or heads[0] == heads[-1]
-
-
-def test_lists_of_cohorts_come_near_those_of_one_fit():
-    """With next to no noise four cohorts know what one fit on all of them knows."""
-    X, budget = clicks(n_users=4000), PrivacyBudget(50.0, 1e-5)
-    whole, _ = run(X, budget)
-    known = None
-    for t in range(4):
-        lists, known, _ = cohort(X[1000 * t : 1000 * (t + 1)], budget, known, seed=t)
-    mine, other = scores(lists, X[:200]), scores(whole, X[:200])
-    assert np.corrcoef(mine.ravel(), other.ravel())[0, 1] > 0.97
-
-
 def test_knowledge_of_other_items_does_not_fit():
     _, known, _ = cohort(clicks(), LARGE, None)
     assert known.fits(N_ITEMS)
@@ -351,23 +316,6 @@ def noisy_low_rank(deviation, m=60, rank=3, seed=0):
     noise += noise.T + np.diag(rng.normal(size=m))
     exact = L @ L.T + np.diag(rng.uniform(20.0, 60.0, m))
     return exact, L @ L.T, exact + deviation * noise
-
-
-def test_cleaning_recovers_a_low_rank_gram_as_noise_falls():
-    ranks, errors, wholes, raw = [], [], [], []
-    for deviation in (100.0, 30.0, 10.0, 3.0, 1.0, 0.1):
-        exact, shared, released = noisy_low_rank(deviation)
-        L, own = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
-        assert (own >= 0.0).all()
-        ranks.append(L.shape[1])
-        errors.append(np.linalg.norm(L @ L.T - shared) / np.linalg.norm(shared))
-        wholes.append(np.linalg.norm(L @ L.T + np.diag(own) - exact) / np.linalg.norm(exact))
-        raw.append(np.linalg.norm(released - exact) / np.linalg.norm(exact))
-    assert min(ranks[1:]) >= 3
-    assert errors == sorted(errors, reverse=True)
-    assert max(errors[-1], wholes[-1]) < 0.01
-    # three of 60 eigenvectors hold a small part of the noise
-    assert all(after < 0.7 * before for after, before in zip(wholes[:3], raw[:3], strict=True))
 
 
 @pytest.mark.parametrize("deviation", [100.0, 30.0, 3.0])
@@ -411,30 +359,6 @@ def test_neither_noise_nor_chance_is_a_taste(noise):
         work += 4.0 * np.sqrt(m) * P @ P.T
         vectors = np.linalg.eigh(work)[1][:, -60:]
         assert solver._count_tastes(work, vectors, deviation) == n_tastes
-
-
-def choices(tastes, seed=0, n_users=4000, n_items=200):
-    """Twelve clicks a user, by popularity and by tastes of these deviations."""
-    rng = np.random.default_rng(seed)
-    U, V = (rng.normal(size=(n, len(tastes))) for n in (n_users, n_items))
-    appeal = (U * tastes) @ V.T - 0.7 * np.log1p(np.arange(n_items))
-    ranks = np.argsort(np.argsort(-appeal - rng.gumbel(size=appeal.shape), axis=1), axis=1)
-    return (ranks < 12).astype(float)
-
-
-@pytest.mark.parametrize("epsilon", [2.0, 20.0])
-def test_lists_have_few_vectors_without_tastes(monkeypatch, epsilon):
-    """No more than for one taste, however many are inside the edge; with tastes, all of them."""
-
-    def size(tastes):
-        """Vectors of tastes, without that of popularity."""
-        return run(choices(tastes), PrivacyBudget(epsilon, 1e-5))[0].encoder.shape[1] - 1
-
-    with_tastes = size([1.0, 1.0, 1.0])
-    assert size([0.0]) == solver.VECTORS_A_TASTE
-    monkeypatch.setattr(solver, "VECTORS_A_TASTE", 1000)
-    assert size([1.0, 1.0, 1.0]) == with_tastes > 10
-    assert size([0.0]) > 8
 
 
 def with_features(users, columns, budget=LARGE, seed=0):

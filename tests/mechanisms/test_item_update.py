@@ -62,19 +62,6 @@ def test_knowledge_of_one_coordinate():
     np.testing.assert_allclose(posterior.theta[:, 0], np.linspace(-1, 1, N_ITEMS), atol=1e-6)
 
 
-def test_rounds_average_the_noise():
-    errors = []
-    for n_rounds in (1, 4, 16):
-        rng, posterior, A = make((1.0, 8.0))
-        truth = posterior.theta + rng.normal(size=(N_ITEMS, D))
-        for _ in range(n_rounds):
-            E = rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
-            g = np.einsum("jab,jb->ja", A, truth - posterior.theta)
-            posterior.update(packed(A) + E, g + 8.0 * rng.normal(size=(N_ITEMS, D)))
-        errors.append(np.linalg.norm(posterior.theta - truth))
-    assert errors[0] > errors[1] > errors[2]
-
-
 @pytest.mark.parametrize("noise", [1e-6, 1.0, 1e3])
 def test_shrunk_gram_matrices_are_positive_definite(noise):
     rng, posterior, A = make((noise, 1.0))

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from skdpmf import DPItemMeans, DPMFSampler, PrivacyBudget
-from skdpmf.data import make_ratings
-from skdpmf.evaluation import split_ratings
+from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.mechanisms import noisy_gradient as solver
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy import frame
@@ -75,33 +73,6 @@ def settings_of(**params):
     )
 
 
-def made(n_users, n_items, density, seed, **more):
-    X = make_ratings(n_users, n_items, density=density, random_state=seed, **more)
-    return split_ratings(X, random_state=0)
-
-
-SHAPES = {
-    "six ratings a user": (300, 150, 0.04, 0, {}),
-    "factors": (200, 60, 0.4, 1, {}),
-    "no factors": (200, 60, 0.4, 2, {"n_components": 0}),
-    "noise": (200, 60, 0.4, 3, {"noise_std": 2.0}),
-}
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_without_privacy_it_is_as_good_as_item_means_and_as_its_private_fits(name):
-    *shape, more = SHAPES[name]
-    X, Y = made(*shape, **more)
-
-    def error(kind, budget):
-        return -kind(budget, random_state=0).fit(X).score(X, Y)
-
-    limit = error(DPMFSampler, NONPRIVATE)
-    assert limit <= error(DPItemMeans, NONPRIVATE) + 0.002
-    for epsilon in (4.0, 57.0):
-        assert limit <= error(DPMFSampler, PrivacyBudget(epsilon, 1e-5)) + 0.002
-
-
 def test_without_privacy_offsets_and_factors_have_learnt_ridges(one_key):
     """Users' offsets of deviation 1 in noise of .25 are believed; alpha counts for factors."""
     rng = np.random.default_rng(0)
@@ -169,27 +140,6 @@ def used(model):
     rank = int(np.count_nonzero(model.components_.any(axis=1)))
     assert rank > 0
     return rank
-
-
-def of_rank_2():
-    rng = np.random.default_rng(0)
-    X = base_ratings()
-    X[:] = np.clip(3.0 + rng.normal(size=(N_USERS, 2)) @ rng.normal(size=(2, N_ITEMS)), 1.0, 5.0)
-    return X
-
-
-@pytest.mark.parametrize("budget", [PrivacyBudget(40.0, 1e-5), NONPRIVATE], ids=str)
-def test_factors_that_are_not_there_vanish_or_stay_small(budget):
-    """Beside two true ones they vanish; in noise of 160 users they are less than half of those."""
-    X, rng = base_ratings(), np.random.default_rng(3)
-    X[:] = np.clip(3.0 + np.linspace(-1.0, 1.0, N_ITEMS) + rng.normal(size=X.shape), 1.0, 5.0)
-    params = {"budget": budget, "n_components": 4, "max_iter": 60}
-    sizes = [
-        np.sort(np.linalg.norm(recorded_fit(own, **params)[0].components_, axis=1))[::-1]
-        for own in (X, of_rank_2())
-    ]
-    assert sizes[0][0] < 0.5 * sizes[1][1]
-    assert sizes[1][2] < 0.05 * sizes[1][1]
 
 
 def test_the_slack_covers_means_in_the_place_of_steps():

@@ -146,16 +146,6 @@ def test_a_draw_is_as_private_as_it_says_and_no_more(neighbors, epsilon, level):
 
 
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
-def test_the_published_calibration_is_loose(neighbors):
-    B = loss_bound(TAU, H, KAPPA)
-    a = inverse_temperature(4.0, B, neighbors=neighbors, calibration="paper")
-    posteriors = [grid_posterior(record, a, "concentrated", 4.0, 4.0) for record in RECORDS]
-    claimed = posterior_epsilon(a, B, neighbors=neighbors)
-    assert claimed == pytest.approx(FACTOR[neighbors])  # 4.0 / 4 or 4.0 / 2
-    assert 0.9 * claimed <= largest_log_ratio(neighbors, posteriors) <= claimed
-
-
-@pytest.mark.parametrize("neighbors", NEIGHBORS)
 @pytest.mark.parametrize("prior", ["symmetric", "narrow"])
 def test_item_factors_alone_on_a_grid(neighbors, prior):
     epsilon = 4.0

@@ -296,37 +296,7 @@ def test_bias_of_the_grid_is_below_its_bound(bits, near):
     assert worst > 0.02 * limit
 
 
-def test_rows_become_unit_vectors_whatever_they_hold():
-    rng = np.random.RandomState(1)
-    rows = [rng.standard_normal(size) * scale for size in (1, 7, 300) for scale in SCALES]
-    rows += [np.array([1.0]), np.array([0.6, 0.8]), np.array([-1e308] * 5), np.array([5e-324])]
-    rows += [np.array([1.0 - 2.0**-53]), np.array([1e200, 1e-200]), np.zeros(4), np.zeros(0)]
-    for row in rows:
-        _, x = unit(row, 400)
-        assert abs(math.sqrt(math.fsum(x * x)) - 1) < 1e-12
-        with np.errstate(over="ignore"):
-            length = math.hypot(*row) if np.isfinite(row).all() else 0.0
-        if length <= 1:
-            np.testing.assert_allclose(x[:-1], row, rtol=0, atol=1e-15)
-            assert x[-1] == pytest.approx(math.sqrt(max(0, 1 - length**2)), abs=2e-8)
-        else:
-            peak = np.abs(row).max()
-            np.testing.assert_allclose(x[:-1], row / peak / math.hypot(*(row / peak)), atol=1e-15)
-            assert x[-1] < 2e-8
-
-
 SCALES = (1e-300, 1e-8, 0.01, 0.1, 1.0, 30.0, 1e150, 1e306)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_row_that_is_not_finite_counts_as_empty(bad, place):
-    row = np.array([0.5, -7.0, 0.25])
-    row[place] = bad
-    _, x = unit(row, 9)
-    assert x.tolist() == [0.0, 0.0, 0.0, 1.0]
-    sent = PrivUnit(1.0, 9).report(keys_for("bad", 1)[0], [0, 4, 6], row)
-    assert np.abs(sent.astype(float)).max() < 7 * 2**GRID_BITS
 
 
 def test_without_the_dummy_a_short_vector_would_give_itself_away():
@@ -338,24 +308,6 @@ def test_without_the_dummy_a_short_vector_would_give_itself_away():
         masses.append(mass[inside].sum())
     assert abs(masses[0] - masses[1]) < 0.01
     assert abs(masses[2] - masses[1]) > 0.05
-
-
-def test_rows_of_a_range_are_those_of_the_whole():
-    rng = np.random.RandomState(2)
-    lengths = rng.randint(0, 6, 30)
-    ptr = np.concatenate([[0], np.cumsum(lengths)])
-    indices = np.concatenate([np.sort(rng.choice(50, size, False)) for size in lengths])
-    values = rng.standard_normal(indices.size)
-    for start, stop in ((0, 30), (7, 19), (29, 30)):
-        out = unit_rows(ptr[start : stop + 1], indices, values, 51)
-        for row in range(start, stop):
-            part = slice(*out[0][row - start : row - start + 2])
-            at, x = unit(
-                values[ptr[row] : ptr[row + 1]], 51, indices[ptr[row] : ptr[row + 1]].astype(int)
-            )
-            np.testing.assert_array_equal(out[1][part], at)
-            np.testing.assert_array_equal(out[2][part], x)
-            assert at[-1] == 50
 
 
 def test_low_bits_do_not_tell_the_support():
@@ -495,25 +447,6 @@ def slow_unit_row(values):
     return x
 
 
-def test_forms_decide_the_same_half_spaces():
-    rng = np.random.RandomState(6)
-    rows = rng.randint(-1000, 1000, (50, 33))
-    weights = rng.standard_normal(33)
-    bounds = np.cumsum(rows * weights, axis=1)[:, -1]  # a last digit decides
-    for row, bound in zip(rows, bounds, strict=True):
-        for moved in (bound, np.nextafter(bound, np.inf), np.nextafter(bound, -np.inf)):
-            found = [half(row, weights, moved) for half in (in_half_space.plain, in_half_space)]
-            assert found == [moved <= bound] * 2
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "dimension", "padded"),
-    [(1.0, 2**24, 1_800_000), (4.0, 8000, 8000), (8.0, 50_000, 14_170), (16.0, 50_000, 11)],
-)
-def test_the_padding_costs_a_bounded_number_of_draws(epsilon, dimension, padded):
-    assert PrivUnit(epsilon, dimension).padded == pytest.approx(padded, rel=0.05)
-
-
 def test_the_support_is_redrawn_as_a_whole():
     # given the half space, a coordinate orthogonal to the input stays normal and independent
     n, law = 6000, privunit_parameters(8.0, 4)
@@ -590,13 +523,6 @@ def test_no_devices_and_empty_rows():
 def test_rows_that_do_not_fit(ptr, indices, values, message):
     with pytest.raises(PrivacyParameterError, match=message):
         PrivUnit(1.0, 5).sum_reports(keys_for("errors", 1), ptr, indices, values)
-
-
-def test_rows_may_begin_below_where_the_last_ended():
-    got = PrivUnit(1.0, 5).sum_reports(keys_for("x", 4), [0, 2, 2, 4, 4], [1, 3, 0, 1], [0.1] * 4)
-    assert got.shape == (5,)
-    with pytest.raises(PrivacyParameterError, match="indices must increase"):
-        PrivUnit(1.0, 5).sum_reports(keys_for("x", 4), [0, 1, 1, 3, 3], [1, 3, 0], [0.1] * 3)
 
 
 @pytest.mark.parametrize(

@@ -79,27 +79,6 @@ def test_rounds_are_the_twin(k, n_columns):
     assert np.abs(found[:, 1:]).max() > 0.1
 
 
-def test_a_turn_leaves_the_model_as_it_is():
-    X = ratings_with_gaps()
-    fit = started(X, 4)
-    for t in range(2):
-        fit.round(t)
-
-    def predictions():
-        columns = fit.columns()
-        features = twin.features(X, columns)
-        omega = columns @ fit.omega @ columns.T
-        return features @ fit.slopes @ columns.T, omega, fit.centre @ fit.centre.T
-
-    Z, spread = fit.user_step(fit.columns())
-    before = predictions()
-    fit.turn(Z, spread)
-    for one, other in zip(before, predictions(), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-9)
-    u = Z[~np.isnan(X).all(axis=1), 3:]
-    assert len(u) > 4
-
-
 def test_item_features_lead_rare_items():
     """Factors that follow from public columns are known for items that few have rated."""
     rng = np.random.default_rng(0)
