@@ -215,7 +215,8 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         if self._predictor_ == "svd":
             return super()._top_items(R, n, **options)
         model, neighbors = self._item_model_, self._neighbor_model_
-        return neighbor_top_items(model, neighbors, R, n, n_jobs=self.n_jobs, **options)
+        options |= {"n_jobs": self.n_jobs, "ranking": self._ranking_, "table": self._score_table()}
+        return neighbor_top_items(model, neighbors, R, n, **options)
 
     def _add_tastes(self) -> None:
         if self._predictor_ == "svd":
@@ -224,4 +225,6 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         if self._predictor_ == "svd":
             return super()._contributions(R, items)
-        return neighbor_contributions(self._item_model_, self._neighbor_model_, R, items)
+        model, neighbors, table = self._item_model_, self._neighbor_model_, self._score_table()
+        assert self._ranking_ is not None
+        return neighbor_contributions(self._ranking_, model, neighbors, R, items, table)

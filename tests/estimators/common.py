@@ -84,6 +84,9 @@ def ranking_scores(fitted, X, taste=0.5):
         x = lists.factors @ lists.encoder[chosen].sum(axis=0)
         p, by_features = z @ columns.T / unit, z[k:] @ columns[:, k:].T / unit
         p, by_features = p - share @ p, by_features - share @ by_features
+        rated = p
+        if getattr(fitted, "_predictor_", "svd") == "knn":  # without the user's offset z[0]
+            rated = (fitted.decision_function(X[[i]])[0] - model.offsets - z[0]) / unit
         spread, clear = np.sqrt(share @ p**2), np.sqrt(share @ by_features**2)
         x_off, N_off = x - share @ x, N - share @ N
         both = (share @ x_off**2) * (share @ N_off**2)
@@ -91,7 +94,7 @@ def ranking_scores(fitted, X, taste=0.5):
         b = 0.5 * alike**1.5 / np.hypot(spread, 0.2)
         few = max(1.0 / max(chosen.size, 1) - 1.0 / 20.0, 0.0)
         a = 50.0 * few * min(clear / 0.05, 1.0)
-        says = 0.5 * model.offsets / unit + b * p + a * by_features
+        says = 0.5 * model.offsets / unit + b * rated + a * by_features
         for j in range(X.shape[1]):
             of_others = lists.encoder[chosen[chosen != j]].sum(axis=0) @ lists.factors[j]
             scores[i, j] = np.log(N[j] + max(of_others, 0.0)) + taste / (1.0 - taste) * says[j]

@@ -355,6 +355,7 @@ RATED = {
     "als": rated_model(PrivacyBudget(8.0, 1e-5)),
     "als, no lists": rated_model(PrivacyBudget(8.0, 1e-5), list_share=None),
     "covariance": built(DPCovarianceRecommender, PrivacyBudget(8.0, 1e-5), random_state=0),
+    "knn": built(DPCovarianceRecommender, NONPRIVATE, predictor="knn"),
     "means": built(DPItemMeans, PrivacyBudget(8.0, 1e-5), random_state=0),
     "sampler": built(DPMFSampler, PrivacyBudget(8.0, 1e-5), max_iter=2, random_state=0),
     "local": built(LocalDPGDDR, PrivacyBudget(8.0), random_state=0),
