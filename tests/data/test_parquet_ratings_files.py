@@ -291,6 +291,25 @@ def test_forged_ratings_are_refused(tmp_path):
     assert len(cases) > 300
 
 
+KILLED = """
+import os, sys
+from skdpmf.data import ParquetRatings, parquet_ratings
+parquet_ratings.write_file = lambda *_: os._exit(9)  # all ratings are on disk, and no manifest
+ParquetRatings.write(sys.argv[1], [([1, 2], [3, 4], [5.0, 6.0])], n_items=9)
+"""
+
+
+def test_killed_write_leaves_no_folder_that_opens(path):
+    run = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, timeout=300)
+    assert run.returncode == 9
+    assert not path.exists()
+    left = [p for p in path.parent.rglob("*") if p.is_dir()]
+    assert left
+    for folder in left:
+        with pytest.raises(RatingStoreError):
+            ParquetRatings(folder)
+
+
 @needs_posix
 def test_ratings_are_their_owners_alone(path):
     """And who may only read them reads them."""

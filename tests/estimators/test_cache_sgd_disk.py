@@ -1,12 +1,16 @@
 """CacheSGDFactorizer from disk, and killed and resumed: the same model as in memory, in one go."""
 
 import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from skdpmf import CacheSGDFactorizer
+from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.exceptions import RatingStoreError
 from tests.baselines.test_cache_sgd import (
@@ -184,6 +188,33 @@ def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypat
     assert caught.tb is not None
 
 
+KILLED = """
+import sys, time
+import numpy as np
+from skdpmf.baselines import cache_sgd as solver
+from skdpmf.baselines.snapshot import Snapshot
+from tests.estimators.test_cache_sgd_disk import fit_with_snapshots
+store, snapshot, saves, half = sys.argv[1:]
+left = int(saves)
+
+def stop():
+    print("kill me", flush=True)
+    time.sleep(600)
+
+def save(self, *content, original=Snapshot.save):
+    global left
+    left -= 1
+    if left == 0 and half == "half":
+        np.savez = lambda file, **_: (file.write(b"PK half"), file.flush(), stop())
+    original(self, *content)
+    if left == 0:
+        stop()
+
+Snapshot.save = save
+fit_with_snapshots(store, snapshot)
+"""
+
+
 # -- killed and resumed ----------------------------------------------------------------------------
 
 
@@ -192,6 +223,50 @@ def fit_with_snapshots(store, snapshot, **params):
     X = ParquetRatings(store)
     options = {"max_iter": 5, "snapshot_path": snapshot, "snapshot_every": 4}
     return fitted(X if params.pop("from_disk", True) else X.read_rows(), **(options | params))
+
+
+def kill_a_fit(store, snapshot, saves, half=False):
+    """Run a fit in a process of its own, and end it by SIGKILL at a snapshot, or within one."""
+    command = [sys.executable, "-c", KILLED, *map(str, (store, snapshot, saves))]
+    with subprocess.Popen(
+        [*command, "half" if half else "whole"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "kill me\n"
+        finally:
+            process.kill()
+        assert process.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
+@pytest.mark.parametrize(("saves", "half"), [(6, False), (10, True)])
+def test_a_killed_fit_goes_on_to_the_same_bits(saves, half, X, path, tmp_path):
+    """Once after a snapshot inside of a round, once in the middle of writing one."""
+    ParquetRatings.write(path, X, rows_per_part=20)
+    expected = fit_with_snapshots(path, tmp_path / "other")
+    snapshot = tmp_path / "fit.npz"
+    kill_a_fit(path, snapshot, saves, half)
+    assert snapshot.is_file()
+    updates = count_updates(lambda: fit_with_snapshots(path, snapshot))
+    resumed = updates.pop()
+    assert fingerprint(resumed) == fingerprint(expected)
+    np.testing.assert_array_equal(resumed.loss_curve_, expected.loss_curve_)
+    assert not snapshot.exists()
+    # Four saves a round, after batches 4, 8, 12 and 15; the unfinished one does not count.
+    rounds, rest = divmod(saves - half, 4)
+    assert updates == [75 - 15 * rounds - 4 * rest]
+
+
+def count_updates(fit):
+    """Batches that a fit with one thread updates, and its result."""
+    starts = []
+    with pytest.MonkeyPatch.context() as patch:
+        update = solver.update_batch
+        patch.setattr(
+            solver, "update_batch", lambda *a, **k: (starts.append(a[4]), update(*a, **k))[1]
+        )
+        result = fit()
+    return [len(starts) // 2, result]
 
 
 @pytest.fixture

@@ -35,6 +35,20 @@ def test_without_noise_it_is_least_squares():
     assert not model.privacy_spent_.is_private
 
 
+@pytest.mark.parametrize(("unit", "delta"), [("user", 1e-5), ("user", 0.0), ("rating", 1e-5)])
+def test_noise_falls_with_epsilon(unit, delta):
+    X = make_ratings(3000, 40, density=0.3, random_state=0)
+    best = DPItemMeans(NONPRIVATE).fit(X)
+    distances = []
+    for epsilon in (0.1, 1.0, 10.0):
+        budget = PrivacyBudget(epsilon, delta, unit=unit)
+        fits = [DPItemMeans(budget, random_state=seed).fit(X) for seed in range(3)]
+        errors = [f.predict_entries(X, X).data - best.predict_entries(X, X).data for f in fits]
+        distances.append(np.sqrt(np.mean(np.square(errors))))
+    assert distances[0] > distances[1] > distances[2]
+    assert distances[2] < 0.12
+
+
 def test_damping_is_the_users():
     X = ratings()
     little, much = (

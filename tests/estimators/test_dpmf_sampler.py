@@ -159,6 +159,28 @@ def test_the_condition_is_told_where_there_is_one(mode, small):
 
 
 @every_mode
+def test_nothing_of_users_is_left(mode, small):
+    n_users, n_items = small.shape
+    for budget in (BUDGET, NONPRIVATE):
+        model = fitted(small, budget, **mode)
+        public = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
+        assert public == {
+            "components_",
+            "item_means_",
+            "privacy_spent_",
+            "nonprivate_diagnostics_",
+            "n_iter_",
+            "n_features_in_",
+        }
+        shapes = [np.shape(v) for v in vars(model).values() if isinstance(v, np.ndarray)]
+        shapes += [np.shape(v) for v in model._item_model_ if isinstance(v, np.ndarray)]
+        assert shapes
+        assert not [shape for shape in shapes if n_users in shape]
+        assert model.n_iter_ == mode["max_iter"]
+        assert model.components_.shape == (3, n_items)
+
+
+@every_mode
 def test_seeded_fits_repeat(mode, small):
     model = fitted(small, **mode)
     assert fitted_state(model) == fitted_state(fitted(small, **mode))

@@ -312,6 +312,28 @@ def data():
     return split_ratings(X, test_size=0.15, random_state=1)
 
 
+def errors_beside_own_means(data, epsilon, seeds, **params):
+    """RMSE less that of each user's own damped mean, from the middle of the scale."""
+    train, test = data
+    n, rows = np.diff(train.indptr), test.nonzero()[0]
+    own = np.asarray((train - 3.0 * (train != 0)).sum(axis=1)).ravel() / (n + 10.0)
+    assert train.data.min() > 0
+    base = np.sqrt(np.mean((test.data - 3.0 - own[rows]) ** 2))
+    scores = [
+        made(epsilon=epsilon, random_state=s, **params).fit(train).score(*data) for s in seeds
+    ]
+    return -np.array(scores) - base
+
+
+def test_noise_falls_with_epsilon(data):
+    """Means of 3 seeds. Where nothing is told apart, own means predict, in each of them."""
+    none, some, much = (errors_beside_own_means(data, e, range(3)) for e in (0.1, 4.0, 8.0))
+    assert np.all(none < 0.002)
+    assert some.mean() < none.mean() - 0.07
+    assert much.mean() < some.mean()
+    assert errors_beside_own_means(data, math.inf, [0])[0] < much.mean() + 0.005
+
+
 @EVERY_METHOD
 def test_seeded_fits_repeat_whatever_the_threads(method, small):
     model = made(method, 7.0, n_jobs=1).fit(small)

@@ -135,6 +135,29 @@ def test_chains_repeat_and_names_separate_them():
     assert not np.isin(first[0], again.state.U).any()
 
 
+def test_every_purpose_has_a_stream_of_its_own():
+    class Spy(NoiseSource):
+        def __init__(self):
+            super().__init__(derived_key(0))
+            self.used = []
+
+        def normals(self, shape, name, index):
+            self.used.append((name, index))
+            return super().normals(shape, name, index)
+
+    spy = Spy()
+    chains = [
+        GibbsChain(make_target(np.ones((3, 3)), sample_precisions=True), spy, name=name)
+        for name in ("a", "b")
+    ]
+    for t in range(3):
+        for chain in chains:
+            chain.sweep(t)
+    # starts of users, items and biases; factors, directions, choices, precisions of both sides
+    assert len(spy.used) == 2 * (3 + 3 * 8)
+    assert len(set(spy.used)) == len(spy.used)
+
+
 def joint_draw(number, bound, bias_std, sample_precisions):
     """Draw parameters from the prior, ratings given them, then sweep: still the joint law."""
     rng = np.random.default_rng([number, 5])

@@ -296,7 +296,37 @@ def test_bias_of_the_grid_is_below_its_bound(bits, near):
     assert worst > 0.02 * limit
 
 
+def test_rows_become_unit_vectors_whatever_they_hold():
+    rng = np.random.RandomState(1)
+    rows = [rng.standard_normal(size) * scale for size in (1, 7, 300) for scale in SCALES]
+    rows += [np.array([1.0]), np.array([0.6, 0.8]), np.array([-1e308] * 5), np.array([5e-324])]
+    rows += [np.array([1.0 - 2.0**-53]), np.array([1e200, 1e-200]), np.zeros(4), np.zeros(0)]
+    for row in rows:
+        _, x = unit(row, 400)
+        assert abs(math.sqrt(math.fsum(x * x)) - 1) < 1e-12
+        with np.errstate(over="ignore"):
+            length = math.hypot(*row) if np.isfinite(row).all() else 0.0
+        if length <= 1:
+            np.testing.assert_allclose(x[:-1], row, rtol=0, atol=1e-15)
+            assert x[-1] == pytest.approx(math.sqrt(max(0, 1 - length**2)), abs=2e-8)
+        else:
+            peak = np.abs(row).max()
+            np.testing.assert_allclose(x[:-1], row / peak / math.hypot(*(row / peak)), atol=1e-15)
+            assert x[-1] < 2e-8
+
+
 SCALES = (1e-300, 1e-8, 0.01, 0.1, 1.0, 30.0, 1e150, 1e306)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_row_that_is_not_finite_counts_as_empty(bad, place):
+    row = np.array([0.5, -7.0, 0.25])
+    row[place] = bad
+    _, x = unit(row, 9)
+    assert x.tolist() == [0.0, 0.0, 0.0, 1.0]
+    sent = PrivUnit(1.0, 9).report(keys_for("bad", 1)[0], [0, 4, 6], row)
+    assert np.abs(sent.astype(float)).max() < 7 * 2**GRID_BITS
 
 
 def test_without_the_dummy_a_short_vector_would_give_itself_away():
@@ -445,6 +475,17 @@ def slow_unit_row(values):
     if not abs(np.sqrt(squared(x)) - 1.0) <= NORM_TOLERANCE:
         x[:-1], x[-1] = 0.0, 1.0
     return x
+
+
+def test_forms_decide_the_same_half_spaces():
+    rng = np.random.RandomState(6)
+    rows = rng.randint(-1000, 1000, (50, 33))
+    weights = rng.standard_normal(33)
+    bounds = np.cumsum(rows * weights, axis=1)[:, -1]  # a last digit decides
+    for row, bound in zip(rows, bounds, strict=True):
+        for moved in (bound, np.nextafter(bound, np.inf), np.nextafter(bound, -np.inf)):
+            found = [half(row, weights, moved) for half in (in_half_space.plain, in_half_space)]
+            assert found == [moved <= bound] * 2
 
 
 def test_the_support_is_redrawn_as_a_whole():
