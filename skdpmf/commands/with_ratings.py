@@ -74,7 +74,7 @@ def fit(options: argparse.Namespace) -> None:
     if sys.stderr.isatty():
         model.set_callbacks(Progress(model._n_rounds()))
     model.fit(X)
-    model.privacy_spent_ = model.privacy_spent_.with_undeclared(undeclared)
+    model._statement = model.privacy_spent_.with_undeclared(undeclared)
     model.save(output, catalogue=catalogue)
     _print_written(output, model, options, estimator=options.estimator, n_items=X.shape[1])
 
@@ -125,7 +125,7 @@ def refresh(options: argparse.Namespace) -> None:
     if sys.stderr.isatty():
         model.set_callbacks(Progress(model._n_rounds()))
     fresh = model.refresh(rows, budget=budget, rows=options.rows, people=options.people)
-    fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
+    fresh._statement = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
     _print_written(output, fresh, options, n_items=len(items), n_new=len(new))
 
