@@ -65,8 +65,19 @@ DRAWING = re.compile(
     r"|mechanisms/(device_reports/|posterior_draw/|private_search)|estimators/local_dpgddr"
     r"|evaluation/(audit|_audit_releases|private_search)|preprocessing/bounder|baselines/)"
 )
+# Mechanisms that sum, and their estimators: the modules that they may use, and what reads, keeps or
+# writes around the curator.
+MECHANISM = re.compile(
+    r"^(mechanisms/(?!device_reports|posterior_draw|private_search)|preprocessing/item_selector"
+    r"|estimators/(adaptive_weight_als|dp_|dpmf_))"
+)
+PURE = {"__future__", "abc", "collections", "dataclasses", "fractions", "functools"}
+PURE |= {"itertools", "math", "typing"}
+AROUND = {"globals", "locals", "open", "print", "eval", "exec", "setattr", "delattr", "compile"}
+AROUND |= {"__import__", "__dict__", "__setattr__", "astuple", "asdict", "tofile", "memmap"}
 # What a private estimator leaves to the contract, and the two whose mechanisms need rows.
-FRAMED = {"_fit", "_fit_rows", "_framed", "_prepared", "_check_ratings", "privacy_spent_"}
+FRAMED = {"_fit", "_fit_rows", "_framed", "_prepared", "_check_ratings", "_columns_of"}
+FRAMED |= {"privacy_spent_"}
 ROWS = {"estimators/dpmf_sampler.py", "estimators/local_dpgddr.py"}
 SETS_STATEMENTS = re.compile(
     r"^(estimators/(contract/|cache_sgd)|preprocessing/item_selector|commands/with_ratings"
@@ -252,6 +263,29 @@ def frame_violations(path: str, source: str) -> list[str]:
             found.append(f"{node.lineno}: a statement is made by the frame")  # type: ignore[attr-defined]
         if isinstance(node, ast.ClassDef) and "PrivateRecommender" in map(dotted, node.bases):
             found += _methods_with_rows(path, node)
+    return found
+
+
+def around_violations(path: str, source: str) -> list[str]:
+    """Find what reads, keeps or writes values without the curator, or catches its errors."""
+    if not MECHANISM.match(path):
+        return []
+    found = [
+        f"{i.line}: {i.name} is not for mechanisms"
+        for i in imports(path, source)
+        if i.name.split(".")[0] in sys.stdlib_module_names - PURE
+    ]
+    for node in ast.walk(parsed(source)):
+        name = getattr(node, "id", None) or getattr(node, "attr", None)
+        if isinstance(node, ast.alias):
+            name = node.name
+        is_vars = isinstance(node, ast.Call) and dotted(node.func) == "vars"
+        if is_vars and ast.unparse(node.args[0]) != "settings":  # type: ignore[attr-defined]
+            name = "globals"
+        if isinstance(node, ast.Global) or name in AROUND:
+            found.append(f"{node.lineno}: {ast.unparse(node)} goes around the curator")  # type: ignore[attr-defined]
+        if isinstance(node, ast.ExceptHandler) and "Arpack" not in ast.unparse(node):
+            found.append(f"{node.lineno}: an error in a map is for nobody to read")
     return found
 
 

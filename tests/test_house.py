@@ -44,7 +44,7 @@ def test_folders_are_the_known_ones():
 
 RULES = [
     *(house.import_violations, house.reach_violations, house.map_violations),
-    house.frame_violations,
+    *(house.frame_violations, house.around_violations),
     *(house.compiler_violations, house.noise_violations, house.prose_violations),
     house.function_violations,
 ]
@@ -137,6 +137,21 @@ PLANTED = {
             "class A(PrivateRecommender):\n    privacy_spent_ = None\n\n    def _framed(self): ...",
         ),
     },
+    house.around_violations: {
+        ("mechanisms/als/loop.py", "estimators/dp_means.py"): (
+            "exact = next(iter(vars(total).values()))",
+            "import pickle",
+            "from warnings import warn",
+            "from dataclasses import astuple",
+            "exact = dataclasses.astuple(total)[0]",
+            "def f(rows):\n    global kept\n    kept = rows.data",
+            "globals()['kept'] = rows.data",
+            "try:\n    users.map(f)\nexcept ValueError:\n    there = True",
+            "object.__setattr__(release, 'noise_multiplier', 0.1)",
+            "open('ratings', 'w')",
+            "rows.data.tofile('ratings')",
+        )
+    },
     house.map_violations: {
         ("mechanisms/als.py",): (
             "users.map(lambda rows: rows.data)",
@@ -209,6 +224,8 @@ ALLOWED = [
     (house.reach_violations, "privacy/frame.py", "curator = Curator(R, plan, noise, None)"),
     (house.frame_violations, "privacy/frame.py", "from x import fresh_key\nkey = fresh_key()"),
     (house.frame_violations, "estimators/als.py", FITS),
+    (house.around_violations, "mechanisms/als.py", "import math\nx = vars(settings)"),
+    (house.around_violations, "evaluation/audit.py", "import pickle\nx = vars(record)"),
     (house.reach_violations, "mechanisms/als.py", "from x import Users\nu: Users = c.users"),
     *(
         (house.map_violations, "mechanisms/als.py", MAPPED + call)

@@ -416,20 +416,17 @@ def _released(
 ) -> Any:
     """Return what a mechanism releases: it gets the curator of the rows, and no row."""
     settings = estimator._settings_of(R.shape[1])
-    terms: dict[str, Any] = {"levels": levels, "exchange": exchange}
-    if fit.known is not None:
-        terms["known"] = fit.known
+    public: dict[str, Any] = {"levels": levels, "known": fit.known}
+    public = {name: value for name, value in public.items() if value is not None}
     given = R, estimator._preparation(), (type(estimator).__name__, settings)
     frame: Any = fit.frame
     if estimator._reports is not None:  # not by sums
-        R, source = getattr(frame, estimator._reports)(*given, **terms)
+        R, source = getattr(frame, estimator._reports)(*given, exchange=exchange, **public)
         return estimator._release_rows(R, source, settings, levels, exchange)
     columns = None if fit.features is None else fit.features.values
-    curator = frame.curator(*given, n_jobs=estimator.n_jobs, item_columns=columns, **terms)
-    more: dict[str, Any] = {} if levels is None else {"levels": levels}
-    if fit.known is not None:
-        more["known"] = fit.known
-    return estimator._release(curator, settings, **more)
+    own = {"n_jobs": estimator.n_jobs, "item_columns": columns}
+    curator = frame.curator(*given, exchange=exchange, **own, **public)
+    return estimator._release(curator, settings, **public)
 
 
 @dataclass(frozen=True)
