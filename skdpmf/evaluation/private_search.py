@@ -265,7 +265,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             best, params, score = self._search(plan, R, _without_content(y))
             spent = plan.check_fit(best.plan(R.shape[1], R.shape[0]))
         statement = SearchStatement.of_search(plan, spent, seeded=seeded)
-        self.privacy_spent_ = statement.with_undeclared(getattr(X, "undeclared", ()))
+        self._statement = statement.with_undeclared(getattr(X, "undeclared", ()))
         self.best_params_, self.best_score_ = params, score
         self.best_estimator_ = self._released(best)
         return self
@@ -356,7 +356,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             best.feature_names_in_ = self.feature_names_in_
         if self.budget.ledger is not None:  # a later fit of it on these ratings must count
             best.set_params(budget=replace(best.budget, ledger=self.budget.ledger))
-        best.privacy_spent_ = self.privacy_spent_
+        best._statement = self.privacy_spent_
         return best
 
     def _half_bound(self) -> float:

@@ -28,7 +28,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.noise import exact_grid
-from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
 from skdpmf.privacy.users import Rows
 
@@ -130,7 +129,6 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     counts_: np.ndarray
     support_: np.ndarray
-    privacy_spent_: PrivacyStatement
     _catalogue_: Catalogue | None = None
 
     def __init__(
@@ -205,7 +203,7 @@ class DPItemSelector(  # type: ignore[call-arg]
         with charged(self, X, R, Fit()) as fit:
             self._fit(R, most, fit)
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
+        self._statement = self.privacy_spent_.with_undeclared(undeclared)
         return self
 
     def _fit(self, R: Any, most: int, fit: Fit) -> None:
@@ -217,7 +215,7 @@ class DPItemSelector(  # type: ignore[call-arg]
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
         self.support_ = np.zeros(R.shape[1], bool)
         self.support_[keep] = True
-        self.privacy_spent_ = state_of(self, fit)
+        self._statement = state_of(self, fit)
 
     # what `release_on_blocks` asks for
     _only_sums, _value_range, _reports, n_jobs = True, None, None, None

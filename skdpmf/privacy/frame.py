@@ -70,9 +70,11 @@ def framed(
 
     record: what the ledger notes, and with a ledger by person ``users``, the ids of the rows.
     """
-    if plan.budget != budget.without_ledger():
+    own, kind = plan.budget, (budget.unit, budget.neighbors)
+    same = plan.local or (own.unit, own.neighbors) == kind  # devices have a relation of their own
+    if not same or own.epsilon > budget.epsilon or own.delta > budget.delta:
         raise PrivacyParameterError(
-            f"plan is for the budget {plan.budget!r} and must be for {budget!r}, which pays for it."
+            f"plan is for the budget {own!r} and must be for {budget!r}, which pays for it."
         )
     charge: Any = nullcontext()
     if budget.ledger is not None:

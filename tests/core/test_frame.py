@@ -115,6 +115,14 @@ def test_the_statement_says_whether_there_was_a_seed(seed):
     assert (statement.epsilon, statement.delta) == (a_plan().epsilon, 1e-5)
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_fit_has_the_seed_that_it_was_given(seed):
+    model = DPItemMeans(PrivacyBudget(4.0, 1e-5), random_state=seed).fit(base_ratings())
+    assert model.privacy_spent_.seeded is (seed is not None)
+    with pytest.raises(AttributeError, match="has no setter"):
+        model.privacy_spent_ = None
+
+
 def key_of(seed=0, **more):
     return fit(seed, **more)[1]._keys[0]
 

@@ -103,7 +103,7 @@ def fit_beside(folder, kind, source=matrix_of, **params):
 
 
 def assert_same(model, twin):
-    names = ("components_", "item_means_", "counts_", "privacy_spent_", "_item_model_")
+    names = ("components_", "item_means_", "counts_", "_statement", "_item_model_")
     states = [fitted_state(one) for one in (model, twin)]
     for name in names:
         assert states[0].get(name) == states[1].get(name), f"{name} shows who was left out"

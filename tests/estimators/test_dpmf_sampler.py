@@ -167,7 +167,6 @@ def test_nothing_of_users_is_left(mode, small):
         assert public == {
             "components_",
             "item_means_",
-            "privacy_spent_",
             "nonprivate_diagnostics_",
             "n_iter_",
             "n_features_in_",

@@ -24,7 +24,6 @@ from skdpmf.mechanisms.device_reports.randomizers import (
 )
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import frame
-from skdpmf.privacy.frame import Alone
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from tests.built import built
 from tests.core.audit import fitted_state
@@ -93,7 +92,9 @@ def recorded_reports():
 def run_devices(model, X):
     """The protocol in the field, with the keys of the simulation."""
     R = as_rating_matrix(X, rating_range=RANGE)
-    secret = Alone().key(model.random_state, model._text("devices"), model._prepared(R))
+    settings = type(model).__name__, model._settings_of(R.shape[1])
+    charged = frame.Frame(model._make_plan(*R.shape[::-1]), model.random_state)
+    _, secret = charged.devices(R, model._preparation(), settings)
     epsilon = float(model.budget.epsilon)
     server = LocalAggregator(
         R.shape[1],

@@ -273,7 +273,7 @@ def test_statement_of_a_search_is_kept(fitted, path):
     plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(5.0), bound=2.0)
     model = copy.copy(fitted["means"])
     fit = ReleasePlan.from_shares(plan.fit_budget, [Release("a", "sums", (9,), 1.0)], {"a": 1.0})
-    model.privacy_spent_ = SearchStatement.of_search(plan, fit)
+    model._statement = SearchStatement.of_search(plan, fit)
     model.save(path)
     assert load_model(path).privacy_spent_ == model.privacy_spent_
     assert type(load_model(path).privacy_spent_) is SearchStatement

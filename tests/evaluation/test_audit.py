@@ -25,6 +25,7 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     CoordinateSampling,
 )
 from skdpmf.privacy import PrivacyStatement
+from skdpmf.privacy.frame import Frame
 from skdpmf.privacy.plan import PureRelease
 from skdpmf.privacy.recording import ReportRecord
 
@@ -120,9 +121,10 @@ def test_a_model_without_privacy_that_states_some_is_found(monkeypatch):
 
     def fit(self, R, y, fit):
         self.budget = PrivacyBudget.nonprivate()
-        real(self, R, y, fit=fit._replace(plan=self.plan(R.shape[1], R.shape[0])))
+        frame = Frame(self.plan(R.shape[1], R.shape[0]), self.random_state)
+        real(self, R, y, fit=fit._replace(frame=frame))
         self.budget = claimed
-        self.privacy_spent_ = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
+        self._statement = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
 
     monkeypatch.setattr(DPCovarianceRecommender, "_fit", fit)
     report = audit(DPCovarianceRecommender(claimed), ratings(), n_neighbors=8)

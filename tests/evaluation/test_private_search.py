@@ -92,7 +92,7 @@ def test_nothing_else_is_kept(X):
         "best_params_",
         "best_score_",
         "n_features_in_",
-        "privacy_spent_",
+        "_statement",
     }
     alone = clone(search.best_estimator_).fit(X)
     assert set(vars(search.best_estimator_)) == set(vars(alone))

@@ -103,7 +103,7 @@ def test_a_conditional_step_stays_conditional():
     model.fit(X)
     chain = DPMFSampler(PrivacyBudget(1.0), guarantee="posterior")
     # as after a fit of the chain, which takes its time
-    model[-1].privacy_spent_ = PrivacyStatement.from_plan(chain.plan(6, 60))
+    model[-1]._statement = PrivacyStatement.from_plan(chain.plan(6, 60))
     spent = privacy_spent(model)
     assert spent.condition
     assert "CONDITIONAL" in str(spent)

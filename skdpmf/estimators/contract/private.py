@@ -94,7 +94,6 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     """
 
     item_means_: np.ndarray
-    privacy_spent_: PrivacyStatement
     _reports: str | None = None  # method of `Frame` for what is released and is no sum
     _knowledge_: Any = None  # what a refresh starts from, where there is one
 
@@ -155,7 +154,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
         released = release_on_blocks(self, R, fit, self._levels(**metadata))
         self._publish(released)
-        self.privacy_spent_ = state_of(self, fit, **self._terms(released))
+        self._statement = state_of(self, fit, **self._terms(released))
 
     def refresh(
         self,
@@ -240,7 +239,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             start = Start(self._knowledge_.with_items(n_new), self._features_, rows, people)
         model._fit_rows(X, None, start)
         if adds_up:
-            model.privacy_spent_ = added_up(self.privacy_spent_, model.privacy_spent_)
+            model._statement = added_up(self.privacy_spent_, model.privacy_spent_)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -256,7 +255,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         with charged(self, X, R, Fit(self._features_, start)) as fit:
             yield {"fit": fit}
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
+        self._statement = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_start(self, known: Any) -> None:
         """Check the parameters against what a refresh starts from."""
@@ -417,20 +416,17 @@ def _released(
 ) -> Any:
     """Return what a mechanism releases: it gets the curator of the rows, and no row."""
     settings = estimator._settings_of(R.shape[1])
-    terms: dict[str, Any] = {"levels": levels, "exchange": exchange}
-    if fit.known is not None:
-        terms["known"] = fit.known
+    public: dict[str, Any] = {"levels": levels, "known": fit.known}
+    public = {name: value for name, value in public.items() if value is not None}
     given = R, estimator._preparation(), (type(estimator).__name__, settings)
     frame: Any = fit.frame
     if estimator._reports is not None:  # not by sums
-        R, source = getattr(frame, estimator._reports)(*given, **terms)
+        R, source = getattr(frame, estimator._reports)(*given, exchange=exchange, **public)
         return estimator._release_rows(R, source, settings, levels, exchange)
     columns = None if fit.features is None else fit.features.values
-    curator = frame.curator(*given, n_jobs=estimator.n_jobs, item_columns=columns, **terms)
-    more: dict[str, Any] = {} if levels is None else {"levels": levels}
-    if fit.known is not None:
-        more["known"] = fit.known
-    return estimator._release(curator, settings, **more)
+    own = {"n_jobs": estimator.n_jobs, "item_columns": columns}
+    curator = frame.curator(*given, exchange=exchange, **own, **public)
+    return estimator._release(curator, settings, **public)
 
 
 @dataclass(frozen=True)
