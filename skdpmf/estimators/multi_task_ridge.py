@@ -197,7 +197,7 @@ def private_multi_task_ridge(
         if random_state is not None:
             make = partial(derived_key, int(random_state), text, *used)
         noise = noise_source(recorded_key(make))
-        curator = Curator(R, plan, noise, n_jobs, data.features)
+        curator = Curator(R, plan, noise, n_jobs, data.features, of_users=not per_observation)
         own = replace(settings, of_observations=bool(per_observation))
         coef = solver.fit(curator, own)
     made = as_made(plan, curator.record)
