@@ -130,20 +130,21 @@ class Frame:
         n_jobs: int | None = None,
         features: NDArray[np.float64] | None = None,
         item_columns: NDArray[np.float64] | None = None,
+        of_users: bool = True,
         **more: Any,
     ) -> Curator:
         """Make the curator.
 
         R (n_users, n_items): canonical ratings; prepare: a function of rows, per user as for
         `Users.map`, and its other arguments, which are public; settings: all that the mechanism
-        goes by, which its repr shows; n_jobs, features, item_columns: as for `Curator`; more:
+        goes by, which its repr shows; n_jobs, features, item_columns, of_users: as for `Curator`; more:
         ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
         arrays of released values that the fit starts from; ``exchange``: an `Alone`, or other
         processes that hold blocks of the users.
         """
         public = [part for part in (features, item_columns) if part is not None]
         R, noise = self.rows(R, prepare, settings, public=public, **more)
-        curator = Curator(R, self.plan, noise, n_jobs, features, item_columns)
+        curator = Curator(R, self.plan, noise, n_jobs, features, item_columns, of_users=of_users)
         self.__state["curator"] = curator
         return curator
 
