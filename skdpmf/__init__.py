@@ -27,30 +27,11 @@ if TYPE_CHECKING:
     from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
-__all__ = [
-    "DPALS",
-    "DPSGD",
-    "AdaptiveWeightALS",
-    "CacheSGDFactorizer",
-    "Clicks",
-    "DPCovarianceRecommender",
-    "DPItemMeans",
-    "DPMFSampler",
-    "GradientReports",
-    "LocalDPGDDR",
-    "NearestItems",
-    "NoisyCovariance",
-    "Pooled",
-    "PosteriorDraw",
-    "PrivacyBudget",
-    "PrivacyCard",
-    "PrivacyLedger",
-    "Snapshots",
-    "load_model",
-    "privacy_spent",
-    "private_multi_task_ridge",
-    "recommender_of",
-]
+__all__ = ["DPALS", "DPSGD", "AdaptiveWeightALS", "CacheSGDFactorizer", "Clicks"]
+__all__ += ["DPCovarianceRecommender", "DPItemMeans", "DPMFSampler", "GradientReports"]
+__all__ += ["LocalDPGDDR", "NearestItems", "NoisyCovariance", "Pooled", "PosteriorDraw"]
+__all__ += ["PrivacyBudget", "PrivacyCard", "PrivacyLedger", "Snapshots", "load_model"]
+__all__ += ["privacy_spent", "private_multi_task_ridge", "recommender_of"]
 __getattr__, __dir__ = lazy_names(
     __name__,
     {

@@ -11,15 +11,8 @@ from typing import Any
 import numpy as np
 
 import skdpmf.estimators
+from skdpmf.commands import without_ratings as shared
 from skdpmf.commands.cli import remark
-from skdpmf.commands.without_ratings import (
-    described,
-    ledger_at,
-    model_path,
-    output_of,
-    print_json,
-    usage,
-)
 from skdpmf.data import item_features, ratings_to_matrix, read_ratings, validate_ratings
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
@@ -33,12 +26,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
 
 def fit(options: argparse.Namespace) -> None:
     """Write a fitted model."""
-    output, book = output_of(options), None
+    output, book = shared.output_of(options), None
     if options.ledger is not None:
         if options.seed is not None:
             options.usage("--seed: a ledger takes no fit whose noise can be repeated; leave it out")
-        book = ledger_at(options.ledger)
-    model = described(options, book, getattr(skdpmf.estimators, options.estimator))
+        book = shared.ledger_at(options.ledger)
+    model = shared.described(options, book, getattr(skdpmf.estimators, options.estimator))
     frame = _table(options.ratings, options)
     undeclared = [name for name in ("users", "items") if getattr(options, name) is None]
     if options.items is None:
@@ -63,7 +56,7 @@ def fit(options: argparse.Namespace) -> None:
 
 def refresh(options: argparse.Namespace) -> None:
     """Write a model that goes on from another one, with ratings of new people."""
-    output, model = output_of(options), load_model(model_path(options))
+    output, model = shared.output_of(options), load_model(shared.model_path(options))
     model.set_params(n_jobs=options.n_jobs)
     catalogue, options.implicit = model.catalogue_, _is_implicit(model)
     if "budget" not in inspect.signature(type(model)).parameters:
@@ -71,9 +64,9 @@ def refresh(options: argparse.Namespace) -> None:
     old = model.budget
     terms = {"unit": old.unit, "neighbors": old.neighbors}
     if options.ledger is not None:
-        terms["ledger"] = ledger_at(options.ledger)
+        terms["ledger"] = shared.ledger_at(options.ledger)
     epsilon, delta = options.epsilon, options.delta
-    with usage(options):
+    with shared.usage(options):
         budget = PrivacyBudget(
             old.epsilon if epsilon is None else epsilon,
             old.delta if delta is None else delta,
@@ -201,7 +194,7 @@ def evaluate(options: argparse.Namespace) -> None:
             {"of": label, **{key.lower(): value for key, value in measures.items()}}
             for label, measures in lists.items()
         ]
-        print_json(
+        shared.print_json(
             metric=metric, n_held_out=held_out.nnz, held_out=what, values=values, lists=plain
         )
     elif _is_implicit(model):
@@ -243,7 +236,7 @@ def _print_lists(lists: dict[str, dict[str, float]], against: str) -> None:
 
 def _print_written(output: Path, model: Any, options: argparse.Namespace, **facts: Any) -> None:
     if options.format == "json":
-        print_json(wrote=str(output), **facts, privacy=model.privacy_spent_.to_dict())
+        shared.print_json(wrote=str(output), **facts, privacy=model.privacy_spent_.to_dict())
     else:
         print(f"{model.privacy_spent_}\n\nwrote {output}")
 
@@ -397,7 +390,7 @@ def _remark_left_out(n: int, path: str, which: str) -> None:
 
 
 def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
-    model = load_model(model_path(options))
+    model = load_model(shared.model_path(options))
     # columns are put into the catalogue's order here, and have no names
     vars(model).pop("feature_names_in_", None)
     return model.set_params(n_jobs=options.n_jobs), model.catalogue_

@@ -27,37 +27,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from skdpmf.data import ratings_folder as store
+from skdpmf.data import table_chunks as chunks
+from skdpmf.data.ratings_folder import damaged
+from skdpmf.data.table_chunks import COLUMNS, RECORD, Table
+
 from ..exceptions import RatingStoreError
 from .files import owners_file
 from .labels import RatingMatrix, as_frame, labels_of
 from .loaders import parquet_file, pyarrow_for
-from .ratings_folder import (
-    LABELS,
-    MANIFEST,
-    absolute,
-    check_size,
-    checked_facts,
-    damaged,
-    is_count,
-    new_folder,
-    read_file,
-    read_labels,
-    read_manifest,
-    serialised,
-    signed,
-    sync,
-    write_file,
-    write_labels,
-)
-from .table_chunks import (
-    COLUMNS,
-    RECORD,
-    Table,
-    parquet_chunks,
-    records_matrix,
-    sorted_table,
-    stacked,
-)
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite
 
 # Ratings that are decoded at once, and users of a row group that is written.
@@ -151,14 +129,14 @@ class ParquetRatings:
     """
 
     def __init__(self, path: Any) -> None:
-        path = absolute(path)
-        self._use(path, read_manifest(path))
+        path = store.absolute(path)
+        self._use(path, store.read_manifest(path))
 
     def _use(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
-        self.shape, self.undeclared = checked_facts(path, manifest)
+        self.shape, self.undeclared = store.checked_facts(path, manifest)
         self.fingerprint: str = manifest["fingerprint"]
-        self._about = {name: manifest.get(name) for name in LABELS}
+        self._about = {name: manifest.get(name) for name in store.LABELS}
         self._labels: dict[str, Any] = {}
         rows: Any = manifest.get("parts")
         group_rows = manifest.get("group_rows")
@@ -176,17 +154,17 @@ class ParquetRatings:
         partition = first_rows == bounds.tolist() and np.all(np.diff(bounds) > 0)
         if not is_table or not partition:
             trouble = "its parts are no files with counts, or do not hold each row exactly once"
-            raise damaged(path / MANIFEST, trouble)
+            raise damaged(path / store.MANIFEST, trouble)
         if type(group_rows) is not int or not 1 <= group_rows <= MOST_GROUP_ROWS:
-            raise damaged(path / MANIFEST, f"its group_rows={group_rows!r:.30} are no users")
+            raise damaged(path / store.MANIFEST, f"its group_rows={group_rows!r:.30} are no users")
         self._group_rows = group_rows
         for part in self._parts:
-            check_size(path / part.file, part.size)
+            store.check_size(path / part.file, part.size)
 
     def _label(self, name: str) -> Any:
         if name not in self._labels:
             n_labels = self.shape[0 if name == "user_ids" else 1]
-            self._labels[name] = read_labels(self.path, name, self._about[name], n_labels)
+            self._labels[name] = store.read_labels(self.path, name, self._about[name], n_labels)
         return self._labels[name]
 
     @property
@@ -296,7 +274,7 @@ class ParquetRatings:
             )
         rows_per_part = int(rows_per_part)
         pyarrow_for(f"path={str(path)!r}")
-        with new_folder(path, overwrite) as work:
+        with store.new_folder(path, overwrite) as work:
             table = _table(
                 source, work / "buckets", rows_per_part, columns, (users, items, n_items)
             )
@@ -323,7 +301,7 @@ class ParquetRatings:
             ratings in another part too.
         """
         for part in self._parts[slice(*self._range(first, stop))]:
-            check_size(self.path / part.file, part.size)
+            store.check_size(self.path / part.file, part.size)
             with reading(self.path / part.file) as stream:
                 self._checked(part, stream)
 
@@ -351,7 +329,7 @@ class ParquetRatings:
         for number in range(self.n_parts):
             self.read_rows(number, number + 1)
         self._labels.clear()
-        for name in LABELS:
+        for name in store.LABELS:
             self._label(name)
 
     def read_rows(self, first: int = 0, stop: int | None = None) -> sparse.csr_array:
@@ -380,7 +358,7 @@ class ParquetRatings:
         if n_ratings > sum(part.size for part in self._parts[first:stop]):
             self.check(first, stop)  # before arrays of that length are made
         matrices = (self._matrix(number) for number in range(first, stop))
-        return stacked(matrices, (n_rows, self.shape[1]), n_ratings)
+        return chunks.stacked(matrices, (n_rows, self.shape[1]), n_ratings)
 
     def _range(self, first: int, stop: int | None) -> tuple[int, int]:
         first = operator.index(first)
@@ -426,7 +404,7 @@ class ParquetRatings:
                 at += user.size
             else:
                 if at == part.n_ratings:
-                    return records_matrix(records, 0, part.n_rows, self.shape[1], np.float64)
+                    return chunks.records_matrix(records, 0, part.n_rows, self.shape[1], np.float64)
         trouble = f"its footer says {part.n_ratings} ratings, and it has more or fewer"
         raise damaged(self.path / part.file, trouble)
 
@@ -457,11 +435,11 @@ class ParquetRatings:
         """
         path = self.path / part.file
         pyarrow, _ = pyarrow_for(str(path))
-        check_size(path, part.size)
+        store.check_size(path, part.size)
         found = path.stat()
         stamp = found.st_ino, found.st_mtime_ns
         is_known = seen.get(part.file) == stamp
-        content = read_file(path, part.size, "" if is_known else part.sha256)
+        content = store.read_file(path, part.size, "" if is_known else part.sha256)
         seen[part.file] = stamp
         with reading(path, pyarrow.BufferReader(content)) as stream:
             yield self._checked(part, stream)
@@ -494,7 +472,7 @@ def _is_part(row: Any) -> bool:
         return False
     name, *counts, digest = row
     plain = isinstance(name, str) and name.isprintable() and Path(name).name == name
-    return plain and all(map(is_count, counts)) and isinstance(digest, str) and bool(digest)
+    return plain and all(map(store.is_count, counts)) and isinstance(digest, str) and bool(digest)
 
 
 def _write(folder: Path, table: Table, rows_per_part: int) -> None:
@@ -511,10 +489,12 @@ def _write(folder: Path, table: Table, rows_per_part: int) -> None:
             n_rows, n_ratings = part.shape[0], part.nnz
             parts.append(_Part(path.name, row, n_rows, n_ratings, *_size_and_digest(path)))
             row += n_rows
-    labels = zip(LABELS, (table.user_ids, table.item_ids, table.titles), strict=True)
-    facts: dict[str, Any] = {name: write_labels(folder, name, values) for name, values in labels}
-    facts |= {"parts": parts, "group_rows": group_rows, "undeclared": table.undeclared}
-    write_file(folder / MANIFEST, serialised(signed({**facts, "shape": table.shape})))
+    facts: dict[str, Any] = {"parts": parts, "group_rows": group_rows, "shape": table.shape}
+    facts["undeclared"] = table.undeclared
+    labels = table.user_ids, table.item_ids, table.titles
+    for name, values in zip(store.LABELS, labels, strict=True):
+        facts[name] = store.write_labels(folder, name, values)
+    store.write_file(folder / store.MANIFEST, store.serialised(store.signed(facts)))
 
 
 def _write_part(path: Path, R: Any, row: int, group_rows: int) -> None:
@@ -537,7 +517,7 @@ def _write_part(path: Path, R: Any, row: int, group_rows: int) -> None:
                 arrays = [pyarrow.array(*pair) for pair in zip(columns, schema.types, strict=True)]
                 group = pyarrow.Table.from_arrays(arrays, schema=schema)
                 writer.write_table(group, row_group_size=max(1, by_item.nnz))
-        sync(file)
+        store.sync(file)
 
 
 def _size_and_digest(path: Path) -> tuple[int, str]:
@@ -551,7 +531,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
     files = [source] if isinstance(source, str | os.PathLike) else source
     if isinstance(files, list) and files and isinstance(files[0], str | os.PathLike):
         paths = [Path(file).expanduser() for file in files]
-        source = chain.from_iterable(parquet_chunks(path, columns) for path in paths)
+        source = chain.from_iterable(chunks.parquet_chunks(path, columns) for path in paths)
     elif columns is not None:
         raise ValueError(f"columns={columns!r} names the columns of Parquet files; omit it.")
     if hasattr(source, "columns") and set(COLUMNS) <= set(source.columns):
@@ -559,7 +539,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
     is_matrix = hasattr(source, "columns") or isinstance(source, np.ndarray | RatingMatrix)
     is_matrix = is_matrix or sparse.issparse(source)
     if not is_matrix and not isinstance(source, ParquetRatings):
-        return sorted_table(folder, source, declared, n_rows)
+        return chunks.sorted_table(folder, source, declared, n_rows)
     if any(own is not None for own in declared):
         raise ValueError("users, items and n_items declare rows and columns of tables; omit them.")
     matrices: Iterable[Any]

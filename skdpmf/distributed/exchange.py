@@ -27,13 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.privacy.recording import noise_source, recorded_key
-from skdpmf.privacy.sampler.noise import (
-    NoiseSource,
-    derived_key,
-    fresh_key,
-    row_digest,
-    slot_priorities,
-)
+from skdpmf.privacy.sampler import noise
+from skdpmf.privacy.sampler.noise import NoiseSource
 
 Key = tuple[str, int, int]
 _DIGEST, _ROW_KEY, _START = "digest of the rows", "key of the rows", "start of "
@@ -52,9 +47,9 @@ class Alone:
         the key of what is random about single rows, and no other.
         """
         if random_state is None:
-            return recorded_key(fresh_key)
+            return recorded_key(noise.fresh_key)
         shape, digest = np.array(R.shape), data_digest(R, aligned)
-        return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
+        return recorded_key(lambda: noise.derived_key(int(random_state), text, shape, digest))
 
     def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> NoiseSource:
         """Return a `NoiseSource`, or what stands for it, with a key as of `key`."""
@@ -121,7 +116,7 @@ class Worker(_Shared):
 def data_digest(R: Any, aligned: Iterable[Any], first_row: int = 0) -> NDArray[np.uint64]:
     """Digest of rows, and of numbers aligned with them: one adds up over blocks."""
     rows = [(R.indptr, R.indices, R.data), *map(_as_column, aligned)]
-    return np.stack([row_digest(*own, first_row=first_row) for own in rows])
+    return np.stack([noise.row_digest(*own, first_row=first_row) for own in rows])
 
 
 def _as_column(numbers: Any) -> tuple[Any, Any, Any]:
@@ -166,13 +161,13 @@ class Coordinator(_Shared):
 
     def _secret(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
         if random_state is None:
-            return recorded_key(fresh_key)
+            return recorded_key(noise.fresh_key)
         key = _DIGEST, 0, 0
         digest = self._collect(key, self.history)
         # neither released nor of use to anybody
         self.tell(key, None)
         shape = np.array((self.n_rows, R.shape[1]))
-        return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
+        return recorded_key(lambda: noise.derived_key(int(random_state), text, shape, digest))
 
     def tell(self, key: Key, value: Any) -> None:
         """Answer a request at which nothing is summed."""
@@ -231,7 +226,7 @@ class SharedNoise:
     def slot_priorities(self, purpose: str, indptr: Any, indices: Any) -> NDArray[np.uint64]:
         """Return the priorities of the block's entries."""
         first = self._exchange.first_row
-        return slot_priorities(self._row_key, purpose, indptr, indices, first_slot=first)
+        return noise.slot_priorities(self._row_key, purpose, indptr, indices, first_slot=first)
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return the coordinator's starting values, which all runs share."""

@@ -14,16 +14,8 @@ if TYPE_CHECKING:
     from skdpmf.estimators.local_dpgddr import LocalDPGDDR
     from skdpmf.estimators.multi_task_ridge import private_multi_task_ridge
 
-__all__ = [
-    "AdaptiveWeightALS",
-    "CacheSGDFactorizer",
-    "DPCovarianceRecommender",
-    "DPItemMeans",
-    "DPMFSampler",
-    "LocalDPGDDR",
-    "load_model",
-    "private_multi_task_ridge",
-]
+__all__ = ["AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender", "DPItemMeans"]
+__all__ += ["DPMFSampler", "LocalDPGDDR", "load_model", "private_multi_task_ridge"]
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
