@@ -54,6 +54,12 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         that holds them.
     {item_features}
         The fold-in of a user includes tastes for them; training does not use them.
+    random_state : int or None, default=None
+        Seed of the item factors at the start. With a seed and one thread a fit repeats bit for bit
+        on one machine.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Several threads update the items without locks: results of repeated
+        fits differ in the third digit of the RMSE at most.
     max_iter : int, default=30
         Rounds over all ratings.
     learning_rate : float, default=0.07
@@ -70,12 +76,6 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         Whether b_i and c_j are fitted. Without them they are 0; b_0 is the mean in both cases.
     snapshots : `Snapshots` or None, default=None
         File for snapshots of the fit in progress, with which a fit goes on after a crash.
-    random_state : int or None, default=None
-        Seed of the item factors at the start. With a seed and one thread a fit repeats bit for bit
-        on one machine.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Several threads update the items without locks: results of repeated
-        fits differ in the third digit of the RMSE at most.
     warm_start : bool, default=False
         Whether `fit` starts from the factors of the previous fit. As many rows as then are taken
         for the same users; those of a matrix with another number of rows are folded in. The rate

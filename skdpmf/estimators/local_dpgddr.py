@@ -54,6 +54,14 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         is for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
         spent; if it is > 0 the statement also says what a trusted shuffler would give.
         ``PrivacyBudget.nonprivate()`` randomises nothing.
+    {rating_range}
+    {item_features}
+        A device gives its user tastes for them, from its own ratings; reports do not change.
+    random_state : int or None, default=None
+        None: every device draws from a fresh 256-bit key of the operating system. An int makes a
+        fit on the same data with the same parameters repeatable, and voids the guarantee against
+        anyone who can guess it.
+    {n_jobs}
     method : {"items", "gradient"} or `GradientReports`, default="items"
         See above. A string stands for the options' defaults.
     randomizer : {"privunit", "coordinate"}, default="privunit"
@@ -68,14 +76,6 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         For the others every device reports in each of them; None: 5.
     user_damping : float, default=10.0
         Fictitious ratings in a user's own mean, in [1e-6, 1e6]; in predictions at most 1.
-    {rating_range}
-    {item_features}
-        A device gives its user tastes for them, from its own ratings; reports do not change.
-    random_state : int or None, default=None
-        None: every device draws from a fresh 256-bit key of the operating system. An int makes a
-        fit on the same data with the same parameters repeatable, and voids the guarantee against
-        anyone who can guess it.
-    {n_jobs}
 
     Attributes
     ----------

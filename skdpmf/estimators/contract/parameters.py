@@ -4,7 +4,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from numbers import Real
 from typing import Any, ClassVar
@@ -257,6 +257,7 @@ class OptionParameters(_Checked):
         return super().set_params(**params)  # type: ignore[misc]
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class Planner(OptionParameters, ABC):
     """The base of an estimator that needs no scikit-learn: it has seen no ratings.
 
@@ -264,10 +265,10 @@ class Planner(OptionParameters, ABC):
     them.
     """
 
-    rating_range: Any
+    rating_range: tuple[float, float] = (1.0, 5.0)
     item_features: Any = None
-    random_state: Any
-    n_jobs: Any
+    random_state: int | None = None
+    n_jobs: int | None = None
 
     @abstractmethod
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
@@ -291,11 +292,11 @@ class Planner(OptionParameters, ABC):
         self._check_options()
 
 
+@dataclass(repr=False, eq=False)
 class PrivatePlanner(Planner):
     """The same with a `budget`; a subclass has `_make_plan`."""
 
     budget: PrivacyBudget
-    feedback: Any = "explicit"  # a parameter of those that take clicks too
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -303,7 +304,8 @@ class PrivatePlanner(Planner):
 
     @property
     def _implicit(self) -> bool:
-        return not isinstance(self.feedback, str) or self.feedback == "implicit"
+        feedback = getattr(self, "feedback", "explicit")  # a parameter of those that take clicks
+        return not isinstance(feedback, str) or feedback == "implicit"
 
     def _damping(self, default: float) -> float:
         own: Any = getattr(self, "user_damping", None)

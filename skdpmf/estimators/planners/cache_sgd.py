@@ -63,16 +63,12 @@ class CacheSGDFactorizerPlanner(Planner):
 
     n_components: int = 32
     _: KW_ONLY
-    rating_range: tuple[float, float] = (1.0, 5.0)
-    item_features: Any = None
     max_iter: int = 30
     learning_rate: float = 0.07
     learning_rate_decay: float | None = None
     alpha: float | None = None
     fit_bias: bool = True
     snapshots: Any = None
-    random_state: int | None = None
-    n_jobs: int | None = None
     warm_start: bool = False
 
     def plan(self, n_items: int, n_rows: int | None = None) -> PrivacyStatement:
