@@ -652,10 +652,8 @@ def _parse(
     except pd.errors.ParserError as error:
         trouble = str(error).strip()
         if longer := re.search(r"in line (\d+), saw (\d+)", trouble):
-            trouble = (
-                f"more fields in the lines than in the header or first line (line "
-                f"{int(longer[1]) - 1} has {longer[2]})"
-            )
+            trouble = "more fields in the lines than in the header or first line (line "
+            trouble += f"{int(longer[1]) - 1} has {longer[2]})"
         raise ValueError(
             f"{label} cannot be read: {trouble}. Expected {width} fields a "
             f"line, separated by {shown!r}; pass sep= or repair the file."
