@@ -36,7 +36,7 @@ from ..exceptions import RatingStoreError
 from .files import owners_file
 from .labels import RatingMatrix, as_frame, labels_of
 from .loaders import parquet_file, pyarrow_for
-from .validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite
+from .validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite, require
 
 # Ratings that are decoded at once, and users of a row group that is written.
 _PIECE = 1 << 20
@@ -268,10 +268,8 @@ class ParquetRatings:
         ...     list(ratings.user_ids), list(ratings.item_ids), ratings.read_rows().toarray()
         (['ann', 'bob'], ['Alien', 'Heat'], array([[5., 4.], [3., 0.]]))
         """
-        if not is_integer(rows_per_part, 1):
-            raise ValueError(
-                f"rows_per_part={rows_per_part!r} must be an integer from 1 on: users of a part."
-            )
+        rule, remedy = "an integer from 1 on", "users of a part"
+        require(is_integer(rows_per_part, 1), "rows_per_part", rows_per_part, rule, remedy)
         rows_per_part = int(rows_per_part)
         pyarrow_for(f"path={str(path)!r}")
         with store.new_folder(path, overwrite) as work:
