@@ -69,20 +69,15 @@ class MatrixBatches:
 
     ``scale`` standardises the ratings, by default with their own mean and standard deviation;
     ``spread`` is their root mean square then; ``item_counts`` are the ratings of each item. The
-    ratings lie in `rating_range`, and a batch has `n_rows` users.
+    ratings lie in `bounds`, and a batch has `n_rows` users.
     """
 
     def __init__(
-        self,
-        R: Any,
-        rating_range: tuple[float, float],
-        n_rows: int,
-        workers: Workers,
-        scale: Scale | None = None,
+        self, R: Any, bounds: Any, n_rows: int, workers: Workers, scale: Scale | None = None
     ) -> None:
         if scale is None:
             pieces = (R.data[begin : begin + _PIECE] for begin in range(0, R.nnz, _PIECE))
-            scale = Scale.of(pieces, rating_range)
+            scale = Scale.of(pieces, bounds)
         self.shape, self.nnz, self.scale = R.shape, R.nnz, scale
         n_rows = min(n_rows, MOST_GROUP_ROWS)
         self._R, self._n_rows = R, n_rows

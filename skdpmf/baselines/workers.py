@@ -148,13 +148,7 @@ def read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
                 reader.submit(iterator.close)
 
 
-def _serve(
-    inbox: SimpleQueue[Any],
-    done: SimpleQueue[Any],
-    ended: threading.Event,
-    index: int,
-    cpu: int | None,
-) -> None:
+def _serve(inbox: Any, done: Any, ended: threading.Event, index: int, cpu: int | None) -> None:
     """Work until there is no more or a task fails; then report what was raised."""
     try:
         with _flush.flushed_denormals():

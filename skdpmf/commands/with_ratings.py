@@ -65,13 +65,10 @@ def refresh(options: argparse.Namespace) -> None:
     terms = {"unit": old.unit, "neighbors": old.neighbors}
     if options.ledger is not None:
         terms["ledger"] = shared.ledger_at(options.ledger)
-    epsilon, delta = options.epsilon, options.delta
+    epsilon = old.epsilon if options.epsilon is None else options.epsilon
+    delta = old.delta if options.delta is None else options.delta
     with shared.usage(options):
-        budget = PrivacyBudget(
-            old.epsilon if epsilon is None else epsilon,
-            old.delta if delta is None else delta,
-            **terms,
-        ).validate()
+        budget = PrivacyBudget(epsilon, delta, **terms).validate()
     frame = _table(options.ratings, options)
     frame["item"] = _as_known(frame["item"], catalogue["item"])
     is_new = ~frame["item"].isin(catalogue["item"])
@@ -177,10 +174,8 @@ def evaluate(options: argparse.Namespace) -> None:
         scored = {label: measures[metric] for label, measures in lists.items()}
     else:
         metric = "rmse"
-        scored = {
-            label: rmse(held_out.data, predicted)
-            for label, predicted in mean_predictions(known, held_out).items()
-        }
+        means = mean_predictions(known, held_out)
+        scored = {label: rmse(held_out.data, mean) for label, mean in means.items()}
         scored[name] = -model.score(known, held_out)
         bound = f"{least_liked(model.rating_range):g}"
         if not lists:
@@ -191,7 +186,7 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.format == "json":
         values = [{"of": label, "value": float(value)} for label, value in scored.items()]
         plain = [
-            {"of": label, **{key.lower(): value for key, value in measures.items()}}
+            {"of": label} | {key.lower(): value for key, value in measures.items()}
             for label, measures in lists.items()
         ]
         shared.print_json(

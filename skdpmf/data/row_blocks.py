@@ -94,24 +94,15 @@ def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
     if not isinstance(ratings, ParquetRatings):
         R = as_rating_matrix(ratings)
         rows = np.arange(R.shape[0] + 1)
-        return [
-            MatrixRows(first, *_row_view(R, first, stop))
-            for first, stop in _balanced(rows, R.indptr, n_blocks)
-        ]
+        cuts = _balanced(rows, R.indptr, n_blocks)
+        return [MatrixRows(first, *_row_view(R, first, stop)) for first, stop in cuts]
     rows, at = ratings._bounds
-    return [
-        PartRows(
-            first_row=int(rows[first]),
-            n_rows=int(rows[stop] - rows[first]),
-            n_items=ratings.shape[1],
-            n_ratings=int(at[stop] - at[first]),
-            path=ratings.path,
-            fingerprint=ratings.fingerprint,
-            first=first,
-            stop=stop,
-        )
-        for first, stop in _balanced(rows, at, n_blocks)
-    ]
+    blocks: list[RowBlock] = []
+    for first, stop in _balanced(rows, at, n_blocks):
+        n_rows, n_ratings = int(rows[stop] - rows[first]), int(at[stop] - at[first])
+        size = int(rows[first]), n_rows, ratings.shape[1], n_ratings
+        blocks.append(PartRows(*size, ratings.path, ratings.fingerprint, first, stop))
+    return blocks
 
 
 def _row_view(R: Any, first: int, stop: int) -> tuple[int, int, int, Any]:

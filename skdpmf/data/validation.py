@@ -256,12 +256,8 @@ def _checked_indptr(X: Any) -> Any:
     indptr = np.ascontiguousarray(X.indptr)
     n_major = X.shape[0] if X.format == "csr" else X.shape[1]
     n_stored = min(X.indices.size, X.data.size)
-    if (
-        indptr.shape != (n_major + 1,)
-        or indptr[0] != 0
-        or indptr[-1] > n_stored
-        or (indptr[1:] < indptr[:-1]).any()
-    ):
+    in_bounds = indptr.shape == (n_major + 1,) and indptr[0] == 0 and indptr[-1] <= n_stored
+    if not in_bounds or (indptr[1:] < indptr[:-1]).any():
         raise ValueError(
             f"X.indptr of the {X.format} container is broken: it must hold {n_major + 1} ascending "
             f"positions from 0 to at most {n_stored}. Rebuild X, for example from "

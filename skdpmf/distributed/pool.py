@@ -444,10 +444,7 @@ def _is_loss(error: Exception) -> bool:
 
 
 def fit_on_blocks(
-    pool: Pool,
-    release: Callable[[Any, Coordinator], Any],
-    runs: Mapping[int, tuple[Program, Any]],
-    n_items: int,
+    pool: Pool, release: Callable[[Any, Coordinator], Any], runs: Mapping[int, Any], n_items: int
 ) -> Any:
     """Run a fit's own code on all blocks, and on no users here.
 

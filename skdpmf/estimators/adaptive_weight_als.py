@@ -161,11 +161,8 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         if self._implicit:
             self._knowledge_ = model.knowledge
             self.item_means_ = model.offsets
-            self._item_model_ = ItemModel(
-                *(model.offsets, model.columns, model.ridge, model.rating_ridge),
-                prior=model.prior,
-                implicit=True,
-            )
+            parts = model.offsets, model.columns, model.ridge, model.rating_ridge
+            self._item_model_ = ItemModel(*parts, prior=model.prior, implicit=True)
             self.components_ = model.columns[:, model.n_lead :].T.copy()
         elif self._pooled_ratings:
             self._set_columns(*model[:5])

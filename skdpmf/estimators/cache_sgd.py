@@ -293,29 +293,20 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                     self._put_present(factors, batches.scale, *users)
                 return factors
 
-            snapshot = None
+            snapshot = every = None
             if self.snapshots is not None:
+                every = self.snapshots.every
                 purpose = f"{settings!r} {self.random_state!r} {batches.fingerprint()}"
                 if users is not None:
                     purpose += hashlib.blake2b(self.components_.tobytes()).hexdigest()
                 snapshot = Snapshot(self.snapshots.path, purpose)
-            trained = solver.fit(
-                batches,
-                settings,
-                start,
-                workers,
-                rounds=self._rounds(),
-                snapshot=snapshot,
-                snapshot_every=self.snapshots.every if self.snapshots is not None else None,
-                earlier=earlier,
-            )
+            kept: Any = {"snapshot": snapshot, "snapshot_every": every, "earlier": earlier}
+            trained = solver.fit(batches, settings, start, workers, rounds=self._rounds(), **kept)
         if trained.learning_rate < settings.learning_rate:
-            warnings.warn(
-                f"learning_rate={self.learning_rate!r} diverged; the fit started again and used "
-                f"{trained.learning_rate!r}. Pass learning_rate={trained.learning_rate!r} or less.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+            rate = trained.learning_rate
+            words = f"learning_rate={self.learning_rate!r} diverged; the fit started again and "
+            words += f"used {rate!r}. Pass learning_rate={rate!r} or less."
+            warnings.warn(words, ConvergenceWarning, stacklevel=5)
         return trained, batches
 
     def _put_present(self, factors: "solver.Factors", scale: "Scale", b: Any, U: Any) -> None:

@@ -165,13 +165,9 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         if draw is not None:
             settings = self._posterior_settings(R.shape[1])
             source = self._noise(exchange, fit, settings, R, *aligned)
-            model = posterior.fit(
-                *(R, settings, self.budget, source),
-                rounds=self._rounds(),
-                levels=levels,
-                diagnosed=draw.nonprivate_diagnostics,
-                n_jobs=self.n_jobs,
-            )
+            how: Any = {"diagnosed": draw.nonprivate_diagnostics, "n_jobs": self.n_jobs}
+            given = R, settings, self.budget, source
+            model = posterior.fit(*given, rounds=self._rounds(), levels=levels, **how)
             return (model, levels is not None), ()
         settings, influence = self._gradient_settings(), None
         source = self._noise(exchange, fit, settings, R, *aligned)

@@ -156,26 +156,11 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         if self._is_by_vectors:
             n_rows = exchange.n_rows or n_devices
             fractions = self._fractions(n_items, n_rows)
-            settings = Settings(
-                protocol_name(secret),
-                float(self.budget.epsilon),
-                n_items,
-                self.rating_range,
-                damping,
-                fractions,
-                n_rows,
-            )
-            run = Protocol(settings)
-            released = simulate(
-                run,
-                R,
-                secret,
-                steps=self._rounds(),
-                n_parts=self._n_rounds() // len(fractions),
-                n_jobs=self.n_jobs,
-                first_slot=exchange.first_row,
-                total_of=exchange.total,
-            )
+            terms = protocol_name(secret), float(self.budget.epsilon), n_items, self.rating_range
+            run = Protocol(Settings(*terms, damping, fractions, n_rows))
+            of: Any = {"first_slot": exchange.first_row, "total_of": exchange.total}
+            of |= {"n_parts": self._n_rounds() // len(fractions), "n_jobs": self.n_jobs}
+            released = simulate(run, R, secret, steps=self._rounds(), **of)
             smallest = min((n for n in run.n_reports if n), default=1)
             found = released.item_means, none, released.user_damping, 0.0, released.popularity
             return self._released(*found), smallest, len(fractions)
@@ -209,16 +194,9 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             projection = gradient.Projection(
                 public, settings.projection_dim, n_items, settings.back_projection, self.n_jobs
             )
-        model = gradient.fit(
-            R,
-            settings,
-            float(self.budget.epsilon),
-            DeviceStreams(secret),
-            initial=start,
-            projection=projection,
-            rounds=self._rounds(),
-            n_jobs=self.n_jobs,
-        )
+        epsilon, streams = float(self.budget.epsilon), DeviceStreams(secret)
+        how: Any = {"initial": start, "projection": projection, "n_jobs": self.n_jobs}
+        model = gradient.fit(R, settings, epsilon, streams, rounds=self._rounds(), **how)
         if centers:
             means = np.full(n_items, middle)
             damping = float(self.user_damping)
@@ -231,12 +209,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         return (means, model.factors.T, items_, None), int(n_devices), self._n_reports()
 
     def _released(
-        self,
-        means: np.ndarray,
-        factors: np.ndarray,
-        damping: float,
-        ridge: float,
-        popularity: np.ndarray | None,
+        self, means: np.ndarray, factors: np.ndarray, damping: float, ridge: float, popularity: Any
     ) -> tuple[Any, ...]:
         """Return means, components and the model r ~ m_j + o_i + z_i . v_j, in rating units."""
         n_items, k = len(means), int(self.n_components)

@@ -172,13 +172,9 @@ def private_multi_task_ridge(
     seeded = random_state is not None
     charge: Any = nullcontext()
     if budget.ledger is not None:
-        charge = budget.ledger.reserve(
-            plan,
-            estimator="private_multi_task_ridge",
-            params={**vars(settings), "budget": budget, "per_observation": per_observation},
-            shape=(*shape, n_features),
-            seeded=seeded,
-        )
+        params = {**vars(settings), "budget": budget, "per_observation": per_observation}
+        facts: Any = {"params": params, "shape": (*shape, n_features), "seeded": seeded}
+        charge = budget.ledger.reserve(plan, estimator="private_multi_task_ridge", **facts)
     with charge, sized(shape[0] * shape[1]):
         data = solver.bounded(data, settings, clip=plan.is_private)
         R = data.targets
@@ -211,14 +207,8 @@ def _checked_settings(
         rule = "an integer >= 1" if cap is not None else f"an integer for weighting={weighting!r}"
         remedy = "pass how many tasks of a user to keep"
         check.require(check.is_count(cap), "max_tasks_per_user", cap, rule, remedy)
-    return solver.Settings(
-        float(max_norm),
-        float(max_value),
-        float(alpha),
-        weighting,
-        float(exponent),
-        None if cap is None else int(cap),
-    )
+    cap, bounds = None if cap is None else int(cap), (float(max_norm), float(max_value))
+    return solver.Settings(*bounds, float(alpha), weighting, float(exponent), cap)
 
 
 def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observations:

@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, ClassVar
@@ -90,11 +90,7 @@ class _Checked:
     """Checks of the parameters of these names, each of which may raise ValueError."""
 
     def _require(
-        self,
-        names: Iterable[str],
-        holds: Callable[[Any], bool],
-        rule: str,
-        remedy: str = "use the default",
+        self, names: Iterable[str], holds: Any, rule: str, remedy: str = "use the default"
     ) -> None:
         for name in names:
             value = getattr(self, name)

@@ -73,10 +73,8 @@ class NoisyCovariance(Options):
     def _check(self) -> None:
         self._require_between("item_damping", "clamp")
         self._require_switches("clean", remedy="use True")
-        rule = (
-            "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), the "
-            "second > 0"
-        )
+        rule = "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), "
+        rule += "the second > 0"
         require(_are_shares(self.shares), "shares", self.shares, rule, "use 'auto'")
 
 
