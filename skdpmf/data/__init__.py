@@ -17,13 +17,7 @@ __all__ = ["ParquetRatings", "RatingMatrix", "item_features", "make_ratings", "r
 __all__ += ["read_items", "read_ratings", "validate_ratings"]
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "feature_columns": ("item_features",),
-        "labels": ("RatingMatrix",),
-        "loaders": ("read_items", "read_ratings"),
-        "matrix": ("ratings_to_matrix",),
-        "parquet_ratings": ("ParquetRatings",),
-        "synthetic": ("make_ratings",),
-        "validation": ("validate_ratings",),
-    },
+    *("feature_columns.item_features", "labels.RatingMatrix", "loaders.read_items"),
+    *("loaders.read_ratings", "matrix.ratings_to_matrix", "parquet_ratings.ParquetRatings"),
+    *("synthetic.make_ratings", "validation.validate_ratings"),
 )
