@@ -250,8 +250,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         """Run the solver, from the present items and these users (biases, factors) if given."""
         from skdpmf.baselines import cache_sgd as solver
         from skdpmf.baselines.cache_sgd import Snapshot
-        from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches
-        from skdpmf.baselines.workers import Workers
+        from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Workers
 
         decay, alpha = self.learning_rate_decay, self.alpha
         if decay is None:

@@ -10,8 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Scale
-from skdpmf.baselines.workers import Workers
+from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Scale, Workers
 from skdpmf.data import ParquetRatings, parquet_ratings
 from skdpmf.data.validation import as_rating_matrix
 

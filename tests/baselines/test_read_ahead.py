@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from skdpmf.baselines.workers import read_ahead
+from skdpmf.baselines.rating_batches import read_ahead
 
 from .threads import Planned, interrupts_of_main, needs_signals, nothing_left, wait
 

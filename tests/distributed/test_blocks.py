@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, PrivacyLedger
 from skdpmf.data import ParquetRatings
-from skdpmf.data.row_blocks import row_blocks
+from skdpmf.data.parquet_ratings import row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange, pool
 from skdpmf.estimators.contract import private as fitting
