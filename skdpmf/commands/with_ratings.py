@@ -21,6 +21,9 @@ from skdpmf.estimators.contract.model_file import check_catalogue, load_model
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 
+N_RANKED = 20
+POPULAR = "most popular items (exact, not private)"
+_DOUBTS = ("n_out_of_range", "all_rated", "large_delta")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
 
 
@@ -93,8 +96,7 @@ def refresh(options: argparse.Namespace) -> None:
         known = catalogue["title"] if "title" in catalogue else catalogue["item"].map(str)
         titles = [*known, *titles]
     rows = RatingMatrix(X, _participants(X, users), items, titles)
-    words = f"refreshing {options.model} with {len(users)} users and {len(new)} new items"
-    _announce(model, words)
+    _announce(model, f"refreshing {options.model} with {len(users)} users, {len(new)} new items")
     fresh = model.refresh(rows, budget=budget, rows=options.rows, people=options.people)
     fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
@@ -108,13 +110,7 @@ def recommend(options: argparse.Namespace) -> None:
     matrix = ratings_to_matrix(frame, items=catalogue["item"])
     if options.user:
         ids = {str(user): user for user in matrix.users}
-        unknown = [user for user in options.user if user not in ids]
-        if unknown:
-            raise ValueError(
-                f"--user {unknown[0]} has no rating in {options.ratings} of an item that the model "
-                "knows: name users of that file."
-            )
-        matrix = matrix.rows([ids[user] for user in dict.fromkeys(options.user)])
+        matrix = matrix.rows([ids.get(user, user) for user in dict.fromkeys(options.user)])
     lists = model.set_output(recommend="pandas").recommend(matrix, n=options.n)
     if options.format == "json":
         found: dict[Any, list[Any]] = {user: [] for user in matrix.users.tolist()}
@@ -297,20 +293,19 @@ def _matrix_of(frame: Any, items: Any, model: Any, options: argparse.Namespace) 
         users = _declared_users(options.users, frame["user"])
         frame["user"] = _as_known(frame["user"], users)
         _require_declared(frame["user"], users, options, options.users)
-    X, users, _ = ratings_to_matrix(
-        frame, rating=_rating_column(frame, options), users=users, items=items
-    )
+    frame = _rated(frame, options.ratings, options.implicit)
+    X, users, _ = ratings_to_matrix(frame, users=users, items=items)
     X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
     return X, users
 
 
 def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
     """Return how many rows there are for all that a fit computes: a public number, if declared."""
-    if isinstance(options.users, str):
+    # nothing hides how many there are in a local fit, or in one without privacy
+    hides = planned.is_private and not planned.local
+    if isinstance(options.users, str) or (options.users is None and not hides):
         return n_users
     if options.users is None:
-        if planned.local or not planned.is_private:  # nothing hides how many there are
-            return n_users
         n_slots = public_rows(n_users)
         remark(
             f"note: the number of users is that of {options.ratings}, rounded up to {n_slots}. "
@@ -342,15 +337,14 @@ def _items_of(frame: Any, path: str) -> Any:
     return items
 
 
-def _rating_column(frame: Any, options: argparse.Namespace) -> str | None:
-    if "rating" in frame:
-        return "rating"
-    if not options.implicit:
-        raise ValueError(
-            f"{options.ratings} has no column of ratings: pass --implicit if its rows are clicks, "
-            "or name the column by --columns rating=NAME."
-        )
-    return None
+def _rated(frame: Any, path: str, implicit: bool) -> Any:
+    """Return a table with a column of ratings, 1 where rows are clicks."""
+    if "rating" in frame or implicit:
+        return frame if "rating" in frame else frame.assign(rating=1.0)
+    raise ValueError(
+        f"{path} has no column of ratings: name it by --columns rating=NAME, or fit a model with "
+        "--implicit if its rows are clicks."
+    )
 
 
 def _is_implicit(model: Any) -> bool:
@@ -359,14 +353,7 @@ def _is_implicit(model: Any) -> bool:
 
 def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Namespace) -> Any:
     """Ratings of items that the model knows, as a table."""
-    frame = _table(path, options)
-    if "rating" not in frame:
-        if not _is_implicit(model):
-            raise ValueError(
-                f"{path} has no column of ratings, and the model is one of ratings: name the "
-                "column by --columns rating=NAME."
-            )
-        frame = frame.assign(rating=1.0)
+    frame = _rated(_table(path, options), path, _is_implicit(model))
     frame["item"] = _as_known(frame["item"], catalogue["item"])
     known = frame["item"].isin(catalogue["item"])
     if not known.any():
@@ -389,12 +376,6 @@ def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
     # columns are put into the catalogue's order here, and have no names
     vars(model).pop("feature_names_in_", None)
     return model.set_params(n_jobs=options.n_jobs), model.catalogue_
-
-
-N_RANKED = 20
-POPULAR = "most popular items (exact, not private)"
-
-_DOUBTS = ("n_out_of_range", "all_rated", "large_delta")
 
 
 def _announce(model: Any, words: str) -> None:

@@ -555,7 +555,8 @@ def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[s
     columns = columns or {}
     unknown = [role for role in columns if role not in kind.roles]
     if unknown:
-        raise ValueError(f"columns={columns} has the keys {unknown}; known are {list(kind.roles)}.")
+        known = list(kind.roles)
+        raise ValueError(f"columns={columns} has the keys {unknown}; allowed are {known}.")
     names = [f.strip() for f in fields]
     positions = {}
     for role, synonyms in kind.roles.items():

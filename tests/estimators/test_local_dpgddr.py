@@ -180,7 +180,7 @@ def test_reports_spend_the_budget_and_no_more(method, epsilon, small):
 @EVERY_METHOD
 def test_no_rating_decides_on_the_number_of_reports(method, small, monkeypatch):
     """Nor on who makes them: with the same keys, data of the same shape give the same calls."""
-    monkeypatch.setattr(exchange, "row_digest", lambda *_, **__: np.zeros(8, np.uint64))
+    monkeypatch.setattr(exchange.noise, "row_digest", lambda *_, **__: np.zeros(8, np.uint64))
     full = csr(np.where(np.arange(N_ITEMS) % 2, 1.0, 5.0) * np.ones((N_USERS, 1)))
     found = []
     for X in (small, full, sparse.csr_array(small.shape)):
