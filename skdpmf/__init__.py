@@ -27,47 +27,24 @@ if TYPE_CHECKING:
     from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
-__all__ = [
-    "DPALS",
-    "DPSGD",
-    "AdaptiveWeightALS",
-    "CacheSGDFactorizer",
-    "Clicks",
-    "DPCovarianceRecommender",
-    "DPItemMeans",
-    "DPMFSampler",
-    "GradientReports",
-    "LocalDPGDDR",
-    "NearestItems",
-    "NoisyCovariance",
-    "Pooled",
-    "PosteriorDraw",
-    "PrivacyBudget",
-    "PrivacyCard",
-    "PrivacyLedger",
-    "Snapshots",
-    "load_model",
-    "privacy_spent",
-    "private_multi_task_ridge",
-    "recommender_of",
-]
+__all__ = ["DPALS", "DPSGD", "AdaptiveWeightALS", "CacheSGDFactorizer", "Clicks"]
+__all__ += ["DPCovarianceRecommender", "DPItemMeans", "DPMFSampler", "GradientReports"]
+__all__ += ["LocalDPGDDR", "NearestItems", "NoisyCovariance", "Pooled", "PosteriorDraw"]
+__all__ += ["PrivacyBudget", "PrivacyCard", "PrivacyLedger", "Snapshots", "load_model"]
+__all__ += ["privacy_spent", "private_multi_task_ridge", "recommender_of"]
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        **{part: (part,) for part in ("data", "local", "privacy")},
-        "books.card": ("PrivacyCard",),
-        "books.ledger": ("PrivacyLedger",),
-        "estimators": (
-            *("AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender", "DPItemMeans"),
-            *("DPMFSampler", "LocalDPGDDR", "load_model", "private_multi_task_ridge", "estimators"),
-        ),
-        "estimators.planners.adaptive_weight_als": ("DPALS", "DPSGD", "Pooled"),
-        "estimators.planners.cache_sgd": ("Snapshots",),
-        "estimators.planners": ("Clicks",),
-        "estimators.planners.dp_covariance": ("NearestItems", "NoisyCovariance"),
-        "estimators.planners.dpmf_sampler": ("PosteriorDraw",),
-        "estimators.planners.local_dpgddr": ("GradientReports",),
-        "evaluation": ("privacy_spent", "recommender_of"),
-        "privacy.budget": ("PrivacyBudget",),
-    },
+    *("books.card.PrivacyCard", "books.ledger.PrivacyLedger", "data", "estimators"),
+    *("estimators.AdaptiveWeightALS", "estimators.CacheSGDFactorizer"),
+    *("estimators.DPCovarianceRecommender", "estimators.DPItemMeans", "estimators.DPMFSampler"),
+    *("estimators.LocalDPGDDR", "estimators.load_model", "estimators.planners.Clicks"),
+    "estimators.planners.adaptive_weight_als.DPALS",
+    "estimators.planners.adaptive_weight_als.DPSGD",
+    *("estimators.planners.adaptive_weight_als.Pooled", "estimators.planners.cache_sgd.Snapshots"),
+    "estimators.planners.dp_covariance.NearestItems",
+    "estimators.planners.dp_covariance.NoisyCovariance",
+    "estimators.planners.dpmf_sampler.PosteriorDraw",
+    *("estimators.planners.local_dpgddr.GradientReports", "estimators.private_multi_task_ridge"),
+    *("evaluation.privacy_spent", "evaluation.recommender_of", "local", "privacy"),
+    "privacy.budget.PrivacyBudget",
 )

@@ -1,25 +1,23 @@
 """Public names of packages, imported when they are first used: nobody waits for the others."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 
-def lazy_names(
-    package: str, places: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str, *paths: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package.
 
-    places: the names of each module in it; a module with its own name is a name itself.
+    paths: dotted path of each name from the package on; one word is a subpackage.
     """
-    homes = {name: module for module, names in places.items() for name in names}
+    homes = {path.rpartition(".")[2]: path.rpartition(".")[0] for path in paths}
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = import_module(f"{package}.{homes[name]}")
-        found = home if name == homes[name] else getattr(home, name)
+        found = import_module(f"{package}.{homes[name] or name}")
+        found = getattr(found, name) if homes[name] else found
         setattr(sys.modules[package], name, found)
         return found
 

@@ -36,8 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.baselines.rating_batches import Batch, Batches
-from skdpmf.baselines.workers import Workers
+from skdpmf.baselines.rating_batches import Batch, Batches, Workers
 from skdpmf.data.files import replaced_file
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key

@@ -18,21 +18,11 @@ from typing import Any
 import numpy as np
 
 from skdpmf.books import ledger_file
+from skdpmf.books import ledger_rules as rules
 from skdpmf.books.ledger_cohorts import Cohorts, People, people_of
 from skdpmf.books.ledger_file import tampered
 from skdpmf.books.ledger_report import LedgerReport, read_entry, recordable, rounded_down
-from skdpmf.books.ledger_rules import (
-    RULES,
-    Amount,
-    Spending,
-    apart,
-    charge,
-    epsilon_beside_a_ledger,
-    largest_fit,
-    limit_of,
-    mu_beside_a_ledger,
-    order_of,
-)
+from skdpmf.books.ledger_rules import Amount, Spending
 from skdpmf.books.search import SearchPlan
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
@@ -202,9 +192,9 @@ class PrivacyLedger(BudgetKeeper):
         self._path = ledger_file.checked_path(path)
         self._allow_seeded, self._allow_nonprivate = bool(allow_seeded), bool(allow_nonprivate)
         self._user = None if user is None else str(user)
-        if rule is not None and rule not in RULES:
+        if rule is not None and rule not in rules.RULES:
             raise PrivacyParameterError(
-                f"rule={rule!r} must be one of {tuple(RULES)}: leave it out if in doubt."
+                f"rule={rule!r} must be one of {tuple(rules.RULES)}: leave it out if in doubt."
             )
         limit, most = _checked_limit(limit, rule), _checked_at_most(at_most, limit, rule)
         self._open(limit, rule, most)
@@ -416,19 +406,19 @@ class PrivacyLedger(BudgetKeeper):
 
     def _mu_of(self, epsilon: float, delta: float) -> float:
         """Return the mu of a fit with this budget."""
-        return mu_beside_a_ledger(epsilon, delta)
+        return rules.mu_beside_a_ledger(epsilon, delta)
 
     def _mu_of_parts(self, epsilon: float, delta: float) -> float:
         """Return the mu of parts that are charged one by one."""
-        mu = mu_beside_a_ledger(epsilon, delta)
+        mu = rules.mu_beside_a_ledger(epsilon, delta)
         if self.rule == "zcdp":
-            mu = min(mu, math.sqrt(2.0 * limit_of("zcdp", epsilon, delta).number))
+            mu = min(mu, math.sqrt(2.0 * rules.limit_of("zcdp", epsilon, delta).number))
             mu *= 1.0 - _ZCDP_MARGIN
         return mu
 
     def _epsilon_of(self, mu: float, delta: float) -> float:
         """Return the epsilon whose `_mu_of` is mu, or a rounding error less."""
-        return epsilon_beside_a_ledger(mu, delta)
+        return rules.epsilon_beside_a_ledger(mu, delta)
 
     def __sklearn_clone__(self) -> PrivacyLedger:
         return self
@@ -463,13 +453,13 @@ class PrivacyLedger(BudgetKeeper):
 
     @property
     def _order(self) -> float | None:
-        return order_of(self._rule, float(self._limit.epsilon), self._allowed)
+        return rules.order_of(self._rule, float(self._limit.epsilon), self._allowed)
 
     def _charge(self, spending: Spending) -> Amount:
         """Return what is charged: nothing where no charge would be true."""
         if not spending.is_private:
             return Amount(0, 0)
-        return charge(self._rule, spending, self._order)
+        return rules.charge(self._rule, spending, self._order)
 
     def _verify(self, connection: sqlite3.Connection, spent: Amount) -> None:
         wrong = self._wrong(connection, spent)
@@ -559,7 +549,7 @@ class PrivacyLedger(BudgetKeeper):
             kind = {name: stored[name] for name in ("unit", "neighbors")}
             self._limit = PrivacyBudget(float(stored["epsilon"]), float(stored["delta"]), **kind)
             _checked_limit(self._limit, self._rule)
-            if self._rule not in RULES:
+            if self._rule not in rules.RULES:
                 raise tampered(self._path, f"its rule is {self._rule!r:.99}")
         for name, asked, remedy in (
             ("limit", limit, ", or make another ledger for another data set"),
@@ -605,7 +595,7 @@ class PrivacyLedger(BudgetKeeper):
     ) -> BudgetExceededError:
         """Return the error that says what was asked, what is left and what would fit."""
         at = f" at delta={plan.delta:g}" if plan.delta else ""
-        fits = largest_fit(self._rule, spending, left, self._order)
+        fits = rules.largest_fit(self._rule, spending, left, self._order)
         most = 0.0 if fits is None else float(fits.epsilon)
         largest = rounded_down(most)
         remedy = f"the largest such request that fits is epsilon={largest!r}{at}"
@@ -617,10 +607,10 @@ class PrivacyLedger(BudgetKeeper):
                 f"has left for somebody in the rows; each takes part in at most {self._at_most} "
                 "fits, and a private step of a pipeline, or a fit of a search, is one"
             )
-        costs, remains = apart(
+        costs, remains = rules.apart(
             lambda n: asked.text(self._rule, n), lambda n: left.text(self._rule, n), 6, 60
         )
-        needs, fitting = apart(
+        needs, fitting = rules.apart(
             lambda n: f"{plan.epsilon:.{n}g}", lambda n: f"{rounded_down(most, n):.{n}g}", 3, 17
         )
         error = BudgetExceededError(
@@ -645,7 +635,7 @@ class PrivacyLedger(BudgetKeeper):
 def _terms_of(limit: PrivacyBudget, rule: str, at_most: int | None) -> dict[str, str]:
     """Return the terms of a new ledger, as its file has them."""
     epsilon, delta = float(limit.epsilon), float(limit.delta)
-    allowed = limit_of(rule, epsilon, delta)
+    allowed = rules.limit_of(rule, epsilon, delta)
     terms = {"epsilon": repr(epsilon), "delta": repr(delta), "unit": limit.unit}
     terms |= {"neighbors": limit.neighbors, "rule": rule}
     terms |= {"main": str(allowed.main), "second": str(allowed.second)}

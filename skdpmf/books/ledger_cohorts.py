@@ -184,10 +184,8 @@ class Cohorts:
 
     def _read(self, part: int) -> Iterator[tuple[int, int, NDArray[np.uint64]]]:
         """Yield cost, entry and hashes of all cohorts, of one part; ValueError if changed."""
-        query = (
-            "SELECT entry, main, cohort.digest, hashes FROM cohort JOIN entry ON id = entry"
-            " WHERE part=? ORDER BY entry"
-        )
+        query = "SELECT entry, main, cohort.digest, hashes FROM cohort JOIN entry ON id = entry"
+        query += " WHERE part=? ORDER BY entry"
         for entry, main, digest, hashes in self.connection.execute(query, (part,)):
             if _digest(hashes) != digest:
                 raise ValueError(f"the cohort of entry {entry} was changed")

@@ -9,14 +9,8 @@ from datetime import datetime
 from decimal import ROUND_DOWN, Context
 from typing import Any
 
-from skdpmf.books.ledger_rules import (
-    RULES,
-    Amount,
-    SearchSpending,
-    Spending,
-    order_of,
-    spent_epsilon,
-)
+from skdpmf.books import ledger_rules as rules
+from skdpmf.books.ledger_rules import Amount
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.text import abridged, field_lines, folded, outward
 
@@ -64,9 +58,9 @@ class LedgerReport:
         """
         limit, delta = float(self.limit.epsilon), float(self.limit.delta)
         plans = [entry["releases"] for entry in self.entries]
-        searches = [SearchSpending(**p["search"]) for p in plans if "search" in p]
-        order = order_of(self.rule, limit, self.allowed)
-        return min(spent_epsilon(self.rule, self.amount, delta, searches, order), limit)
+        searches = [rules.SearchSpending(**p["search"]) for p in plans if "search" in p]
+        order = rules.order_of(self.rule, limit, self.allowed)
+        return min(rules.spent_epsilon(self.rule, self.amount, delta, searches, order), limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers; infinite numbers are "inf".
@@ -121,7 +115,7 @@ class LedgerReport:
         return number / whole if whole else math.nan
 
     def __str__(self) -> str:
-        name = RULES[self.rule]
+        name = rules.RULES[self.rule]
         counts = Counter(entry["status"] for entry in self.entries)
         lines = ["Privacy ledger", ""]
         lines += field_lines("File", self.path)
@@ -202,7 +196,7 @@ def read_entry(row: Sequence[Any]) -> dict[str, Any]:
     number = Amount(int(main), 0).number
     facts = {"id": entry, "time": time, "status": status, "charge": number}
     plain: dict[str, Any] = json.loads(record)
-    Spending.from_dict(plain["releases"])
+    rules.Spending.from_dict(plain["releases"])
     for name in ("epsilon", "delta", "mu"):
         float(plain[name])
     if not isinstance(plain["estimator"], str) or not {"private", "condition"} <= plain.keys():

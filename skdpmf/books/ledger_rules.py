@@ -79,18 +79,8 @@ import numpy as np
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.private_search import MOST_VALUES, SearchSpending, search_order
-from skdpmf.privacy.accounting import (
-    MARGIN,
-    PureEvent,
-    SamplerSlack,
-    bisect,
-    compose_gaussian,
-    gaussian_epsilon,
-    gaussian_mu,
-    is_met,
-    largest_of,
-    pure_epsilon_to_mu,
-)
+from skdpmf.privacy import accounting as cost
+from skdpmf.privacy.accounting import MARGIN, PureEvent, bisect
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
@@ -191,16 +181,16 @@ class Spending(NamedTuple):
     @property
     def mu(self) -> float:
         """Gaussian DP parameter of the Gaussian releases."""
-        return compose_gaussian(z / math.sqrt(count) for z, count in self.gaussian)
+        return cost.compose_gaussian(z / math.sqrt(count) for z, count in self.gaussian)
 
     @property
     def epsilon(self) -> Fraction:
         """Epsilon at `delta`, the sampler's slack included; both are finite."""
         total = sum((Fraction(epsilon) * count for epsilon, count in self.pure), Fraction(0))
         if self.gaussian:
-            largest = largest_of((z for z, _ in self.gaussian), self.mu)
+            largest = cost.largest_of((z for z, _ in self.gaussian), self.mu)
             slack: Any = {"n_values": self.n_values, "eta": SAMPLER_ETA, "tau": SAMPLER_TAU}
-            epsilon = gaussian_epsilon(self.mu, self.delta, **slack, largest=largest)
+            epsilon = cost.gaussian_epsilon(self.mu, self.delta, **slack, largest=largest)
             if math.isinf(epsilon):
                 raise PrivacyParameterError(
                     f"delta={self.delta!r} of the plan must be > 0, and above the sampler's slack, "
@@ -225,11 +215,11 @@ def charge(rule: str, spending: Spending, order: float | None = None) -> Amount:
         return Amount(_up(spending.epsilon), _up(Fraction(spending.delta)))
     squares = sum((count / Fraction(z) ** 2 for z, count in spending.gaussian), Fraction(0))
     if spending.n_values:
-        sampler = pure_epsilon_to_mu(SAMPLER_ETA + 2.0 * SAMPLER_TAU)
+        sampler = cost.pure_epsilon_to_mu(SAMPLER_ETA + 2.0 * SAMPLER_TAU)
         sampler *= 2.0 * math.sqrt(spending.n_values) * (1.0 + 1e-9)
         squares += Fraction(sampler * (2.0 * spending.mu + sampler) * (1.0 + 1e-9))
     for epsilon, count in spending.pure:
-        mu = pure_epsilon_to_mu(epsilon) if rule == "gaussian" else epsilon
+        mu = cost.pure_epsilon_to_mu(epsilon) if rule == "gaussian" else epsilon
         squares += count * Fraction(mu) ** 2
     n_values = spending.n_values
     if spending.search is not None:
@@ -255,10 +245,10 @@ def limit_of(rule: str, epsilon: float, delta: float) -> Amount:
     if rule == "basic":
         return Amount(_down(Fraction(epsilon) * _DIGITS), _down(Fraction(delta) * _DIGITS))
     n_values = _tail_values(delta)
-    slack = SamplerSlack(n_values, 0.0, TAU)
+    slack = cost.SamplerSlack(n_values, 0.0, TAU)
     if rule == "gaussian":
-        good = gaussian_mu(epsilon, delta, n_values=n_values, tau=TAU)
-        mu = _last(lambda mu: is_met(mu, epsilon, delta, slack, MARGIN), good)
+        good = cost.gaussian_mu(epsilon, delta, n_values=n_values, tau=TAU)
+        mu = _last(lambda mu: cost.is_met(mu, epsilon, delta, slack, MARGIN), good)
         return Amount(_down(Fraction(mu) ** 2), n_values)
 
     def met(rho: float) -> bool:
@@ -283,11 +273,11 @@ def spent_epsilon(
         return math.nextafter(spent.number, math.inf) if spent.main else 0.0
     if spent.main == 0:
         return 0.0
-    slack = SamplerSlack(_tail_values(delta), 0.0, TAU)
+    slack = cost.SamplerSlack(_tail_values(delta), 0.0, TAU)
     number = spent.number * (1.0 + 1e-12)
     if rule == "gaussian":
         mu, values = math.sqrt(number), slack.n_values
-        return gaussian_epsilon(mu, delta, n_values=values, tau=slack.tau)
+        return cost.gaussian_epsilon(mu, delta, n_values=values, tau=slack.tau)
     target = slack.target(math.sqrt(2.0 * number), delta)
 
     def met(epsilon: float) -> bool:
@@ -340,12 +330,12 @@ def largest_fit(
 
 def mu_beside_a_ledger(epsilon: float, delta: float) -> float:
     """Return the mu of (epsilon, delta) less what a ledger sets aside, with some to spare."""
-    return gaussian_mu(epsilon, delta, n_values=_values_to_spare(delta), tau=TAU)
+    return cost.gaussian_mu(epsilon, delta, n_values=_values_to_spare(delta), tau=TAU)
 
 
 def epsilon_beside_a_ledger(mu: float, delta: float) -> float:
     """Return the epsilon whose `mu_beside_a_ledger` is mu, or a rounding error less."""
-    return gaussian_epsilon(mu, delta, n_values=_values_to_spare(delta), tau=TAU)
+    return cost.gaussian_epsilon(mu, delta, n_values=_values_to_spare(delta), tau=TAU)
 
 
 def values_of_a_trial(delta: float, mean: float) -> int:

@@ -14,13 +14,8 @@ from typing import Any, ClassVar
 
 from skdpmf.books.ledger_rules import TAU, Spending, values_of_a_trial
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.mechanisms.private_search import (
-    MOST_VALUES,
-    RandomTrials,
-    SearchSpending,
-    calibrated,
-    search_epsilon,
-)
+from skdpmf.mechanisms import private_search as price
+from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy.accounting import Event, PureEvent, gaussian_epsilon, gaussian_mu, sum_pure
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.events import to_dp_event
@@ -84,7 +79,8 @@ class SearchPlan:
     trials: RandomTrials
     fit_budget: PrivacyBudget
     score: Release | PureRelease
-    n_values: int = field(default=MOST_VALUES, repr=False)  # seeded noise does not depend on them
+    # seeded noise does not depend on what the text leaves out
+    n_values: int = field(default=price.MOST_VALUES, repr=False)
     condition: str = field(default="", repr=False)
     mu: ClassVar[float] = math.inf  # no Gaussian DP is claimed for a search
     local: ClassVar[bool] = False  # the local model cannot choose in secret
@@ -108,7 +104,7 @@ class SearchPlan:
         if not budget.is_private:
             return cls(budget, trials, budget, exact)
         score: Release | PureRelease
-        run = calibrated(budget.epsilon, budget.delta, trials)
+        run = price.calibrated(budget.epsilon, budget.delta, trials)
         if budget.delta == 0.0:
             part = score_share * run
             left = math.nextafter(run - part, 0.0)  # what the score leaves, rounded down
@@ -116,7 +112,7 @@ class SearchPlan:
         else:
             score = replace(exact, noise_multiplier=1.0 / (math.sqrt(score_share) * run))
             left = gaussian_epsilon(math.sqrt(1.0 - score_share) * run, budget.delta)
-        n_values = MOST_VALUES
+        n_values = price.MOST_VALUES
         if ledger is not None and ledger.rule == "zcdp":
             n_values = values_of_a_trial(ledger.limit.delta, trials.mean)
         fit = replace(budget, epsilon=left).validate()
@@ -125,7 +121,7 @@ class SearchPlan:
     @property
     def epsilon(self) -> float:
         """Epsilon that the whole search spends, the sampler's slack included, rounded up."""
-        return search_epsilon(self.level, self.delta, self.trials)
+        return price.search_epsilon(self.level, self.delta, self.trials)
 
     @property
     def delta(self) -> float:
@@ -135,7 +131,7 @@ class SearchPlan:
     @property
     def one_trial(self) -> float:
         """Epsilon of a single trial with this noise at the same delta, were there no choice."""
-        return search_epsilon(self.level, self.delta, RandomTrials(1.0))
+        return price.search_epsilon(self.level, self.delta, RandomTrials(1.0))
 
     @property
     def level(self) -> float:
@@ -151,7 +147,7 @@ class SearchPlan:
         accuracy = _WORST * SAMPLER_ETA, TAU
         if not self.budget.is_private or self.delta == 0.0:
             return Spending((), ((self.epsilon, 1),), 0, self.delta)
-        search = SearchSpending(self.level, self.trials.mean, self.n_values, *accuracy)
+        search = price.SearchSpending(self.level, self.trials.mean, self.n_values, *accuracy)
         return Spending((), (), 0, self.delta, search)
 
     def check_fit(self, plan: ReleasePlan) -> ReleasePlan:

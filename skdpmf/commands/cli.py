@@ -162,22 +162,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"skdpmf {skdpmf.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, words: str, formats: Any = ("text", "json")) -> argparse.ArgumentParser:
+    def command(name: str, words: str, *files: str, formats: Any = ("text", "json")) -> Any:
         added = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-        added.set_defaults(verb=name, usage=added.error)
+        added.set_defaults(verb=name, usage=added.error, n_jobs=None)
+        for file in files:
+            added.add_argument(file, metavar=file.upper(), help=_FILES[file])
         if formats:
             words = f"of the output ({formats[0]})"
             added.add_argument("--format", choices=formats, default=formats[0], help=words)
         return added
 
-    fit = command("fit", "learn from ratings, and write the publishable model to a file")
-    fit.add_argument("ratings", metavar="RATINGS", help=_RATINGS)
-    words = (
-        "the catalogue: a file of item ids and titles, in the same formats. It is public, and "
-        "all items of RATINGS must be in it. Without it the items of RATINGS are the catalogue, "
-        "and the privacy statement says that this condition is not met. Genres and years in it "
-        "are used as public item features"
-    )
+    words = "learn from ratings, and write the publishable model to a file"
+    fit = command("fit", words, "ratings")
+    words = "the catalogue: a file of item ids and titles, in the same formats. It is public, and "
+    words += "all items of RATINGS must be in it. Without it those of RATINGS are the catalogue, "
+    words += "and the privacy statement says that this condition is not met. Genres and years in "
+    words += "it are used as public item features"
     _writing(fit, "MODEL", words)
     fit.add_argument("--no-item-features", action="store_true", help="use no genres and years")
     words = "repeatable noise, for tests and papers: anybody who guesses N can subtract it"
@@ -186,10 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     _describing(fit)
 
     words = "learn from ratings of new users, starting from a model, and write a new model"
-    refresh = command("refresh", words)
-    refresh.add_argument("model", metavar="MODEL", help="a file that fit or refresh wrote")
-    words = f"of new people, or of people who come again; {_RATINGS}"
-    refresh.add_argument("ratings", metavar="RATINGS", help=words)
+    refresh = command("refresh", words, "model", "ratings")
     words = "ids and titles of new items: public, and all that RATINGS adds to the catalogue"
     _writing(refresh, "NEW", words)
     words = "of this refresh (that of MODEL's fit)"
@@ -202,88 +199,59 @@ def _parser() -> argparse.ArgumentParser:
     _reading(refresh)
 
     words = "recommend items to users, from their own ratings"
-    recommend = command("recommend", words, ("csv", "json"))
-    recommend.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
-    recommend.add_argument("ratings", metavar="RATINGS", help=_RATINGS)
-    recommend.add_argument(
-        "--user",
-        nargs="+",
-        action="extend",
-        metavar="ID",
-        help="users of RATINGS to recommend to (all of them)",
-    )
+    recommend = command("recommend", words, "model", "ratings", formats=("csv", "json"))
+    words = "users of RATINGS to recommend to (all of them)"
+    recommend.add_argument("--user", nargs="+", action="extend", metavar="ID", help=words)
     recommend.add_argument("-n", type=_count, default=10, metavar="N", help="items a user (10)")
     _reading(recommend)
 
-    evaluate = command("evaluate", "measure a model on ratings, beside simple baselines")
-    evaluate.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
-    evaluate.add_argument("ratings", metavar="RATINGS", help=f"known ratings of users. {_RATINGS}")
-    evaluate.add_argument(
-        "--held-out",
-        metavar="FILE",
-        help="ratings of the same users to predict; without it a fifth of RATINGS is hidden",
-    )
+    words = "measure a model on known ratings of users, beside simple baselines"
+    evaluate = command("evaluate", words, "model", "ratings")
+    words = "ratings of the same users to predict; without it a fifth of RATINGS is hidden"
+    evaluate.add_argument("--held-out", metavar="FILE", help=words)
     _reading(evaluate)
 
     plan = command("plan", "show what a fit would publish, with which noise; reads no data")
     plan.add_argument("--items", type=_count, required=True, metavar="N", help="items of the data")
     plan.add_argument("--users", type=_count, metavar="N", help="users of the data")
-    plan.set_defaults(n_jobs=None)
     _describing(plan)
 
-    show = command("show", "show what a model file is, and what its privacy statement says")
-    show.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
-    show.add_argument(
-        "-o",
-        "--output",
-        metavar="CARD",
-        help="write the privacy card to this file instead: .html to print and to sign, .md, or "
-        ".json for programs",
-    )
+    words = "show what a model file is, and what its privacy statement says"
+    show = command("show", words, "model")
+    words = "write the privacy card to this file instead: .html to print and to sign, .md, or "
+    words += ".json for programs"
+    show.add_argument("-o", "--output", metavar="CARD", help=words)
     show.add_argument("--overwrite", action="store_true", help="replace CARD if it exists")
-    show.set_defaults(n_jobs=None)
 
-    serve = command("serve", "open a page in the browser that recommends from a model file", ())
-    serve.add_argument("model", metavar="MODEL", help="a file that fit wrote, from anyone")
-    serve.add_argument(
-        "--port", type=_port, default=8000, metavar="N", help="of this machine; 0: any (8000)"
-    )
+    words = "open a page in the browser that recommends from a model file"
+    serve = command("serve", words, "model", formats=())
+    words = "of this machine; 0: any (8000)"
+    serve.add_argument("--port", type=_port, default=8000, metavar="N", help=words)
     serve.add_argument("--no-open", action="store_true", help="only say the address")
-    serve.add_argument(
-        "--write",
-        metavar="FOLDER",
-        help="write the page with the model to a folder, for any web server, and serve nothing",
-    )
+    words = "write the page with the model to a folder, for any web server, and serve nothing"
+    serve.add_argument("--write", metavar="FOLDER", help=words)
     serve.add_argument("--overwrite", action="store_true", help="replace files in FOLDER")
-    serve.set_defaults(n_jobs=None)
 
     ledger = command("ledger", "keep the privacy that fits spend within one limit")
     ledger.add_argument("file", metavar="FILE", help="the ledger's file, one for a data set")
-    ledger.add_argument(
-        "action",
-        nargs="?",
-        choices=("report", "verify", "create"),
-        default="report",
-        help="report: what is spent and left (default); verify: check the file; create: make it",
-    )
+    words = "report: what is spent and left (default); verify: check the file; create: make it"
+    actions = ("report", "verify", "create")
+    ledger.add_argument("action", nargs="?", choices=actions, default="report", help=words)
     limit = ledger.add_argument_group("for create: the limit, which is fixed for ever")
     _privacy(limit)
     limit.add_argument("--neighbors", choices=_NEIGHBORS, default="add-remove", help="(add-remove)")
-    limit.add_argument(
-        "--at-most",
-        type=_count,
-        metavar="K",
-        help="make the limit each person's own: a fit charges the users of its ratings only, and "
-        "one user takes part in K fits at most",
-    )
+    words = "make the limit each person's own: a fit charges the users of its ratings only, and "
+    words += "one user takes part in K fits at most"
+    limit.add_argument("--at-most", type=_count, metavar="K", help=words)
     limit.add_argument("--rule", choices=("gaussian", "zcdp", "basic"), help="how costs add up")
     return parser
 
 
-_RATINGS = (
-    "ratings, one a row: CSV, TSV, .dat or Parquet (also zipped, or a MovieLens folder; - is the "
-    "standard input) with columns for user, item and rating"
-)
+_FILES = {
+    "model": "a file that fit or refresh wrote, from anyone",
+    "ratings": "ratings, one a row: CSV, TSV, .dat or Parquet (also zipped, or a MovieLens folder; "
+    "- is the standard input) with columns for user, item and rating",
+}
 
 
 def _writing(parser: argparse.ArgumentParser, name: str, titles: str) -> None:
@@ -291,51 +259,30 @@ def _writing(parser: argparse.ArgumentParser, name: str, titles: str) -> None:
     parser.add_argument("-o", "--output", required=True, metavar=name, help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help=f"replace {name} if it exists")
     parser.add_argument("--items", metavar="TITLES", help=titles)
-    words = (
-        "how many users there may be, or a file of their ids: public like the items. Without "
-        "it the users of RATINGS are counted, rounded up, and the privacy statement says that this "
-        "condition is not met"
-    )
+    words = "how many users there may be, or a file of their ids: public like the items. Without "
+    words += "it the users of RATINGS are counted, rounded up, and the privacy statement says that "
+    words += "this condition is not met"
     parser.add_argument("--users", type=_users, metavar="N|FILE", help=words)
-    words = (
-        "charge the fit to this ledger first; refused (exit code 3) if too little is left. One "
-        "with --at-most leaves out who is spent"
-    )
+    words = "charge the fit to this ledger first; refused (exit code 3) if too little is left. One "
+    words += "with --at-most leaves out who is spent"
     parser.add_argument("--ledger", metavar="FILE", help=words)
 
 
 def _privacy(group: Any) -> None:
-    group.add_argument(
-        "--epsilon",
-        type=float,
-        metavar="E",
-        help="how much may be revealed: with or without one person no outcome gets more than "
-        "exp(E) times as likely. Smaller is more private; inf is no privacy",
-    )
-    group.add_argument(
-        "--delta",
-        type=float,
-        metavar="D",
-        help="chance to reveal more, far below 1 / number of users (1e-5)",
-    )
-    group.add_argument(
-        "--unit",
-        choices=_UNITS,
-        default="user",
-        help="what is protected: all of a user's ratings, or each single one (user)",
-    )
+    words = "how much may be revealed: with or without one person no outcome gets more than "
+    words += "exp(E) times as likely. Smaller is more private; inf is no privacy"
+    group.add_argument("--epsilon", type=float, metavar="E", help=words)
+    words = "chance to reveal more, far below 1 / number of users (1e-5)"
+    group.add_argument("--delta", type=float, metavar="D", help=words)
+    words = "what is protected: all of a user's ratings, or each single one (user)"
+    group.add_argument("--unit", choices=_UNITS, default="user", help=words)
 
 
 def _reading(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reading ratings")
-    group.add_argument(
-        "--columns",
-        nargs="+",
-        action=_Columns,
-        metavar="NAME=HEADER",
-        help="which columns hold user, item, rating where their headers do not say so, such as "
-        "user=person item=film; or, without a header, the names of all columns in order",
-    )
+    words = "which columns hold user, item, rating where their headers do not say so, such as "
+    words += "user=person item=film; or, without a header, the names of all columns in order"
+    group.add_argument("--columns", nargs="+", action=_Columns, metavar="NAME=HEADER", help=words)
     group.add_argument("--sep", help="text between the fields (found from the first line)")
     words = "threads (-1: all cores)"
     group.add_argument("--n-jobs", type=_threads, default=-1, metavar="N", help=words)
@@ -344,34 +291,17 @@ def _reading(parser: argparse.ArgumentParser) -> None:
 def _describing(parser: argparse.ArgumentParser) -> None:
     _privacy(parser.add_argument_group("privacy"))
     group = parser.add_argument_group("the recommender")
-    group.add_argument(
-        "--estimator",
-        choices=_ESTIMATORS,
-        help=f"the method ({_ESTIMATORS[0]}; with --implicit {_FOR_CLICKS}). CacheSGDFactorizer "
-        "protects nobody",
-    )
-    group.add_argument(
-        "--rating-range",
-        nargs=2,
-        type=float,
-        default=(1.0, 5.0),
-        metavar=("LOW", "HIGH"),
-        help="the scale of the ratings (1 5): declared, as reading it off the ratings would leak. "
-        "Ratings outside are clipped to it",
-    )
-    group.add_argument(
-        "--implicit",
-        action="store_true",
-        help="rows are clicks, plays or purchases: values up to 1 are their weights (larger ones "
-        "count as 1, or by their logarithm with --set feedback__weighting=log), and items without "
-        "one count as weak evidence against",
-    )
-    group.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        type=_setting,
-        default=[],
-        metavar="NAME=VALUE",
-        help="other parameters of the method, such as n_components=32 solver=dpals",
-    )
+    words = f"the method ({_ESTIMATORS[0]}; with --implicit {_FOR_CLICKS}). CacheSGDFactorizer "
+    words += "protects nobody"
+    group.add_argument("--estimator", choices=_ESTIMATORS, help=words)
+    words = "the scale of the ratings (1 5): declared, as reading it off the ratings would leak. "
+    words += "Ratings outside are clipped to it"
+    numbers: Any = {"nargs": 2, "type": float, "default": (1.0, 5.0), "metavar": ("LOW", "HIGH")}
+    group.add_argument("--rating-range", **numbers, help=words)
+    words = "rows are clicks, plays or purchases: values up to 1 are their weights (larger ones "
+    words += "count as 1, or by their logarithm with --set feedback__weighting=log), and items "
+    words += "without one count as weak evidence against"
+    group.add_argument("--implicit", action="store_true", help=words)
+    words = "other parameters of the method, such as n_components=32 solver=dpals"
+    pairs: Any = {"nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
+    group.add_argument("--set", type=_setting, **pairs, help=words)

@@ -11,15 +11,8 @@ from typing import Any
 import numpy as np
 
 import skdpmf.estimators
+from skdpmf.commands import without_ratings as shared
 from skdpmf.commands.cli import remark
-from skdpmf.commands.without_ratings import (
-    described,
-    ledger_at,
-    model_path,
-    output_of,
-    print_json,
-    usage,
-)
 from skdpmf.data import item_features, ratings_to_matrix, read_ratings, validate_ratings
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
@@ -28,17 +21,20 @@ from skdpmf.estimators.contract.model_file import check_catalogue, load_model
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 
+N_RANKED = 20
+POPULAR = "most popular items (exact, not private)"
+_DOUBTS = ("n_out_of_range", "all_rated", "large_delta")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
 
 
 def fit(options: argparse.Namespace) -> None:
     """Write a fitted model."""
-    output, book = output_of(options), None
+    output, book = shared.output_of(options), None
     if options.ledger is not None:
         if options.seed is not None:
             options.usage("--seed: a ledger takes no fit whose noise can be repeated; leave it out")
-        book = ledger_at(options.ledger)
-    model = described(options, book, getattr(skdpmf.estimators, options.estimator))
+        book = shared.ledger_at(options.ledger)
+    model = shared.described(options, book, getattr(skdpmf.estimators, options.estimator))
     frame = _table(options.ratings, options)
     undeclared = [name for name in ("users", "items") if getattr(options, name) is None]
     if options.items is None:
@@ -63,7 +59,7 @@ def fit(options: argparse.Namespace) -> None:
 
 def refresh(options: argparse.Namespace) -> None:
     """Write a model that goes on from another one, with ratings of new people."""
-    output, model = output_of(options), load_model(model_path(options))
+    output, model = shared.output_of(options), load_model(shared.model_path(options))
     model.set_params(n_jobs=options.n_jobs)
     catalogue, options.implicit = model.catalogue_, _is_implicit(model)
     if "budget" not in inspect.signature(type(model)).parameters:
@@ -71,14 +67,11 @@ def refresh(options: argparse.Namespace) -> None:
     old = model.budget
     terms = {"unit": old.unit, "neighbors": old.neighbors}
     if options.ledger is not None:
-        terms["ledger"] = ledger_at(options.ledger)
-    epsilon, delta = options.epsilon, options.delta
-    with usage(options):
-        budget = PrivacyBudget(
-            old.epsilon if epsilon is None else epsilon,
-            old.delta if delta is None else delta,
-            **terms,
-        ).validate()
+        terms["ledger"] = shared.ledger_at(options.ledger)
+    epsilon = old.epsilon if options.epsilon is None else options.epsilon
+    delta = old.delta if options.delta is None else options.delta
+    with shared.usage(options):
+        budget = PrivacyBudget(epsilon, delta, **terms).validate()
     frame = _table(options.ratings, options)
     frame["item"] = _as_known(frame["item"], catalogue["item"])
     is_new = ~frame["item"].isin(catalogue["item"])
@@ -103,8 +96,7 @@ def refresh(options: argparse.Namespace) -> None:
         known = catalogue["title"] if "title" in catalogue else catalogue["item"].map(str)
         titles = [*known, *titles]
     rows = RatingMatrix(X, _participants(X, users), items, titles)
-    words = f"refreshing {options.model} with {len(users)} users and {len(new)} new items"
-    _announce(model, words)
+    _announce(model, f"refreshing {options.model} with {len(users)} users, {len(new)} new items")
     fresh = model.refresh(rows, budget=budget, rows=options.rows, people=options.people)
     fresh._statement = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
@@ -118,13 +110,7 @@ def recommend(options: argparse.Namespace) -> None:
     matrix = ratings_to_matrix(frame, items=catalogue["item"])
     if options.user:
         ids = {str(user): user for user in matrix.users}
-        unknown = [user for user in options.user if user not in ids]
-        if unknown:
-            raise ValueError(
-                f"--user {unknown[0]} has no rating in {options.ratings} of an item that the model "
-                "knows: name users of that file."
-            )
-        matrix = matrix.rows([ids[user] for user in dict.fromkeys(options.user)])
+        matrix = matrix.rows([ids.get(user, user) for user in dict.fromkeys(options.user)])
     lists = model.set_output(recommend="pandas").recommend(matrix, n=options.n)
     if options.format == "json":
         found: dict[Any, list[Any]] = {user: [] for user in matrix.users.tolist()}
@@ -184,10 +170,8 @@ def evaluate(options: argparse.Namespace) -> None:
         scored = {label: measures[metric] for label, measures in lists.items()}
     else:
         metric = "rmse"
-        scored = {
-            label: rmse(held_out.data, predicted)
-            for label, predicted in mean_predictions(known, held_out).items()
-        }
+        means = mean_predictions(known, held_out)
+        scored = {label: rmse(held_out.data, mean) for label, mean in means.items()}
         scored[name] = -model.score(known, held_out)
         bound = f"{least_liked(model.rating_range):g}"
         if not lists:
@@ -198,10 +182,10 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.format == "json":
         values = [{"of": label, "value": float(value)} for label, value in scored.items()]
         plain = [
-            {"of": label, **{key.lower(): value for key, value in measures.items()}}
+            {"of": label} | {key.lower(): value for key, value in measures.items()}
             for label, measures in lists.items()
         ]
-        print_json(
+        shared.print_json(
             metric=metric, n_held_out=held_out.nnz, held_out=what, values=values, lists=plain
         )
     elif _is_implicit(model):
@@ -243,7 +227,7 @@ def _print_lists(lists: dict[str, dict[str, float]], against: str) -> None:
 
 def _print_written(output: Path, model: Any, options: argparse.Namespace, **facts: Any) -> None:
     if options.format == "json":
-        print_json(wrote=str(output), **facts, privacy=model.privacy_spent_.to_dict())
+        shared.print_json(wrote=str(output), **facts, privacy=model.privacy_spent_.to_dict())
     else:
         print(f"{model.privacy_spent_}\n\nwrote {output}")
 
@@ -309,20 +293,19 @@ def _matrix_of(frame: Any, items: Any, model: Any, options: argparse.Namespace) 
         users = _declared_users(options.users, frame["user"])
         frame["user"] = _as_known(frame["user"], users)
         _require_declared(frame["user"], users, options, options.users)
-    X, users, _ = ratings_to_matrix(
-        frame, rating=_rating_column(frame, options), users=users, items=items
-    )
+    frame = _rated(frame, options.ratings, options.implicit)
+    X, users, _ = ratings_to_matrix(frame, users=users, items=items)
     X.resize((_n_slots(len(users), options, model.plan(1)), len(items)))
     return X, users
 
 
 def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
     """Return how many rows there are for all that a fit computes: a public number, if declared."""
-    if isinstance(options.users, str):
+    # nothing hides how many there are in a local fit, or in one without privacy
+    hides = planned.is_private and not planned.local
+    if isinstance(options.users, str) or (options.users is None and not hides):
         return n_users
     if options.users is None:
-        if planned.local or not planned.is_private:  # nothing hides how many there are
-            return n_users
         n_slots = public_rows(n_users)
         remark(
             f"note: the number of users is that of {options.ratings}, rounded up to {n_slots}. "
@@ -354,15 +337,14 @@ def _items_of(frame: Any, path: str) -> Any:
     return items
 
 
-def _rating_column(frame: Any, options: argparse.Namespace) -> str | None:
-    if "rating" in frame:
-        return "rating"
-    if not options.implicit:
-        raise ValueError(
-            f"{options.ratings} has no column of ratings: pass --implicit if its rows are clicks, "
-            "or name the column by --columns rating=NAME."
-        )
-    return None
+def _rated(frame: Any, path: str, implicit: bool) -> Any:
+    """Return a table with a column of ratings, 1 where rows are clicks."""
+    if "rating" in frame or implicit:
+        return frame if "rating" in frame else frame.assign(rating=1.0)
+    raise ValueError(
+        f"{path} has no column of ratings: name it by --columns rating=NAME, or fit a model with "
+        "--implicit if its rows are clicks."
+    )
 
 
 def _is_implicit(model: Any) -> bool:
@@ -371,14 +353,7 @@ def _is_implicit(model: Any) -> bool:
 
 def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Namespace) -> Any:
     """Ratings of items that the model knows, as a table."""
-    frame = _table(path, options)
-    if "rating" not in frame:
-        if not _is_implicit(model):
-            raise ValueError(
-                f"{path} has no column of ratings, and the model is one of ratings: name the "
-                "column by --columns rating=NAME."
-            )
-        frame = frame.assign(rating=1.0)
+    frame = _rated(_table(path, options), path, _is_implicit(model))
     frame["item"] = _as_known(frame["item"], catalogue["item"])
     known = frame["item"].isin(catalogue["item"])
     if not known.any():
@@ -397,16 +372,10 @@ def _remark_left_out(n: int, path: str, which: str) -> None:
 
 
 def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
-    model = load_model(model_path(options))
+    model = load_model(shared.model_path(options))
     # columns are put into the catalogue's order here, and have no names
     vars(model).pop("feature_names_in_", None)
     return model.set_params(n_jobs=options.n_jobs), model.catalogue_
-
-
-N_RANKED = 20
-POPULAR = "most popular items (exact, not private)"
-
-_DOUBTS = ("n_out_of_range", "all_rated", "large_delta")
 
 
 def _announce(model: Any, words: str) -> None:

@@ -228,13 +228,8 @@ def described(options: argparse.Namespace, book: Any, cls: Any) -> Any:
 
 def _options_of(cls: Any) -> dict[str, str]:
     """Parameters of options, as ``choice__parameter``."""
-    return {
-        f"{home}__{name}": name
-        for home, kinds in cls._options.items()
-        for kind in kinds.values()
-        if kind
-        for name in kind().get_params()
-    }
+    kinds = ((home, kind) for home, of in cls._options.items() for kind in of.values() if kind)
+    return {f"{home}__{name}": name for home, kind in kinds for name in kind().get_params()}
 
 
 # The page of the folder `browser` with one model: by http to this machine, or as a folder

@@ -13,25 +13,11 @@ if TYPE_CHECKING:
     from .synthetic import make_ratings
     from .validation import validate_ratings
 
-__all__ = [
-    "ParquetRatings",
-    "RatingMatrix",
-    "item_features",
-    "make_ratings",
-    "ratings_to_matrix",
-    "read_items",
-    "read_ratings",
-    "validate_ratings",
-]
+__all__ = ["ParquetRatings", "RatingMatrix", "item_features", "make_ratings", "ratings_to_matrix"]
+__all__ += ["read_items", "read_ratings", "validate_ratings"]
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "feature_columns": ("item_features",),
-        "labels": ("RatingMatrix",),
-        "loaders": ("read_items", "read_ratings"),
-        "matrix": ("ratings_to_matrix",),
-        "parquet_ratings": ("ParquetRatings",),
-        "synthetic": ("make_ratings",),
-        "validation": ("validate_ratings",),
-    },
+    *("feature_columns.item_features", "labels.RatingMatrix", "loaders.read_items"),
+    *("loaders.read_ratings", "matrix.ratings_to_matrix", "parquet_ratings.ParquetRatings"),
+    *("synthetic.make_ratings", "validation.validate_ratings"),
 )

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from .validation import is_integer
+from .validation import is_integer, require
 
 
 def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> Any:
@@ -21,11 +21,8 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     are kept.
     """
     tau = max_ratings_per_user
-    if not is_integer(tau, 1):
-        raise ValueError(
-            f"max_ratings_per_user={tau!r} must be an integer >= 1: the number of ratings that "
-            "each user may contribute."
-        )
+    remedy = "the number of ratings that each user may contribute"
+    require(is_integer(tau, 1), "max_ratings_per_user", tau, "an integer >= 1", remedy)
     if getattr(X, "format", None) != "csr":
         raise ValueError(
             f"X must be a scipy sparse CSR container, got {type(X).__name__}. "

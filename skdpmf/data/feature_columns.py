@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+Floats = NDArray[np.float64]
+
 MOST_FEATURES = 2000  # of the matrix whose eigenvectors are found: 4 seconds
 MOST_COLUMNS = 32
 LARGEST = 1e100  # of a feature
@@ -68,12 +70,7 @@ def item_columns(features: NDArray[np.float64]) -> ItemColumns:
     return ItemColumns(np.ascontiguousarray(D / size), centre, turn / size)
 
 
-def like_others(
-    D: NDArray[np.float64],
-    values: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    new: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def like_others(D: Floats, values: Floats, weights: Floats, new: Floats) -> Floats:
     """Return what items with such columns have on average, by a weighted ridge regression.
 
     D (n_items, d): columns of known items; values (n_items, k): what is known of them; weights

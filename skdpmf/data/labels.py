@@ -19,11 +19,7 @@ class Catalogue:
     """
 
     def __init__(
-        self,
-        items: Any,
-        titles: Sequence[str] | None = None,
-        dropped: Iterable[Any] = (),
-        genres: Sequence[str] | None = None,
+        self, items: Any, titles: Any = None, dropped: Iterable[Any] = (), genres: Any = None
     ) -> None:
         self.items, self.titles, self.genres = as_index(items), _titles(titles), _titles(genres)
         self.dropped = frozenset(dropped)
@@ -299,10 +295,7 @@ def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | Non
     if "title" not in names:
         return np.asarray(items[column]), None
     titles = as_pandas(items, ["title"])["title"]
-    texts = [
-        "" if is_missing else str(title)
-        for title, is_missing in zip(titles, titles.isna(), strict=True)
-    ]
+    texts = ["" if gone else str(title) for title, gone in zip(titles, titles.isna(), strict=True)]
     return np.asarray(items[column]), texts
 
 

@@ -98,10 +98,8 @@ _PACKED = {
 }
 _TAR, _TAR_AT = b"ustar", 257
 _PACKED_NAME = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
-_DAMAGE = (
-    *(EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError),
-    *(tarfile.TarError, zipfile.BadZipFile),
-)
+_DAMAGE: Any = (EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError)
+_DAMAGE += (tarfile.TarError, zipfile.BadZipFile)
 _OTHERS = {
     b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it",
     b"Rar!": "a RAR archive: unpack it",
@@ -557,7 +555,8 @@ def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[s
     columns = columns or {}
     unknown = [role for role in columns if role not in kind.roles]
     if unknown:
-        raise ValueError(f"columns={columns} has the keys {unknown}; known are {list(kind.roles)}.")
+        known = list(kind.roles)
+        raise ValueError(f"columns={columns} has the keys {unknown}; allowed are {known}.")
     names = [f.strip() for f in fields]
     positions = {}
     for role, synonyms in kind.roles.items():
@@ -611,14 +610,7 @@ def _examples(roles: dict[str, set[str]]) -> str:
 
 
 def _parse(
-    label: str,
-    content: bytes,
-    encoding: str,
-    sep: str,
-    quoting: Any,
-    skip: int,
-    width: int,
-    used: dict[int, str],
+    label: str, content: bytes, encoding: str, sep: str, quoting: Any, skip: int, n: int, used: Any
 ) -> "pd.DataFrame":
     """Read the used columns with the fast parser; ids become categories of their texts."""
     import pandas as pd
@@ -630,7 +622,7 @@ def _parse(
         content, sep = content.replace(sep.encode(encoding), _FIELD.encode()), _FIELD
     # A first line of the right length: longer ones are errors then, and categories are texts, which
     # pandas would make numbers of where all could be.
-    first = [_TEXT if used.get(p) in _IDS else "0" for p in range(width)]
+    first = [_TEXT if used.get(p) in _IDS else "0" for p in range(n)]
     content = sep.join(first).encode() + b"\n" + content
     unknown: Any = {p: _NO_NUMBER if name == "rating" else [""] for p, name in used.items()}
     types: Any = {p: _TYPES[name] for p, name in used.items() if name in _TYPES}
@@ -643,7 +635,7 @@ def _parse(
             header=None,
             skiprows=range(1, 1 + skip),
             # all columns, as with usecols the parser drops the surplus fields of a line silently
-            names=list(range(width)),
+            names=list(range(n)),
             keep_default_na=False,
             na_values=unknown,
             dtype=types,
@@ -652,12 +644,10 @@ def _parse(
     except pd.errors.ParserError as error:
         trouble = str(error).strip()
         if longer := re.search(r"in line (\d+), saw (\d+)", trouble):
-            trouble = (
-                f"more fields in the lines than in the header or first line (line "
-                f"{int(longer[1]) - 1} has {longer[2]})"
-            )
+            trouble = "more fields in the lines than in the header or first line (line "
+            trouble += f"{int(longer[1]) - 1} has {longer[2]})"
         raise ValueError(
-            f"{label} cannot be read: {trouble}. Expected {width} fields a "
+            f"{label} cannot be read: {trouble}. Expected {n} fields a "
             f"line, separated by {shown!r}; pass sep= or repair the file."
         ) from error
     frame = frame[sorted(used)].rename(columns=used)[1:].reset_index(drop=True)

@@ -20,45 +20,23 @@ import operator
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from ..exceptions import RatingStoreError
-from .files import owners_file
-from .labels import RatingMatrix, as_frame, labels_of
-from .loaders import parquet_file, pyarrow_for
-from .ratings_folder import (
-    LABELS,
-    MANIFEST,
-    absolute,
-    check_size,
-    checked_facts,
-    damaged,
-    is_count,
-    new_folder,
-    read_file,
-    read_labels,
-    read_manifest,
-    serialised,
-    signed,
-    sync,
-    write_file,
-    write_labels,
-)
-from .table_chunks import (
-    COLUMNS,
-    RECORD,
-    Table,
-    parquet_chunks,
-    records_matrix,
-    sorted_table,
-    stacked,
-)
-from .validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite
+from skdpmf.data import ratings_folder as store
+from skdpmf.data import table_chunks as chunks
+from skdpmf.data.files import owners_file
+from skdpmf.data.labels import RatingMatrix, as_frame, labels_of
+from skdpmf.data.loaders import parquet_file, pyarrow_for
+from skdpmf.data.ratings_folder import damaged
+from skdpmf.data.table_chunks import COLUMNS, RECORD, Table
+from skdpmf.data.validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite, require
+from skdpmf.exceptions import RatingStoreError
 
 # Ratings that are decoded at once, and users of a row group that is written.
 _PIECE = 1 << 20
@@ -151,14 +129,14 @@ class ParquetRatings:
     """
 
     def __init__(self, path: Any) -> None:
-        path = absolute(path)
-        self._use(path, read_manifest(path))
+        path = store.absolute(path)
+        self._use(path, store.read_manifest(path))
 
     def _use(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
-        self.shape, self.undeclared = checked_facts(path, manifest)
+        self.shape, self.undeclared = store.checked_facts(path, manifest)
         self.fingerprint: str = manifest["fingerprint"]
-        self._about = {name: manifest.get(name) for name in LABELS}
+        self._about = {name: manifest.get(name) for name in store.LABELS}
         self._labels: dict[str, Any] = {}
         rows: Any = manifest.get("parts")
         group_rows = manifest.get("group_rows")
@@ -176,17 +154,17 @@ class ParquetRatings:
         partition = first_rows == bounds.tolist() and np.all(np.diff(bounds) > 0)
         if not is_table or not partition:
             trouble = "its parts are no files with counts, or do not hold each row exactly once"
-            raise damaged(path / MANIFEST, trouble)
+            raise damaged(path / store.MANIFEST, trouble)
         if type(group_rows) is not int or not 1 <= group_rows <= MOST_GROUP_ROWS:
-            raise damaged(path / MANIFEST, f"its group_rows={group_rows!r:.30} are no users")
+            raise damaged(path / store.MANIFEST, f"its group_rows={group_rows!r:.30} are no users")
         self._group_rows = group_rows
         for part in self._parts:
-            check_size(path / part.file, part.size)
+            store.check_size(path / part.file, part.size)
 
     def _label(self, name: str) -> Any:
         if name not in self._labels:
             n_labels = self.shape[0 if name == "user_ids" else 1]
-            self._labels[name] = read_labels(self.path, name, self._about[name], n_labels)
+            self._labels[name] = store.read_labels(self.path, name, self._about[name], n_labels)
         return self._labels[name]
 
     @property
@@ -290,13 +268,11 @@ class ParquetRatings:
         ...     list(ratings.user_ids), list(ratings.item_ids), ratings.read_rows().toarray()
         (['ann', 'bob'], ['Alien', 'Heat'], array([[5., 4.], [3., 0.]]))
         """
-        if not is_integer(rows_per_part, 1):
-            raise ValueError(
-                f"rows_per_part={rows_per_part!r} must be an integer from 1 on: users of a part."
-            )
+        rule, remedy = "an integer from 1 on", "users of a part"
+        require(is_integer(rows_per_part, 1), "rows_per_part", rows_per_part, rule, remedy)
         rows_per_part = int(rows_per_part)
         pyarrow_for(f"path={str(path)!r}")
-        with new_folder(path, overwrite) as work:
+        with store.new_folder(path, overwrite) as work:
             table = _table(
                 source, work / "buckets", rows_per_part, columns, (users, items, n_items)
             )
@@ -323,7 +299,7 @@ class ParquetRatings:
             ratings in another part too.
         """
         for part in self._parts[slice(*self._range(first, stop))]:
-            check_size(self.path / part.file, part.size)
+            store.check_size(self.path / part.file, part.size)
             with reading(self.path / part.file) as stream:
                 self._checked(part, stream)
 
@@ -351,7 +327,7 @@ class ParquetRatings:
         for number in range(self.n_parts):
             self.read_rows(number, number + 1)
         self._labels.clear()
-        for name in LABELS:
+        for name in store.LABELS:
             self._label(name)
 
     def read_rows(self, first: int = 0, stop: int | None = None) -> sparse.csr_array:
@@ -380,7 +356,7 @@ class ParquetRatings:
         if n_ratings > sum(part.size for part in self._parts[first:stop]):
             self.check(first, stop)  # before arrays of that length are made
         matrices = (self._matrix(number) for number in range(first, stop))
-        return stacked(matrices, (n_rows, self.shape[1]), n_ratings)
+        return chunks.stacked(matrices, (n_rows, self.shape[1]), n_ratings)
 
     def _range(self, first: int, stop: int | None) -> tuple[int, int]:
         first = operator.index(first)
@@ -426,7 +402,7 @@ class ParquetRatings:
                 at += user.size
             else:
                 if at == part.n_ratings:
-                    return records_matrix(records, 0, part.n_rows, self.shape[1], np.float64)
+                    return chunks.records_matrix(records, 0, part.n_rows, self.shape[1], np.float64)
         trouble = f"its footer says {part.n_ratings} ratings, and it has more or fewer"
         raise damaged(self.path / part.file, trouble)
 
@@ -457,11 +433,11 @@ class ParquetRatings:
         """
         path = self.path / part.file
         pyarrow, _ = pyarrow_for(str(path))
-        check_size(path, part.size)
+        store.check_size(path, part.size)
         found = path.stat()
         stamp = found.st_ino, found.st_mtime_ns
         is_known = seen.get(part.file) == stamp
-        content = read_file(path, part.size, "" if is_known else part.sha256)
+        content = store.read_file(path, part.size, "" if is_known else part.sha256)
         seen[part.file] = stamp
         with reading(path, pyarrow.BufferReader(content)) as stream:
             yield self._checked(part, stream)
@@ -494,7 +470,7 @@ def _is_part(row: Any) -> bool:
         return False
     name, *counts, digest = row
     plain = isinstance(name, str) and name.isprintable() and Path(name).name == name
-    return plain and all(map(is_count, counts)) and isinstance(digest, str) and bool(digest)
+    return plain and all(map(store.is_count, counts)) and isinstance(digest, str) and bool(digest)
 
 
 def _write(folder: Path, table: Table, rows_per_part: int) -> None:
@@ -511,10 +487,12 @@ def _write(folder: Path, table: Table, rows_per_part: int) -> None:
             n_rows, n_ratings = part.shape[0], part.nnz
             parts.append(_Part(path.name, row, n_rows, n_ratings, *_size_and_digest(path)))
             row += n_rows
-    labels = zip(LABELS, (table.user_ids, table.item_ids, table.titles), strict=True)
-    facts: dict[str, Any] = {name: write_labels(folder, name, values) for name, values in labels}
-    facts |= {"parts": parts, "group_rows": group_rows, "undeclared": table.undeclared}
-    write_file(folder / MANIFEST, serialised(signed({**facts, "shape": table.shape})))
+    facts: dict[str, Any] = {"parts": parts, "group_rows": group_rows, "shape": table.shape}
+    facts["undeclared"] = table.undeclared
+    labels = table.user_ids, table.item_ids, table.titles
+    for name, values in zip(store.LABELS, labels, strict=True):
+        facts[name] = store.write_labels(folder, name, values)
+    store.write_file(folder / store.MANIFEST, store.serialised(store.signed(facts)))
 
 
 def _write_part(path: Path, R: Any, row: int, group_rows: int) -> None:
@@ -537,7 +515,7 @@ def _write_part(path: Path, R: Any, row: int, group_rows: int) -> None:
                 arrays = [pyarrow.array(*pair) for pair in zip(columns, schema.types, strict=True)]
                 group = pyarrow.Table.from_arrays(arrays, schema=schema)
                 writer.write_table(group, row_group_size=max(1, by_item.nnz))
-        sync(file)
+        store.sync(file)
 
 
 def _size_and_digest(path: Path) -> tuple[int, str]:
@@ -551,7 +529,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
     files = [source] if isinstance(source, str | os.PathLike) else source
     if isinstance(files, list) and files and isinstance(files[0], str | os.PathLike):
         paths = [Path(file).expanduser() for file in files]
-        source = chain.from_iterable(parquet_chunks(path, columns) for path in paths)
+        source = chain.from_iterable(chunks.parquet_chunks(path, columns) for path in paths)
     elif columns is not None:
         raise ValueError(f"columns={columns!r} names the columns of Parquet files; omit it.")
     if hasattr(source, "columns") and set(COLUMNS) <= set(source.columns):
@@ -559,7 +537,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
     is_matrix = hasattr(source, "columns") or isinstance(source, np.ndarray | RatingMatrix)
     is_matrix = is_matrix or sparse.issparse(source)
     if not is_matrix and not isinstance(source, ParquetRatings):
-        return sorted_table(folder, source, declared, n_rows)
+        return chunks.sorted_table(folder, source, declared, n_rows)
     if any(own is not None for own in declared):
         raise ValueError("users, items and n_items declare rows and columns of tables; omit them.")
     matrices: Iterable[Any]
@@ -620,3 +598,120 @@ def user_range(file: Any, path: Path) -> tuple[int, int]:
     if not ranges:
         raise damaged(path, "its footer has no least and largest user, and ratings")
     return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Consecutive users (rows) of a rating matrix: where they are, so that workers open them alone.
+
+    Privacy rests on one fact: all ratings of a user lie in one block. `row_blocks` cuts the rows
+    without overlap, and a block refuses to give anything if the data behind it are not those from
+    which its range was taken.
+
+    `first_row` of the whole matrix is row 0 of the block, which has the shape (n_rows, n_items) and
+    holds `n_ratings`; all blocks of a matrix have all its columns.
+    """
+
+    first_row: int
+    n_rows: int
+    n_items: int
+    n_ratings: int
+
+    def check(self) -> None:
+        """Look whether the block is the one that was meant; reads no rating."""
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixRows(RowBlock):
+    """Rows that are in memory, canonical and shared, not copied; pickles with its ratings."""
+
+    matrix: sparse.csr_array = field(repr=False)
+
+    def load(self) -> sparse.csr_array:
+        """Return the rows as canonical CSR, not clipped, in the array that the block holds."""
+        return self.matrix
+
+
+@dataclass(frozen=True)
+class PartRows(RowBlock):
+    """Consecutive parts of ratings on disk; pickles as their path and fingerprint.
+
+    The path is the same wherever the block is used, and other ratings there are refused. The parts
+    go from `first` to before `stop`.
+    """
+
+    path: Path
+    fingerprint: str
+    first: int
+    stop: int
+
+    def check(self) -> None:
+        """Open the folder: its manifest, the sizes of its files, and the footers of the parts."""
+        self._open().check(self.first, self.stop)
+
+    def load(self) -> sparse.csr_array:
+        """Read the rows; on the way this needs the result and one part."""
+        return self._open().read_rows(self.first, self.stop)
+
+    def _open(self) -> ParquetRatings:
+        """Open the ratings, if they are those that were meant."""
+        ratings = ParquetRatings(self.path)
+        if ratings.fingerprint != self.fingerprint:
+            raise RatingStoreError(
+                f"path={str(self.path)!r} now holds other ratings (fingerprint "
+                f"{ratings.fingerprint[:12]}...) than those that were asked for "
+                f"({self.fingerprint[:12]}...). Nothing may replace ratings while they are in "
+                "use: start again with the present ones."
+            )
+        return ratings
+
+
+def row_blocks(ratings: Any, n_blocks: int) -> list[RowBlock]:
+    """Cut ratings into blocks of consecutive users of about equal work.
+
+    The work of a user is taken as the ratings plus one. A matrix may be cut between any two
+    users, what is on disk only between parts.
+
+    There are at most `n_blocks`, none without users; together they are all rows, in order, each in
+    one block.
+    """
+    if not is_integer(n_blocks, 1):
+        raise ValueError(f"n_blocks={n_blocks!r} must be an integer from 1 on: blocks of users.")
+    if not isinstance(ratings, ParquetRatings):
+        R = as_rating_matrix(ratings)
+        rows = np.arange(R.shape[0] + 1)
+        cuts = _balanced(rows, R.indptr, n_blocks)
+        return [MatrixRows(first, *_row_view(R, first, stop)) for first, stop in cuts]
+    rows, at = ratings._bounds
+    blocks: list[RowBlock] = []
+    for first, stop in _balanced(rows, at, n_blocks):
+        n_rows, n_ratings = int(rows[stop] - rows[first]), int(at[stop] - at[first])
+        size = int(rows[first]), n_rows, ratings.shape[1], n_ratings
+        blocks.append(PartRows(*size, ratings.path, ratings.fingerprint, first, stop))
+    return blocks
+
+
+def _row_view(R: Any, first: int, stop: int) -> tuple[int, int, int, Any]:
+    """Return rows of a CSR array, after their shape and number, without copying its ratings."""
+    begin, end = R.indptr[first], R.indptr[stop]
+    dtype = np.int32 if max(end - begin, R.shape[1]) <= MAX_ITEMS else np.int64
+    rows = sparse.csr_array((stop - first, R.shape[1]))
+    # Slicing would copy them, and so would the constructor with parts of long arrays.
+    rows.indptr = (R.indptr[first : stop + 1] - begin).astype(dtype)
+    rows.indices, rows.data = R.indices[begin:end].astype(dtype, copy=False), R.data[begin:end]
+    return *rows.shape, rows.nnz, rows
+
+
+def _balanced(rows: Any, at: Any, n_blocks: int) -> list[tuple[int, int]]:
+    """Group parts, which begin at `rows` and at the ratings `at`, into blocks of equal work.
+
+    The rule of `kernels._blocks.balanced_blocks`, which cuts between rows.
+    """
+    work = np.asarray(at, np.int64) + rows
+    goals = work[-1] * np.arange(1, n_blocks) / n_blocks
+    after = np.searchsorted(work, goals)
+    # The nearer one of the two cuts around a goal.
+    before = np.maximum(after - 1, 0)
+    nearer = np.where(goals - work[before] <= work[after] - goals, before, after)
+    cuts = np.unique(np.concatenate(([0], nearer, [len(work) - 1])))
+    return [(int(a), int(b)) for a, b in pairwise(cuts)]

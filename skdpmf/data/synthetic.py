@@ -1,14 +1,13 @@
 """Synthetic ratings with a known truth."""
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
 from .labels import RatingMatrix
-from .validation import check_rating_range
+from .validation import check_rating_range, is_finite, is_integer, require
 
 if TYPE_CHECKING:
     from sklearn.utils import Bunch
@@ -201,23 +200,22 @@ def make_ratings(
     RatingMatrix of 50 users x 20 items, 200 ratings
     """
     low, high = check_rating_range(rating_range)
-    _check_int(n_users, "n_users", 1)
-    _check_int(n_items, "n_items", 1)
-    _check_int(n_components, "n_components", 0)
-    _check_int(min_ratings_per_user, "min_ratings_per_user", 0)
-    stds: dict[str, Any] = {
-        "user_bias_std": user_bias_std,
-        "item_bias_std": item_bias_std,
-        "factor_std": factor_std,
-        "noise_std": noise_std,
-        "user_exponent": user_exponent,
-        "item_exponent": item_exponent,
-    }
-    for name, value in stds.items():
-        if not _is_real(value) or not 0 <= value < np.inf:
-            raise ValueError(f"{name}={value!r} must be a finite number >= 0.")
-    if mean is not None and not (_is_real(mean) and np.isfinite(mean)):
-        raise ValueError(f"mean={mean!r} must be a finite number, or None for 65 % of the range.")
+    counts = (
+        *(("n_users", n_users, 1), ("n_items", n_items, 1), ("n_components", n_components, 0)),
+        *(("min_ratings_per_user", min_ratings_per_user, 0), ("n_ratings", n_ratings or 0, 0)),
+    )
+    for name, n, least in counts:
+        require(is_integer(n, least), name, n, f"an integer >= {least}", "use the default")
+    sizes = (
+        *(("user_bias_std", user_bias_std), ("item_bias_std", item_bias_std)),
+        *(("factor_std", factor_std), ("noise_std", noise_std)),
+        *(("user_exponent", user_exponent), ("item_exponent", item_exponent)),
+    )
+    for name, size in sizes:
+        holds = is_finite(size) and size >= 0
+        require(holds, name, size, "a finite number >= 0", "use the default")
+    rule = "a finite number, or None for 65 % of the range"
+    require(mean is None or is_finite(mean), "mean", mean, rule, "use None")
     _check_step(step, low, high)
     n_ratings = _check_n_ratings(n_ratings, density, n_users, n_items, min_ratings_per_user)
 
@@ -248,20 +246,11 @@ def make_ratings(
     return (X, truth) if return_truth else X
 
 
-def _check_int(value: Any, name: str, smallest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < smallest:
-        raise ValueError(f"{name}={value!r} must be an integer >= {smallest}.")
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Real)
-
-
 def _check_step(step: Any, low: float, high: float) -> None:
     if step is None:
         return
-    if not _is_real(step) or not 0 < step < np.inf:
-        raise ValueError(f"step={step!r} must be a number > 0, or None for continuous ratings.")
+    rule = "a number > 0, or None for continuous ratings"
+    require(is_finite(step) and step > 0, "step", step, rule, "use 1.0")
     n_steps = (high - low) / step
     if n_steps < 0.5 or abs(n_steps - round(n_steps)) > 1e-9 * n_steps:
         raise ValueError(
@@ -272,11 +261,9 @@ def _check_step(step: Any, low: float, high: float) -> None:
 
 def _check_n_ratings(n_ratings: Any, density: Any, n_users: int, n_items: int, least: int) -> int:
     if n_ratings is None:
-        if not _is_real(density) or not 0 < density <= 1:
-            raise ValueError(f"density={density!r} must be a number in (0, 1].")
+        holds = is_finite(density) and 0 < density <= 1
+        require(holds, "density", density, "a number in (0, 1]", "use 0.2")
         n_ratings = max(round(density * n_users * n_items), least * n_users)
-    else:
-        _check_int(n_ratings, "n_ratings", 0)
     if least > n_items or not least * n_users <= n_ratings <= n_users * n_items:
         raise ValueError(
             f"n_ratings={n_ratings} and min_ratings_per_user={least} must fit {n_users} users x "

@@ -11,7 +11,7 @@ from scipy import sparse
 from .labels import as_frame, as_pandas, ids_and_titles
 from .loaders import parquet_columns, parquet_file
 from .matrix import present_ids, rating_values
-from .validation import MAX_ITEMS, as_rating_matrix, is_integer
+from .validation import MAX_ITEMS, as_rating_matrix, is_integer, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,10 +79,8 @@ def _declared_items(items: Any, n_items: int | None) -> Any:
         return items
     if items is not None:
         raise ValueError("items and n_items both declare the columns; pass one of them.")
-    if not is_integer(n_items, 0, MAX_ITEMS):
-        raise ValueError(
-            f"n_items={n_items!r} must be an integer from 0 to {MAX_ITEMS}: the number of columns."
-        )
+    rule = f"an integer from 0 to {MAX_ITEMS}"
+    require(is_integer(n_items, 0, MAX_ITEMS), "n_items", n_items, rule, "the number of columns")
     return range(int(n_items))
 
 

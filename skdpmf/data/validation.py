@@ -5,6 +5,7 @@ never makes it raise or warn, because an error that one user's row can cause sho
 is there. `validate_ratings` is the curator's own check before a fit, and complains.
 """
 
+import math
 import warnings
 from dataclasses import asdict, dataclass
 from numbers import Real
@@ -29,6 +30,17 @@ def is_integer(value: Any, least: float, most: float = np.inf) -> bool:
     """Return whether a value is a whole number within bounds, and no truth value."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return bool(whole and least <= value <= most)
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a finite real number, and no bool."""
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(float(value))
+
+
+def require(holds: bool, name: str, value: Any, rule: str, remedy: str) -> None:
+    """Raise ValueError, naming parameter, value, rule and remedy, unless the rule holds."""
+    if not holds:
+        raise ValueError(f"{name}={value!r} must be {rule}: {remedy}.")
 
 
 def check_rating_range(rating_range: Any) -> tuple[float, float]:
@@ -244,12 +256,8 @@ def _checked_indptr(X: Any) -> Any:
     indptr = np.ascontiguousarray(X.indptr)
     n_major = X.shape[0] if X.format == "csr" else X.shape[1]
     n_stored = min(X.indices.size, X.data.size)
-    if (
-        indptr.shape != (n_major + 1,)
-        or indptr[0] != 0
-        or indptr[-1] > n_stored
-        or (indptr[1:] < indptr[:-1]).any()
-    ):
+    in_bounds = indptr.shape == (n_major + 1,) and indptr[0] == 0 and indptr[-1] <= n_stored
+    if not in_bounds or (indptr[1:] < indptr[:-1]).any():
         raise ValueError(
             f"X.indptr of the {X.format} container is broken: it must hold {n_major + 1} ascending "
             f"positions from 0 to at most {n_stored}. Rebuild X, for example from "

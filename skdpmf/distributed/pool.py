@@ -23,13 +23,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from time import perf_counter
 from typing import Any, Self
 from uuid import uuid4
 
@@ -318,59 +316,6 @@ def _in_dask_task() -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one request of a fit cost.
-
-    Attributes
-    ----------
-    name, index : str, int
-        Name of the release.
-    bytes_down, bytes_up : int
-        Bytes of the arrays sent to all processes, and received.
-    seconds : float
-        From the first task to the last reply.
-
-    Examples
-    --------
-    >>> from skdpmf.distributed.pool import Step
-    >>> step = Step("item counts", 0, bytes_down=0, bytes_up=31_064, seconds=0.2)
-    >>> step.name, step.bytes_up
-    ('item counts', 31064)
-    """
-
-    name: str
-    index: int
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-
-
-_TRAFFIC: ContextVar[list[Step] | None] = ContextVar("skdpmf_traffic", default=None)
-
-
-@contextmanager
-def record_traffic() -> Iterator[list[Step]]:
-    """Note what the requests of the fits in the block cost. Sizes and times only.
-
-    Result: filled as they are made.
-
-    Examples
-    --------
-    >>> from skdpmf.distributed.pool import record_traffic
-    >>> with record_traffic() as steps:
-    ...     pass
-    >>> steps
-    []
-    """
-    steps: list[Step] = []
-    token = _TRAFFIC.set(steps)
-    try:
-        yield steps
-    finally:
-        _TRAFFIC.reset(token)
-
-
 class Pool:
     """Holders of the blocks of one fit; a context manager, which ends what they hold.
 
@@ -412,7 +357,6 @@ class Pool:
         key: of the request; history: all answers so far. Raises RuntimeError if blocks were lost
         again and again.
         """
-        began, traffic = perf_counter(), [0, 0]
         missing, total, tries, losses = set(self._runs), None, 0, 0
         while missing:
             if tries == len(_WAITS):
@@ -420,13 +364,12 @@ class Pool:
                 for number in missing:
                     self._owners.pop(number, None)
             self._dispatch += 1
-            tasks = self._tasks(key, history, missing, _WAITS[tries], traffic)
+            tasks = self._tasks(key, history, missing, _WAITS[tries])
             before = len(missing)
             for reply in self._map(tasks):
                 if not reply.blocks or not missing.issuperset(reply.blocks):
                     continue
                 total = added([reply.total] if total is None else [total, reply.total])
-                traffic[1] += reply.total.nbytes
                 missing.difference_update(reply.blocks)
                 self._owners.update(dict.fromkeys(reply.blocks, reply.process))
             tries, losses = (0, 0) if len(missing) < before else (tries + 1, losses + 1)
@@ -436,9 +379,6 @@ class Pool:
                     "again: look for workers that run out of memory."
                 )
         self._told = len(history)
-        steps = _TRAFFIC.get()
-        if steps is not None:
-            steps.append(Step(key[0], key[1], traffic[0], traffic[1], perf_counter() - began))
         return total
 
     def __enter__(self) -> Self:
@@ -459,12 +399,7 @@ class Pool:
             self._map([delayed(drop)(self._fit, wait)] * max(self.n_tasks, 1))
 
     def _tasks(
-        self,
-        key: Key,
-        history: Sequence[Answer],
-        missing: set[int],
-        wait: float,
-        traffic: list[int],
+        self, key: Key, history: Sequence[Answer], missing: set[int], wait: float
     ) -> list[Any]:
         """Advance what is held, and start what nobody holds."""
         n_tasks, position = max(self.n_tasks, 1), len(history)
@@ -476,14 +411,12 @@ class Pool:
             answers = tuple(history[self._told :])
             stop = Stop(self._fit, self._dispatch, key, position, answers)
             tasks = [delayed(advance)(stop, owners, frozenset(missing), wait)] * n_tasks
-            traffic[0] += n_tasks * _size(answers)
         new = sorted(missing - set(self._owners))
         if new:
             stop = Stop(self._fit, self._dispatch, key, position, tuple(history))
             for some in np.array_split(new, min(n_tasks, len(new))):
                 runs = {int(number): self._runs[number] for number in some}
                 tasks.append(delayed(start)(stop, runs, self._n_rows))
-                traffic[0] += _size(history)
         return tasks
 
     def _map(self, tasks: list[Any]) -> list[Any]:
@@ -510,15 +443,8 @@ def _is_loss(error: Exception) -> bool:
     return bool(names & {"BrokenExecutor", "KilledWorker", "WorkerCrashedError", "RayActorError"})
 
 
-def _size(answers: Sequence[Answer]) -> int:
-    return sum(getattr(answer.value, "nbytes", 0) for answer in answers)
-
-
 def fit_on_blocks(
-    pool: Pool,
-    release: Callable[[Any, Coordinator], Any],
-    runs: Mapping[int, tuple[Program, Any]],
-    n_items: int,
+    pool: Pool, release: Callable[[Any, Coordinator], Any], runs: Mapping[int, Any], n_items: int
 ) -> Any:
     """Run a fit's own code on all blocks, and on no users here.
 

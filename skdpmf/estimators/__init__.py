@@ -14,26 +14,12 @@ if TYPE_CHECKING:
     from skdpmf.estimators.local_dpgddr import LocalDPGDDR
     from skdpmf.estimators.multi_task_ridge import private_multi_task_ridge
 
-__all__ = [
-    "AdaptiveWeightALS",
-    "CacheSGDFactorizer",
-    "DPCovarianceRecommender",
-    "DPItemMeans",
-    "DPMFSampler",
-    "LocalDPGDDR",
-    "load_model",
-    "private_multi_task_ridge",
-]
+__all__ = ["AdaptiveWeightALS", "CacheSGDFactorizer", "DPCovarianceRecommender", "DPItemMeans"]
+__all__ += ["DPMFSampler", "LocalDPGDDR", "load_model", "private_multi_task_ridge"]
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "adaptive_weight_als": ("AdaptiveWeightALS",),
-        "cache_sgd": ("CacheSGDFactorizer",),
-        "contract.model_file": ("load_model",),
-        "dp_covariance": ("DPCovarianceRecommender",),
-        "dp_item_means": ("DPItemMeans",),
-        "dpmf_sampler": ("DPMFSampler",),
-        "local_dpgddr": ("LocalDPGDDR",),
-        "multi_task_ridge": ("private_multi_task_ridge",),
-    },
+    *("adaptive_weight_als.AdaptiveWeightALS", "cache_sgd.CacheSGDFactorizer"),
+    *("contract.model_file.load_model", "dp_covariance.DPCovarianceRecommender"),
+    *("dp_item_means.DPItemMeans", "dpmf_sampler.DPMFSampler", "local_dpgddr.LocalDPGDDR"),
+    *("multi_task_ridge.private_multi_task_ridge",),
 )

@@ -46,6 +46,12 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         about 60 the noise shrinks no further, as the proof of the noise sampler ends there.
         ``PrivacyBudget.nonprivate()`` is without noise and clipping; with "pooled" and ratings
         all penalties are then learnt (`skdpmf.mechanisms.als.variational`).
+    {rating_range}
+        Unused for clicks.
+    {item_features}
+        Item means and, with "pooled", factors lean on them, and the fold-in of a user includes
+        tastes for them.
+    {random_state, n_jobs}
     n_components : int or None, default=None
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
         this budget, and none where they would drown in noise; the other rows of
@@ -53,11 +59,6 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         which those that are not needed vanish, and for clicks 1 to 128: twice as many as there are
         tastes that random clicks would not show. With the other solvers it is the rank without
         privacy.
-    {rating_range}
-        Unused for clicks.
-    {item_features}
-        Item means and, with "pooled", factors lean on them, and the fold-in of a user includes
-        tastes for them.
     feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1; ``Clicks(weighting="log")`` weighs counts. 0 or less is no
@@ -83,7 +84,6 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         Penalty on a user's offset: as many fictitious ratings at the item means. None: 10 in
         `fit`, and 1 for predictions, where "pooled" only starts from it and learns. Unused for
         clicks.
-    {random_state, n_jobs}
 
     Attributes
     ----------
@@ -159,11 +159,8 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         if self._implicit:
             self._knowledge_ = model.knowledge
             self.item_means_ = model.offsets
-            self._item_model_ = ItemModel(
-                *(model.offsets, model.columns, model.ridge, model.rating_ridge),
-                prior=model.prior,
-                implicit=True,
-            )
+            parts = model.offsets, model.columns, model.ridge, model.rating_ridge
+            self._item_model_ = ItemModel(*parts, prior=model.prior, implicit=True)
             self.components_ = model.columns[:, model.n_lead :].T.copy()
         elif self._pooled_ratings:
             self._set_columns(*model[:5])

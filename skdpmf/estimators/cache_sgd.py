@@ -53,6 +53,12 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         that holds them.
     {item_features}
         The fold-in of a user includes tastes for them; training does not use them.
+    random_state : int or None, default=None
+        Seed of the item factors at the start. With a seed and one thread a fit repeats bit for bit
+        on one machine.
+    n_jobs : int or None, default=None
+        Threads, as in joblib. Several threads update the items without locks: results of repeated
+        fits differ in the third digit of the RMSE at most.
     max_iter : int, default=30
         Rounds over all ratings.
     learning_rate : float, default=0.07
@@ -69,12 +75,6 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         Whether b_i and c_j are fitted. Without them they are 0; b_0 is the mean in both cases.
     snapshots : `Snapshots` or None, default=None
         File for snapshots of the fit in progress, with which a fit goes on after a crash.
-    random_state : int or None, default=None
-        Seed of the item factors at the start. With a seed and one thread a fit repeats bit for bit
-        on one machine.
-    n_jobs : int or None, default=None
-        Threads, as in joblib. Several threads update the items without locks: results of repeated
-        fits differ in the third digit of the RMSE at most.
     warm_start : bool, default=False
         Whether `fit` starts from the factors of the previous fit. As many rows as then are taken
         for the same users; those of a matrix with another number of rows are folded in. The rate
@@ -248,8 +248,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         """Run the solver, from the present items and these users (biases, factors) if given."""
         from skdpmf.baselines import cache_sgd as solver
         from skdpmf.baselines.cache_sgd import Snapshot
-        from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches
-        from skdpmf.baselines.workers import Workers
+        from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Workers
 
         decay, alpha = self.learning_rate_decay, self.alpha
         if decay is None:
@@ -291,29 +290,20 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                     self._put_present(factors, batches.scale, *users)
                 return factors
 
-            snapshot = None
+            snapshot = every = None
             if self.snapshots is not None:
+                every = self.snapshots.every
                 purpose = f"{settings!r} {self.random_state!r} {batches.fingerprint()}"
                 if users is not None:
                     purpose += hashlib.blake2b(self.components_.tobytes()).hexdigest()
                 snapshot = Snapshot(self.snapshots.path, purpose)
-            trained = solver.fit(
-                batches,
-                settings,
-                start,
-                workers,
-                rounds=self._rounds(),
-                snapshot=snapshot,
-                snapshot_every=self.snapshots.every if self.snapshots is not None else None,
-                earlier=earlier,
-            )
+            kept: Any = {"snapshot": snapshot, "snapshot_every": every, "earlier": earlier}
+            trained = solver.fit(batches, settings, start, workers, rounds=self._rounds(), **kept)
         if trained.learning_rate < settings.learning_rate:
-            warnings.warn(
-                f"learning_rate={self.learning_rate!r} diverged; the fit started again and used "
-                f"{trained.learning_rate!r}. Pass learning_rate={trained.learning_rate!r} or less.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+            rate = trained.learning_rate
+            words = f"learning_rate={self.learning_rate!r} diverged; the fit started again and "
+            words += f"used {rate!r}. Pass learning_rate={rate!r} or less."
+            warnings.warn(words, ConvergenceWarning, stacklevel=5)
         return trained, batches
 
     def _put_present(self, factors: "solver.Factors", scale: "Scale", b: Any, U: Any) -> None:

@@ -62,6 +62,11 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         of X, present or absent). Gaussian noise needs delta > 0, Laplace noise spends none.
         ``PrivacyBudget.nonprivate()`` gives the published algorithm for single ratings, without
         noise. Clicks have the unit "user".
+    {rating_range}
+    {item_features}
+        Item means lean on them, and with predictor="svd" each user has tastes for them beside the
+        factors.
+    {random_state, n_jobs}
     feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1; ``Clicks(weighting="log")`` weighs counts. 0 or less is no
@@ -85,11 +90,6 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         Fictitious ratings in the user's own mean that is taken off before the covariance, at the
         item means; without cleaning in predictions as well. For unit "rating" the noise falls with
         it.
-    {rating_range}
-    {item_features}
-        Item means lean on them, and with predictor="svd" each user has tastes for them beside the
-        factors.
-    {random_state, n_jobs}
 
     Attributes
     ----------

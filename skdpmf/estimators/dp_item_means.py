@@ -39,13 +39,13 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
     budget : PrivacyBudget
         Budget of the fit, and its unit, "user" or "rating". With delta > 0 noise is
         Gaussian, with delta = 0 Laplace's. ``PrivacyBudget.nonprivate()`` is without noise.
-    user_damping : float or None, default=None
-        Fictitious ratings in a user's offset, at the item means. None: 10 in `fit`, and 1 for
-        predictions, which are then no worse than users' own means where items differ little.
     {rating_range}
     {item_features}
         Item means lean on them, and each user has tastes for them beside the offset.
     {random_state, n_jobs}
+    user_damping : float or None, default=None
+        Fictitious ratings in a user's offset, at the item means. None: 10 in `fit`, and 1 for
+        predictions, which are then no worse than users' own means where items differ little.
 
     Attributes
     ----------

@@ -48,15 +48,16 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         Budget of the fit, for unit "user": epsilon, and for "every-step" delta > 0.
         "posterior" spends no delta. ``PrivacyBudget.nonprivate()`` gives the noiseless limit, or a
         Bayesian matrix factorization.
+    {rating_range}
+    {item_features}
+        Each user has tastes for them beside the factors; with guarantee="every-step" item means
+        lean on them as well.
+    {random_state, n_jobs}
     guarantee : {"every-step", "posterior"} or `PosteriorDraw`, default="every-step"
         See above. "posterior" stands for ``PosteriorDraw()``.
     n_components : int, default=8
         Rank k. For "every-step" the largest: a private fit begins with as many factors as the noisy
         item counts support at this budget, and the other rows of ``components_`` are zero.
-    {rating_range}
-    {item_features}
-        Each user has tastes for them beside the factors; with guarantee="every-step" item means
-        lean on them as well.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user, a random subset, enter `fit` (fold-in uses
         all). None: all for "every-step" and without privacy, else 200 for "posterior", whose bound
@@ -70,7 +71,6 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     user_damping : float or None, default=None
         Penalty on a user's offset: as many fictitious ratings at the item means. None: 10 in
         `fit`, and 1 for predictions. Learnt for "every-step" without privacy.
-    {random_state, n_jobs}
 
     Attributes
     ----------

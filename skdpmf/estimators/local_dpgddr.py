@@ -57,6 +57,14 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         is for neighbors="replace", any two rows, whatever the budget says. Nothing of its delta is
         spent; if it is > 0 the statement also says what a trusted shuffler would give.
         ``PrivacyBudget.nonprivate()`` randomises nothing.
+    {rating_range}
+    {item_features}
+        A device gives its user tastes for them, from its own ratings; reports do not change.
+    random_state : int or None, default=None
+        None: every device draws from a fresh 256-bit key of the operating system. An int makes a
+        fit on the same data with the same parameters repeatable, and voids the guarantee against
+        anyone who can guess it.
+    {n_jobs}
     method : {"items", "gradient"} or `GradientReports`, default="items"
         See above. A string stands for the options' defaults.
     randomizer : {"privunit", "coordinate"}, default="privunit"
@@ -71,14 +79,6 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         For the others every device reports in each of them; None: 5.
     user_damping : float, default=10.0
         Fictitious ratings in a user's own mean, in [1e-6, 1e6]; in predictions at most 1.
-    {rating_range}
-    {item_features}
-        A device gives its user tastes for them, from its own ratings; reports do not change.
-    random_state : int or None, default=None
-        None: every device draws from a fresh 256-bit key of the operating system. An int makes a
-        fit on the same data with the same parameters repeatable, and voids the guarantee against
-        anyone who can guess it.
-    {n_jobs}
 
     Attributes
     ----------
@@ -167,26 +167,11 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         if self._is_by_vectors:
             n_rows = exchange.n_rows or n_devices
             fractions = self._fractions(n_items, n_rows)
-            settings = Settings(
-                protocol_name(secret),
-                float(self.budget.epsilon),
-                n_items,
-                self.rating_range,
-                damping,
-                fractions,
-                n_rows,
-            )
-            run = Protocol(settings)
-            released = simulate(
-                run,
-                R,
-                secret,
-                steps=self._rounds(),
-                n_parts=self._n_rounds() // len(fractions),
-                n_jobs=self.n_jobs,
-                first_slot=exchange.first_row,
-                total_of=exchange.total,
-            )
+            terms = protocol_name(secret), float(self.budget.epsilon), n_items, self.rating_range
+            run = Protocol(Settings(*terms, damping, fractions, n_rows))
+            of: Any = {"first_slot": exchange.first_row, "total_of": exchange.total}
+            of |= {"n_parts": self._n_rounds() // len(fractions), "n_jobs": self.n_jobs}
+            released = simulate(run, R, secret, steps=self._rounds(), **of)
             smallest = min((n for n in run.n_reports if n), default=1)
             found = released.item_means, none, released.user_damping, 0.0, released.popularity
             return self._released(*found), smallest, len(fractions)
@@ -220,16 +205,9 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             projection = gradient.Projection(
                 public, settings.projection_dim, n_items, settings.back_projection, self.n_jobs
             )
-        model = gradient.fit(
-            R,
-            settings,
-            float(self.budget.epsilon),
-            DeviceStreams(secret),
-            initial=start,
-            projection=projection,
-            rounds=self._rounds(),
-            n_jobs=self.n_jobs,
-        )
+        epsilon, streams = float(self.budget.epsilon), DeviceStreams(secret)
+        how: Any = {"initial": start, "projection": projection, "n_jobs": self.n_jobs}
+        model = gradient.fit(R, settings, epsilon, streams, rounds=self._rounds(), **how)
         if centers:
             means = np.full(n_items, middle)
             damping = float(self.user_damping)
@@ -242,12 +220,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         return (means, model.factors.T, items_, None), int(n_devices), self._n_reports()
 
     def _released(
-        self,
-        means: np.ndarray,
-        factors: np.ndarray,
-        damping: float,
-        ridge: float,
-        popularity: np.ndarray | None,
+        self, means: np.ndarray, factors: np.ndarray, damping: float, ridge: float, popularity: Any
     ) -> tuple[Any, ...]:
         """Return means, components and the model r ~ m_j + o_i + z_i . v_j, in rating units."""
         n_items, k = len(means), int(self.n_components)

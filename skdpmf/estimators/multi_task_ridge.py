@@ -8,14 +8,7 @@ from scipy import sparse
 
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import filled
-from skdpmf.estimators.contract.parameters import (
-    is_count,
-    is_finite,
-    is_int,
-    require,
-    require_budget,
-    require_random_state,
-)
+from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.private import warn_of_budget
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms import multi_task_ridge as solver
@@ -162,12 +155,12 @@ def private_multi_task_ridge(
     settings = _checked_settings(
         max_norm, max_value, alpha, weighting, weight_exponent, max_tasks_per_user
     )
-    require_budget(budget)
-    require_random_state(random_state)
-    holds = n_jobs is None or (is_int(n_jobs) and n_jobs != 0)
-    require(holds, "n_jobs", n_jobs, "None or an integer other than 0", "use the default")
+    check.require_budget(budget)
+    check.require_random_state(random_state)
+    holds = n_jobs is None or (check.is_int(n_jobs) and n_jobs != 0)
+    check.require(holds, "n_jobs", n_jobs, "None or an integer other than 0", "use the default")
     holds = isinstance(per_observation, bool | np.bool_)
-    require(holds, "per_observation", per_observation, "True or False", "use the default")
+    check.require(holds, "per_observation", per_observation, "True or False", "use the default")
     data = _observations(X, Y, per_observation=bool(per_observation))
     shape, n_features = data.targets.shape, data.features.shape[1]
     plan = solver.make_plan(budget, settings, shape[1], n_features)
@@ -196,26 +189,20 @@ def _checked_settings(
     max_norm: Any, max_value: Any, alpha: Any, weighting: Any, exponent: Any, cap: Any
 ) -> solver.Settings:
     for name, value in (("max_norm", max_norm), ("max_value", max_value)):
-        holds = is_finite(value) and 1e-100 <= value <= 1e100
+        holds = check.is_finite(value) and 1e-100 <= value <= 1e100
         remedy = "pass a public bound, which the data are clipped to"
-        require(holds, name, value, "a number between 1e-100 and 1e100", remedy)
+        check.require(holds, name, value, "a number between 1e-100 and 1e100", remedy)
     for name, value in (("alpha", alpha), ("weight_exponent", exponent)):
-        holds = is_finite(value) and value >= 0
-        require(holds, name, value, "a finite number >= 0", "use the default")
+        holds = check.is_finite(value) and value >= 0
+        check.require(holds, name, value, "a finite number >= 0", "use the default")
     rule, remedy = "'adaptive', 'tail' or 'uniform'", "use 'adaptive' unless you compare baselines"
-    require(weighting in _WEIGHTINGS, "weighting", weighting, rule, remedy)
+    check.require(weighting in _WEIGHTINGS, "weighting", weighting, rule, remedy)
     if cap is not None or weighting != "adaptive":
         rule = "an integer >= 1" if cap is not None else f"an integer for weighting={weighting!r}"
         remedy = "pass how many tasks of a user to keep"
-        require(is_count(cap), "max_tasks_per_user", cap, rule, remedy)
-    return solver.Settings(
-        float(max_norm),
-        float(max_value),
-        float(alpha),
-        weighting,
-        float(exponent),
-        None if cap is None else int(cap),
-    )
+        check.require(check.is_count(cap), "max_tasks_per_user", cap, rule, remedy)
+    cap, bounds = None if cap is None else int(cap), (float(max_norm), float(max_value))
+    return solver.Settings(*bounds, float(alpha), weighting, float(exponent), cap)
 
 
 def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observations:

@@ -34,30 +34,9 @@ from skdpmf.evaluation.splits import (
     split_users,
 )
 
-__all__ = [
-    "AuditDisplay",
-    "BudgetDisplay",
-    "PopularityDisplay",
-    "PrivacyUtilityDisplay",
-    "PrivateSearchCV",
-    "RatingRegressor",
-    "audit",
-    "bootstrap_interval",
-    "by_popularity",
-    "catalogue_coverage_at_k",
-    "intra_list_diversity_at_k",
-    "leave_one_out",
-    "ndcg_at_k",
-    "novelty_at_k",
-    "popularity",
-    "precision_at_k",
-    "privacy_spent",
-    "recall_at_k",
-    "recommender_of",
-    "recommender_scorer",
-    "rmse",
-    "rolling_folds",
-    "split_ratings",
-    "split_table",
-    "split_users",
-]
+__all__ = ["AuditDisplay", "BudgetDisplay", "PopularityDisplay", "PrivacyUtilityDisplay"]
+__all__ += ["PrivateSearchCV", "RatingRegressor", "audit", "bootstrap_interval", "by_popularity"]
+__all__ += ["catalogue_coverage_at_k", "intra_list_diversity_at_k", "leave_one_out", "ndcg_at_k"]
+__all__ += ["novelty_at_k", "popularity", "precision_at_k", "privacy_spent", "recall_at_k"]
+__all__ += ["recommender_of", "recommender_scorer", "rmse", "rolling_folds", "split_ratings"]
+__all__ += ["split_table", "split_users"]

@@ -45,12 +45,7 @@ class AuditCheck:
 
 
 def move_of(
-    before: Recording,
-    after: Recording,
-    alone: Iterable[Iterable[ReleaseRecord]],
-    slots: tuple[int, ...],
-    n_rows: int,
-    spent: Any,
+    before: Recording, after: Recording, alone: Any, slots: tuple[int, ...], n_rows: int, spent: Any
 ) -> tuple[float, dict[str, float], set[str]]:
     """Return what a neighbour moves, all that left before being held fixed.
 

@@ -42,15 +42,8 @@ from skdpmf.data.bounding import without_rows
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.parameters import is_int, require
 from skdpmf.estimators.contract.private import PrivateRecommender
-from skdpmf.evaluation._audit_releases import (
-    AuditCheck,
-    attack_draws,
-    attack_reports,
-    attack_sums,
-    move_of,
-    noise_is_fresh,
-    size_of_noise,
-)
+from skdpmf.evaluation import _audit_releases as of_fits
+from skdpmf.evaluation._audit_releases import AuditCheck
 from skdpmf.privacy.recording import Recorder, Recording, record_releases
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 
@@ -245,8 +238,8 @@ class _Run:
         yield AuditCheck("statement", bool(same and within), text)
         yield self._releases()
         if records:
-            yield size_of_noise(records, "size of the noise")
-            yield noise_is_fresh(records)
+            yield of_fits.size_of_noise(records, "size of the noise")
+            yield of_fits.noise_is_fresh(records)
         if records.reports:
             keys = np.concatenate([record.keys for record in records.reports])
             n = len(np.unique(keys, axis=0))
@@ -319,7 +312,7 @@ class _Run:
         others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
         empty = [without_rows(R, others) for R in pair.both] if before else []  # for sums
         alone = [pair.replay(R, pair.slots)[1] for R in empty] or [before, after]
-        reached, ratios, strange = move_of(
+        reached, ratios, strange = of_fits.move_of(
             before, after, alone, pair.slots, self.R.shape[0], self.spent
         )
         a, b = ({n: joblib.hash(x) for n, x in vars(m).items()} for m in (model, other))
@@ -453,9 +446,9 @@ class _Run:
         """Return checks of what leaves repeated fits, and a lower limit of epsilon."""
         found, spent, terms = [], self.spent, (n_runs, confidence)
         if self.records:
-            found.append(attack_sums(self.fit, self.worst, spent.delta, *terms))
+            found.append(of_fits.attack_sums(self.fit, self.worst, spent.delta, *terms))
         if self.records.reports:
-            found.append(attack_reports(self.records.reports, spent.releases, *terms))
+            found.append(of_fits.attack_reports(self.records.reports, spent.releases, *terms))
         if self.records.draws:
             found.append(self._stressed(*terms))
         limits = [limit for _, limit in found if not math.isnan(limit)]
@@ -468,12 +461,14 @@ class _Run:
         """
         sweeps = {"max_iter": min(self.model.n_iter_, _STRESS_SWEEPS)}
         values = np.where(np.arange(self.R.shape[1]) % 2, self.low, self.high)
-        claimed, _ = attack_draws(partial(self.fit, **sweeps), values, n_runs, confidence)
+        claimed, _ = of_fits.attack_draws(partial(self.fit, **sweeps), values, n_runs, confidence)
         epsilon = min(self.spent.epsilon, _STRESS_EPSILON)
         budget = clone(self.estimator.budget).set_params(epsilon=epsilon)
         # item biases are there because a user's factors cannot make up for them
         wide = {"guarantee__bias_std": _WIDE, "guarantee__item_bias": True, "budget": budget}
-        _, surely = attack_draws(partial(self.fit, **sweeps, **wide), values, n_runs, confidence)
+        _, surely = of_fits.attack_draws(
+            partial(self.fit, **sweeps, **wide), values, n_runs, confidence
+        )
         text = f"with epsilon {epsilon:g} and a prior that is far wider than the clip, epsilon is "
         text += f"at least {surely:.3g}"
         return AuditCheck("draws of a wide prior", surely <= epsilon, text), claimed

@@ -693,13 +693,8 @@ def draw_curve(ax: Any, x: Any, y: Any, spread: Any, label: Any, line: dict[str,
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.lines import Line2D
 
-    n = len(ax.containers)  # curves before this one
-    style = {
-        "color": COLOURS[n % len(COLOURS)],
-        "marker": MARKERS[n % len(MARKERS)],
-        "capsize": 4.0,
-        "label": label,
-    }
+    n = len(ax.containers) % len(MARKERS)  # curves before this one
+    style = {"color": COLOURS[n], "marker": MARKERS[n], "capsize": 4.0, "label": label}
     return ax.errorbar(x, y, yerr=spread, **{**style, **normalize_kwargs(line, Line2D)})
 
 

@@ -167,13 +167,7 @@ def by_popularity(
     for bucket in range(n_buckets):
         inside = buckets[items] == bucket
         members = counts[buckets == bucket]
-        rows.append(
-            {
-                "n_items": members.size,
-                "min_count": members.min(),
-                "max_count": members.max(),
-                "n_ratings": int(inside.sum()),
-                name: metric(true[inside], predicted[inside]) if inside.any() else np.nan,
-            }
-        )
-    return pd.DataFrame(rows, index=pd.RangeIndex(n_buckets, name="bucket"))
+        score = metric(true[inside], predicted[inside]) if inside.any() else np.nan
+        rows.append((members.size, members.min(), members.max(), int(inside.sum()), score))
+    columns = ["n_items", "min_count", "max_count", "n_ratings", name]
+    return pd.DataFrame(rows, pd.RangeIndex(n_buckets, name="bucket"), columns)

@@ -7,8 +7,8 @@ one user moves their sum little; see `skdpmf.books.search.score_sensitivity`.
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import wraps
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial, wraps
 from itertools import islice
 from typing import Any
 
@@ -58,6 +58,7 @@ def _of_best(method: Callable[..., Any]) -> Any:
     return ask
 
 
+@dataclass(repr=False, eq=False)
 class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, BaseEstimator):
     """Random search whose winner is private as a whole, at the price of little more than one fit.
 
@@ -165,26 +166,15 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     (8.0, 500)
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_distributions: Any,
-        budget: PrivacyBudget,
-        *,
-        n_trials: float = 10,
-        score_share: float = 0.1,
-        test_size: float = 0.1,
-        random_state: int | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.param_distributions = param_distributions
-        self.budget = budget
-        self.n_trials = n_trials
-        self.score_share = score_share
-        self.test_size = test_size
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+    estimator: Any
+    param_distributions: Any
+    budget: PrivacyBudget
+    _: KW_ONLY
+    n_trials: float = 10
+    score_share: float = 0.1
+    test_size: float = 0.1
+    random_state: int | None = None
+    n_jobs: int | None = None
 
     def plan(self, n_items: int, n_rows: int | None = None) -> SearchPlan:
         """Tell what `fit` would release, and its price against a single trial.
@@ -290,13 +280,10 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             self._check_candidate(plan, params, R.shape)
         named, half = self._named(train), self._half_bound()
         noise = noise_source(self._key(R, "scores", candidates, plan))
-        trials = Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            delayed(_run_trial)(
-                self._candidate(params, plan.fit_budget, self._seed(key, t)),
-                *(named, test, y, half, plan),
-            )
-            for t, params in enumerate(candidates)
-        )
+        run, given = delayed(_run_trial), (named, test, y, half, plan)
+        seeds = partial(self._seed, key)
+        fits = (self._candidate(p, plan.fit_budget, seeds(t)) for t, p in enumerate(candidates))
+        trials = Parallel(n_jobs=self.n_jobs, return_as="generator")(run(f, *given) for f in fits)
         best: tuple[Any, dict[str, Any], float] = (None, {}, -np.inf)
         relation = (plan.budget.unit, plan.budget.neighbors)
         for t, (model, points) in enumerate(trials):

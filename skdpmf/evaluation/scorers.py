@@ -11,23 +11,15 @@ from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix, catalogue_of
 from skdpmf.data.validation import as_rating_matrix, held_out_ratings
 from skdpmf.estimators.contract.recommend import hidden_fifth
-from skdpmf.evaluation.metrics import (
-    average_precision_at_k,
-    hit_rate_at_k,
-    ndcg_at_k,
-    precision_at_k,
-    recall_at_k,
-    reciprocal_rank_at_k,
-    rmse,
-)
+from skdpmf.evaluation import metrics
 
 _OF_LISTS: dict[str, Callable[[Any, Any, int], float]] = {
-    "average_precision": average_precision_at_k,
-    "hit_rate": hit_rate_at_k,
-    "ndcg": ndcg_at_k,
-    "precision": precision_at_k,
-    "recall": recall_at_k,
-    "reciprocal_rank": reciprocal_rank_at_k,
+    "average_precision": metrics.average_precision_at_k,
+    "hit_rate": metrics.hit_rate_at_k,
+    "ndcg": metrics.ndcg_at_k,
+    "precision": metrics.precision_at_k,
+    "recall": metrics.recall_at_k,
+    "reciprocal_rank": metrics.reciprocal_rank_at_k,
 }
 
 
@@ -107,7 +99,7 @@ class _Scorer:
                 "each user's held-out item score with recommender_scorer('hit_rate')."
             )
         held_out = held_out_ratings(y, getattr(estimator, "rating_range", None))
-        return -rmse(held_out, estimator.predict_entries(X, held_out))
+        return -metrics.rmse(held_out, estimator.predict_entries(X, held_out))
 
 
 def _hidden(estimator: Any, X: Any) -> tuple[Any, Any]:

@@ -20,10 +20,6 @@ _STEPS = (
     "Each step was fitted on the output of the steps before it. Columns that a step chose follow "
     "from releases that are counted here."
 )
-_FITS = (
-    "{n_candidates} candidates x {n_splits} folds{refit}: {n_fits} fits, each charged with its "
-    "whole budget."
-)
 _SIDE_BY_SIDE = " Of steps that run side by side pass the list of the fitted parts, which compose."
 _CHOICE = (
     "The choice of a candidate: scores are exact functions of private ratings, so that "
@@ -106,11 +102,8 @@ def _of_steps(statements: dict[str, PrivacyStatement], pipeline: Pipeline) -> Pr
             f"fitted={_named(pipeline)} must have a step with a budget: it has released nothing."
         )
     spent = compose_statements(statements)
-    caps = [
-        name
-        for name, step in pipeline.steps
-        if isinstance(step, ContributionBounder) and step.max_ratings_per_user is not None
-    ]
+    bounders = [pair for pair in pipeline.steps if isinstance(pair[1], ContributionBounder)]
+    caps = [name for name, step in bounders if step.max_ratings_per_user is not None]
     if caps and spent.unit == "rating":
         raise PrivacyParameterError(
             f"max_ratings_per_user of step {caps[0]!r} must be None for the unit 'rating' of steps "
@@ -130,23 +123,14 @@ def _of_search(search: Any, n_items: int | None) -> PrivacyStatement:
             "pass the number of columns of X."
         )
     refitted = int(search.best_index_) if search.refit else -1
-    spent = compose_statements(
-        {
-            f"candidate {i}": _of_candidate(
-                clone(search.estimator).set_params(**clone(params, safe=False)),
-                int(n_items),
-                n_splits + (i == refitted),
-            )
-            for i, params in enumerate(candidates)
-        }
-    )
+    each = {}
+    for i, params in enumerate(candidates):
+        one = clone(search.estimator).set_params(**clone(params, safe=False))
+        each[f"candidate {i}"] = _of_candidate(one, int(n_items), n_splits + (i == refitted))
+    spent = compose_statements(each)
     n_fits = len(candidates) * n_splits + (refitted >= 0)
-    fits = _FITS.format(
-        n_candidates=len(candidates),
-        n_splits=n_splits,
-        refit=" + 1 refit" if refitted >= 0 else "",
-        n_fits=n_fits,
-    )
+    fits = f"{len(candidates)} candidates x {n_splits} folds{' + 1 refit' * (refitted >= 0)}: "
+    fits += f"{n_fits} fits, each charged with its whole budget."
     return replace(spent, notes=(fits, *spent.notes), not_covered=(_CHOICE, *spent.not_covered))
 
 

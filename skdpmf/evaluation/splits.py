@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state, check_scalar
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
 from skdpmf.data.loaders import known_columns
-from skdpmf.data.validation import as_rating_matrix
+from skdpmf.data.validation import as_rating_matrix, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,11 +115,8 @@ def split_users(
     >>> X_train.shape, X_known.nnz, X_held_out.nnz
     ((4, 10), 16, 4)
     """
-    if not 0.0 < fold_in < 1.0:
-        raise ValueError(
-            f"fold_in={fold_in!r} must be a share in (0, 1): both known and held-out ratings are "
-            "needed. The usual value is 0.8."
-        )
+    remedy = "both known and held-out ratings are needed. The usual value is 0.8"
+    require(0.0 < fold_in < 1.0, "fold_in", fold_in, "a share in (0, 1)", remedy)
     rng = check_random_state(random_state)
     ratings = as_rating_matrix(X)
     sides = train_test_split(np.arange(ratings.shape[0]), test_size=test_size, random_state=rng)
@@ -237,10 +234,8 @@ def split_table(
     >>> split_table(table, 0.5, by="user-time")[1].index.to_list()
     [0, 2]
     """
-    if not 0.0 < test_size < 1.0:
-        raise ValueError(
-            f"test_size={test_size!r} must be a probability in (0, 1). The published split has 0.1."
-        )
+    rule, remedy = "a probability in (0, 1)", "the published split has 0.1"
+    require(0.0 < test_size < 1.0, "test_size", test_size, rule, remedy)
     frame = as_frame(frame)
     if not len(frame):
         raise ValueError("frame has no rows and must have ratings to split: pass a table of them.")
@@ -295,11 +290,9 @@ def rolling_folds(
     [1, 2, 3, 4, 5, 6, 7, 8] [0, 9]
     """
     check_scalar(n_splits, "n_splits", Integral, min_val=1)
-    if not (test_size > 0.0 and n_splits * test_size < 1.0):
-        raise ValueError(
-            f"test_size={test_size!r} must be a share of the rows > 0 that leaves some to train on "
-            f"before {n_splits} windows of it: use less than {1 / n_splits:g}."
-        )
+    holds = test_size > 0.0 and n_splits * test_size < 1.0
+    rule = f"a share of the rows > 0 that leaves some to train on before {n_splits} windows of it"
+    require(holds, "test_size", test_size, rule, f"use less than {1 / n_splits:g}")
     times = _columns_of(as_frame(frame), time)[0]
     in_order, n = np.sort(times), len(times)
     starts = [n - int(np.ceil(k * test_size * n)) for k in range(n_splits, 0, -1)]
@@ -338,8 +331,8 @@ def _latest(frame: Any, share: float, by: str, user: str, time: str | None) -> n
     """Mark the latest rows, of all or of each user."""
     import pandas as pd
 
-    if by not in ("time", "user-time"):
-        raise ValueError(f"by={by!r} must be None, 'time' or 'user-time': how rows are split.")
+    rule = "None, 'time' or 'user-time'"
+    require(by in ("time", "user-time"), "by", by, rule, "how rows are split")
     times, users = _columns_of(frame, time, user if by == "user-time" else None)
     if by == "time":
         n_known = len(times) - int(np.ceil(share * len(times)))
@@ -446,7 +439,7 @@ def _parsed(times: "pd.Series", where: str) -> "pd.Series":
     elif are_texts.all():
         parsed = _of_texts(values.str.strip(), where)
     else:
-        raise ValueError(f"{where} mixes texts and other values: use pandas.to_datetime.")
+        raise ValueError(f"{where} has texts beside other values: use pandas.to_datetime.")
     return parsed.take(codes).reset_index(drop=True)
 
 

@@ -191,13 +191,9 @@ class ContributionBounder(  # type: ignore[call-arg]
         3
         """
         tau = self.max_ratings_per_user
-        require(
-            tau is None or is_count(tau),
-            "max_ratings_per_user",
-            tau,
-            "an integer >= 1 or None",
-            "the number of ratings that each user may contribute, None for all",
-        )
+        rule = "an integer >= 1 or None"
+        remedy = "the number of ratings that each user may contribute, None for all"
+        require(tau is None or is_count(tau), "max_ratings_per_user", tau, rule, remedy)
         if self.rating_range is not None:
             check_rating_range(self.rating_range)
         require_random_state(self.random_state)

@@ -12,14 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings
-from skdpmf.estimators.contract.parameters import (
-    OptionParameters,
-    is_count,
-    is_finite,
-    require,
-    require_budget,
-    require_random_state,
-)
+from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.private import Fit, charged, is_stored, release_on_blocks, state_of
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
@@ -35,7 +28,7 @@ _COUNTS = "item counts"
 
 
 class DPItemSelector(  # type: ignore[call-arg]
-    OptionParameters,
+    check.OptionParameters,
     SpentDisplay,
     RatingStep,
     SelectorMixin,
@@ -171,7 +164,8 @@ class DPItemSelector(  # type: ignore[call-arg]
         [('item counts', (40,))]
         """
         self._check_params()
-        require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
+        holds = check.is_count(n_items)
+        check.require(holds, "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
         self._most(int(n_items))
         return self._make_plan(int(n_items))
 
@@ -353,27 +347,23 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     def _most(self, n_columns: int) -> int:
         """Most items to keep of so many."""
-        if not is_count(self.n_items):
+        if not check.is_count(self.n_items):
             return math.ceil(float(self.n_items) * n_columns)
         rule = f"at most the {n_columns} columns of X, or a share in (0, 1]"
-        require(self.n_items <= n_columns, "n_items", self.n_items, rule, "lower it")
+        check.require(self.n_items <= n_columns, "n_items", self.n_items, rule, "lower it")
         return int(self.n_items)
 
     def _check_params(self) -> None:
-        require_budget(self.budget)
+        check.require_budget(self.budget)
         value: Any = self.n_items
         share = isinstance(value, float | np.floating) and 0.0 < float(value) <= 1.0
-        require(
-            share or is_count(value),
-            "n_items",
-            value,
-            "an integer >= 1 or a float in (0, 1]",
-            "pass the number of items to keep, or their share",
-        )
+        rule = "an integer >= 1 or a float in (0, 1]"
+        remedy = "pass the number of items to keep, or their share"
+        check.require(share or check.is_count(value), "n_items", value, rule, remedy)
         value = self.min_signal
-        holds = value is None or (is_finite(value) and value >= 0.0)
-        require(holds, "min_signal", value, "a finite number >= 0 or None", "use None or 3.0")
-        require_random_state(self.random_state)
+        holds = value is None or (check.is_finite(value) and value >= 0.0)
+        check.require(holds, "min_signal", value, "a finite number >= 0 or None", "use None or 3.0")
+        check.require_random_state(self.random_state)
         self._container()
         self._make_plan(1)  # refuses budgets it cannot plan for
 

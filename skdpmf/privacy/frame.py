@@ -137,10 +137,10 @@ class Frame:
 
         R (n_users, n_items): canonical ratings; prepare: a function of rows, per user as for
         `Users.map`, and its other arguments, which are public; settings: all that the mechanism
-        goes by, which its repr shows; n_jobs, features, item_columns, of_users: as for `Curator`; more:
-        ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
-        arrays of released values that the fit starts from; ``exchange``: an `Alone`, or other
-        processes that hold blocks of the users.
+        goes by, which its repr shows; n_jobs, features, item_columns, of_users: as for `Curator`;
+        more: ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty;
+        ``known``: arrays of released values that the fit starts from; ``exchange``: an `Alone`, or
+        other processes that hold blocks of the users.
         """
         public = [part for part in (features, item_columns) if part is not None]
         R, noise = self.rows(R, prepare, settings, public=public, **more)

@@ -12,8 +12,7 @@ from threadpoolctl import threadpool_info
 from skdpmf import CacheSGDFactorizer, Snapshots
 from skdpmf.baselines import cache_sgd as solver
 from skdpmf.baselines.cache_sgd import Settings, Snapshot, batch_rows, starting_factors
-from skdpmf.baselines.rating_batches import MatrixBatches
-from skdpmf.baselines.workers import Workers
+from skdpmf.baselines.rating_batches import MatrixBatches, Workers
 from skdpmf.data import make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.kernels.sgd import factor_width

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Scale
-from skdpmf.baselines.workers import Workers
+from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Scale, Workers
 from skdpmf.data import ParquetRatings, parquet_ratings
 from skdpmf.data.validation import as_rating_matrix
 

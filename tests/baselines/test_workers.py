@@ -11,7 +11,7 @@ import pytest
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 
-from skdpmf.baselines.workers import Workers, read_ahead
+from skdpmf.baselines.rating_batches import Workers, read_ahead
 from skdpmf.kernels.flush import CAN_FLUSH
 
 from .threads import (

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from skdpmf import CacheSGDFactorizer
-from skdpmf.data import ParquetRatings, parquet_ratings, row_blocks
+from skdpmf.data import ParquetRatings, parquet_ratings
 from skdpmf.data.ratings_folder import serialised, signed
 
 N_USERS, N_ITEMS, PART_ROWS = 7, 5, 4
@@ -153,7 +153,7 @@ def use(path):
     if [len(ids) for ids in (opened.user_ids, opened.item_ids, opened.titles)] != LENGTHS:
         raise RuntimeError("labels of another length")
     CacheSGDFactorizer(2, max_iter=1, random_state=0).fit(opened)
-    for block in row_blocks.row_blocks(opened, 3):
+    for block in parquet_ratings.row_blocks(opened, 3):
         block.check()
         block.load()
     return opened

@@ -336,7 +336,8 @@ def test_interrupted_write_leaves_nothing(path, monkeypatch, existing, step):
             interrupt()
 
     if step != "reading":
-        monkeypatch.setattr(module, step, interrupt)
+        of = module.store if step == "write_file" else module
+        monkeypatch.setattr(of, step, interrupt)
     with pytest.raises(Interruption):
         ParquetRatings.write(path, chunks(), overwrite=True)
     assert seen  # something had been written by then

@@ -294,7 +294,7 @@ def test_forged_ratings_are_refused(tmp_path):
 KILLED = """
 import os, sys
 from skdpmf.data import ParquetRatings, parquet_ratings
-parquet_ratings.write_file = lambda *_: os._exit(9)  # all ratings are on disk, and no manifest
+parquet_ratings.store.write_file = lambda *_: os._exit(9)  # no manifest
 ParquetRatings.write(sys.argv[1], [([1, 2], [3, 4], [5.0, 6.0])], n_items=9)
 """
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from scipy import sparse
 
 from skdpmf.data import ParquetRatings
-from skdpmf.data.row_blocks import PartRows, row_blocks
+from skdpmf.data.parquet_ratings import PartRows, row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import RatingStoreError
 

@@ -1,6 +1,9 @@
 """Estimators whose fits on blocks of users must be those on all users, to the bit."""
 
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 from scipy import sparse
 
 from skdpmf import (
@@ -14,6 +17,7 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings
+from skdpmf.distributed import pool
 from skdpmf.preprocessing import DPItemSelector
 
 MUCH, LITTLE = PrivacyBudget(8.0, 1e-5), PrivacyBudget(0.5, 1e-5)
@@ -52,6 +56,24 @@ FITS = {
     "covariance, Laplace": DPCovarianceRecommender(PURE, noise="laplace", n_components=3, **SEED),
     "local": LocalDPGDDR(PrivacyBudget(4.0), **SEED),
 }
+
+
+@contextmanager
+def record_traffic():
+    """Yield the requests of fits in the block: name, bytes of answers sent, of sums received."""
+    steps, original = [], pool.Pool._map
+
+    def noting(self, tasks):
+        replies = original(self, tasks)
+        stops = [args[0] for _, args, _ in tasks if args and isinstance(args[0], pool.Stop)]
+        down = sum(getattr(a.value, "nbytes", 0) for stop in stops for a in stop.answers)
+        up = sum(reply.total.nbytes for reply in replies if getattr(reply, "blocks", ()))
+        steps.extend((stop.key[0], down, up) for stop in stops[:1])
+        return replies
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool.Pool, "_map", noting)
+        yield steps
 
 
 def ratings(n_users=700, n_items=40):

@@ -9,14 +9,13 @@ from sklearn.base import clone
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, PrivacyLedger
 from skdpmf.data import ParquetRatings
-from skdpmf.data.row_blocks import row_blocks
+from skdpmf.data.parquet_ratings import row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange, pool
-from skdpmf.distributed.pool import record_traffic
 from skdpmf.estimators.contract import private as fitting
 from skdpmf.privacy.recording import record_releases
 
-from .common import FITS, LITTLE, MUCH, assert_same, ratings
+from .common import FITS, LITTLE, MUCH, assert_same, ratings, record_traffic
 
 
 @pytest.fixture
@@ -132,7 +131,7 @@ def test_traffic_does_not_depend_on_the_number_of_ratings(blocks):
     for n_users in (400, 800):
         with record_traffic() as steps:
             DPItemMeans(MUCH, random_state=0).fit(ratings(n_users))
-        seen.append([(s.name, s.bytes_down, s.bytes_up) for s in steps])
+        seen.append(steps)
     assert seen[0] == seen[1]
     assert all(down <= 8 * 8 * 42 and up <= 8 * 2 * 42 for _, down, up in seen[0])
 

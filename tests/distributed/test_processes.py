@@ -16,11 +16,10 @@ from sklearn.base import clone
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import ParquetRatings
 from skdpmf.distributed import pool
-from skdpmf.distributed.pool import record_traffic
 from tests.systems import needs_posix
 
 from ..estimators.test_base import Recorder, needs_callbacks
-from .common import FITS, MUCH, assert_same, ratings
+from .common import FITS, MUCH, assert_same, ratings, record_traffic
 
 # those whose code is not that of another one in this list
 MODELS = ("selector", "pooled, subset", "dpsgd", "clicks", "every step", "local")

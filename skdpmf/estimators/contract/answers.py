@@ -5,7 +5,6 @@ and an id only where nothing else could be meant: beside rows ``{item: rating}``
 are tables (`set_output`).
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -120,11 +119,7 @@ def row_labels(X: Any, n_rows: int) -> Any:
 
 
 def list_table(
-    kind: str,
-    lead: dict[str, Any],
-    columns: np.ndarray,
-    values: dict[str, np.ndarray],
-    catalogue: Catalogue | Callable[[np.ndarray], dict[str, Any]] | None,
+    kind: str, lead: Any, columns: np.ndarray, values: dict[str, np.ndarray], catalogue: Any
 ) -> Any:
     """Return lists (n_rows, n) of columns, -1 where there is none, as a table with a row for each.
 

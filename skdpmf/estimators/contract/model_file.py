@@ -288,10 +288,7 @@ def check_catalogue(
                 f"catalogue has {len(values)} values in {what!r} and must have {n_items}: one for "
                 "each column of X, in their order."
             )
-        if (
-            all(type(value) is str for value in values or ())
-            and "".join(values or ()).isprintable()
-        ):
+        if set(map(type, values or ())) <= {str} and "".join(values or ()).isprintable():
             continue  # and nothing needs a closer look
         for value in values or ():
             if not (isinstance(value, str) or (what == "item" and _is_id(value))):
@@ -385,11 +382,7 @@ def _broken(path: Any, trouble: str, remedy: str = "") -> ModelFileError:
 
 def _packed(path: Path, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     """Return the bytes of a file, which `_unpacked` can read."""
-    is_fortran = {
-        name: array.flags.f_contiguous and not array.flags.c_contiguous
-        for name, array in arrays.items()
-    }
-    description["fortran"] = sorted(name for name in arrays if is_fortran[name])
+    description["fortran"] = sorted(name for name, array in arrays.items() if array.flags.fnc)
     stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     stored["sha256"] = np.zeros(_DIGEST, np.uint8)
     text = json.dumps(description, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -595,13 +588,9 @@ def _made(name: str, values: dict[str, Any], kind: str) -> Any:
     if cls is None:
         return values[name]
     places = {field: f"{name}.{field}" for field in cls._fields}
-    parts = {
-        field: _made(place, values, kind)
-        for field, place in places.items()
-        if place in values or place in _TUPLES
-    }
+    known = {field: at for field, at in places.items() if at in values or at in _TUPLES}
     is_there = any(key.startswith(f"{name}.") for key in values)
-    return cls(**parts) if is_there else None
+    return cls(**{f: _made(at, values, kind) for f, at in known.items()}) if is_there else None
 
 
 def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

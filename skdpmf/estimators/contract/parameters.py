@@ -3,17 +3,17 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from inspect import signature
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 
 from skdpmf.data.feature_columns import check_item_features
-from skdpmf.data.validation import as_rating_matrix, check_rating_range, is_integer
+from skdpmf.data.validation import as_rating_matrix, check_rating_range, is_finite, is_integer
+from skdpmf.data.validation import require as require
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.budget import Parameters, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan, pure_total
@@ -29,17 +29,6 @@ def is_count(value: Any) -> bool:
     return is_integer(value, 1)
 
 
-def is_finite(value: Any) -> bool:
-    """Return whether a value is a finite real number, and no bool."""
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(float(value))
-
-
-def require(holds: bool, name: str, value: Any, rule: str, remedy: str) -> None:
-    """Raise ValueError, naming parameter, value, rule and remedy, unless the rule holds."""
-    if not holds:
-        raise ValueError(f"{name}={value!r} must be {rule}: {remedy}.")
-
-
 def require_budget(budget: Any) -> None:
     """Raise unless `budget` is a PrivacyBudget of valid parameters."""
     if not isinstance(budget, PrivacyBudget):
@@ -52,11 +41,9 @@ def require_budget(budget: Any) -> None:
 
 def require_random_state(random_state: Any) -> None:
     """Raise unless `random_state` is None or an integer >= 0."""
-    if random_state is not None and not is_integer(random_state, 0):
-        raise ValueError(
-            f"random_state={random_state!r} must be None or an integer >= 0. None draws fresh "
-            "randomness from the operating system; an integer repeats a fit."
-        )
+    holds = random_state is None or is_integer(random_state, 0)
+    remedy = "None draws fresh randomness from the operating system; an integer repeats a fit"
+    require(holds, "random_state", random_state, "None or an integer >= 0", remedy)
 
 
 def check_items(items: Any, n_items: int, parameter: str = "items") -> np.ndarray:
@@ -103,11 +90,7 @@ class _Checked:
     """Checks of the parameters of these names, each of which may raise ValueError."""
 
     def _require(
-        self,
-        names: Iterable[str],
-        holds: Callable[[Any], bool],
-        rule: str,
-        remedy: str = "use the default",
+        self, names: Iterable[str], holds: Any, rule: str, remedy: str = "use the default"
     ) -> None:
         for name in names:
             value = getattr(self, name)
@@ -257,6 +240,7 @@ class OptionParameters(_Checked):
         return super().set_params(**params)  # type: ignore[misc]
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class Planner(OptionParameters, ABC):
     """The base of an estimator that needs no scikit-learn: it has seen no ratings.
 
@@ -264,10 +248,10 @@ class Planner(OptionParameters, ABC):
     them.
     """
 
-    rating_range: Any
+    rating_range: tuple[float, float] = (1.0, 5.0)
     item_features: Any = None
-    random_state: Any
-    n_jobs: Any
+    random_state: int | None = None
+    n_jobs: int | None = None
 
     @abstractmethod
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
@@ -282,20 +266,18 @@ class Planner(OptionParameters, ABC):
         """Check the parameters, before any data is touched or budget spent."""
         check_rating_range(self.rating_range)
         check_item_features(self.item_features)
-        if self.n_jobs is not None and (not is_int(self.n_jobs) or self.n_jobs == 0):
-            raise ValueError(
-                f"n_jobs={self.n_jobs!r} must be None or an integer other than 0: the number of "
-                "threads, -1 for all cores."
-            )
+        holds = self.n_jobs is None or (is_int(self.n_jobs) and self.n_jobs != 0)
+        remedy = "the number of threads, -1 for all cores"
+        require(holds, "n_jobs", self.n_jobs, "None or an integer other than 0", remedy)
         require_random_state(self.random_state)
         self._check_options()
 
 
+@dataclass(repr=False, eq=False)
 class PrivatePlanner(Planner):
     """The same with a `budget`; a subclass has `_make_plan`."""
 
     budget: PrivacyBudget
-    feedback: Any = "explicit"  # a parameter of those that take clicks too
 
     @abstractmethod
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -303,7 +285,8 @@ class PrivatePlanner(Planner):
 
     @property
     def _implicit(self) -> bool:
-        return not isinstance(self.feedback, str) or self.feedback == "implicit"
+        feedback = getattr(self, "feedback", "explicit")  # a parameter of those that take clicks
+        return not isinstance(feedback, str) or feedback == "implicit"
 
     def _damping(self, default: float) -> float:
         own: Any = getattr(self, "user_damping", None)

@@ -21,11 +21,9 @@ def check_refreshable(model: Any, budget: Any) -> None:
     """Raise ValueError where a fitted model keeps nothing, or not for such a budget."""
     require_budget(budget)
     old = model.budget
-    if not (old.is_private and budget.is_private):
-        raise ValueError(
-            f"budget={budget!r} must be private for refresh, and that of the fit before, {old!r}, "
-            "too: without privacy, fit on the rows of everybody."
-        )
+    rule = f"private for refresh, and that of the fit before, {old!r}, too"
+    remedy = "without privacy, fit on the rows of everybody"
+    require(old.is_private and budget.is_private, "budget", budget, rule, remedy)
     if model._knowledge_ is None:
         raise ValueError(
             f"{model!r} must keep what its fit has released for refresh. DPItemMeans, "

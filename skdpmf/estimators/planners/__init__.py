@@ -8,14 +8,9 @@ from skdpmf.estimators.contract.parameters import Options, alone, require
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "adaptive_weight_als": ("AdaptiveWeightALSPlanner",),
-        "cache_sgd": ("CacheSGDFactorizerPlanner",),
-        "dp_covariance": ("DPCovarianceRecommenderPlanner",),
-        "dp_item_means": ("DPItemMeansPlanner",),
-        "dpmf_sampler": ("DPMFSamplerPlanner",),
-        "local_dpgddr": ("LocalDPGDDRPlanner",),
-    },
+    *("adaptive_weight_als.AdaptiveWeightALSPlanner", "cache_sgd.CacheSGDFactorizerPlanner"),
+    *("dp_covariance.DPCovarianceRecommenderPlanner", "dp_item_means.DPItemMeansPlanner"),
+    *("dpmf_sampler.DPMFSamplerPlanner", "local_dpgddr.LocalDPGDDRPlanner"),
 )
 
 

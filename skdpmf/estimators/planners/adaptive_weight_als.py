@@ -1,13 +1,12 @@
 """Parameters of AdaptiveWeightALS, and its plan."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.estimators.planners import Clicks
 from skdpmf.mechanisms.als import clicks, dpals, dpsgd, pooled, pooled_clicks, ratings, variational
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
 _SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals, "dpsgd": dpsgd}
@@ -137,7 +136,7 @@ class DPSGD(DPALS):
         self._require_counts("n_inner_steps")
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, kw_only=True)
 class AdaptiveWeightALSPlanner(PrivatePlanner):
     """Parameters of `AdaptiveWeightALS`, and its plan."""
 
@@ -146,19 +145,13 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         "solver": {"pooled": Pooled, "dpals": DPALS, "dpsgd": DPSGD},
     }
 
-    budget: PrivacyBudget
-    _: KW_ONLY
     n_components: int | None = None
-    rating_range: tuple[float, float] = (1.0, 5.0)
-    item_features: Any = None
     feedback: Any = "explicit"
     solver: Any = "pooled"
     max_ratings_per_user: int | None = None
     max_iter: int | None = None
     alpha: float = 1.0
     user_damping: float | None = None
-    random_state: int | None = None
-    n_jobs: int | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return self._solver().make_plan(self.budget, self._settings(), n_items)

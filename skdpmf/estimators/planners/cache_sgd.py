@@ -5,7 +5,7 @@ import os
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from skdpmf.estimators.contract.parameters import Options, Planner, is_count, is_finite
+from skdpmf.estimators.contract.parameters import Options, Planner, is_count, is_finite, require
 from skdpmf.privacy.statement import PrivacyStatement
 
 NO_PRIVACY = PrivacyStatement(
@@ -63,16 +63,12 @@ class CacheSGDFactorizerPlanner(Planner):
 
     n_components: int = 32
     _: KW_ONLY
-    rating_range: tuple[float, float] = (1.0, 5.0)
-    item_features: Any = None
     max_iter: int = 30
     learning_rate: float = 0.07
     learning_rate_decay: float | None = None
     alpha: float | None = None
     fit_bias: bool = True
     snapshots: Any = None
-    random_state: int | None = None
-    n_jobs: int | None = None
     warm_start: bool = False
 
     def plan(self, n_items: int, n_rows: int | None = None) -> PrivacyStatement:
@@ -102,12 +98,9 @@ class CacheSGDFactorizerPlanner(Planner):
         super()._check_params()
         self._require_counts("n_components", "max_iter")
         self._require_positive("learning_rate")
-        rule, remedy = "None or a number in (0, 1]", "1 keeps the rate"
-        self._require(
-            ("learning_rate_decay",),
-            lambda x: x is None or (is_finite(x) and 0 < x <= 1),
-            *(rule, remedy),
-        )
+        rate, rule = self.learning_rate_decay, "None or a number in (0, 1]"
+        holds = rate is None or (is_finite(rate) and 0 < rate <= 1)
+        require(holds, "learning_rate_decay", rate, rule, "1 keeps the rate")
         rule = "None or a finite number >= 0"
         self._require(("alpha",), lambda x: x is None or (is_finite(x) and x >= 0), rule)
         self._require_switches("fit_bias", "warm_start")

@@ -1,13 +1,12 @@
 """Parameters of DPCovarianceRecommender, and its plan."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.estimators.planners import Clicks
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
 
@@ -74,14 +73,12 @@ class NoisyCovariance(Options):
     def _check(self) -> None:
         self._require_between("item_damping", "clamp")
         self._require_switches("clean", remedy="use True")
-        rule = (
-            "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), the "
-            "second > 0"
-        )
+        rule = "'auto' or three numbers >= 0 of sum 1 (global effects, item means, covariance), "
+        rule += "the second > 0"
         require(_are_shares(self.shares), "shares", self.shares, rule, "use 'auto'")
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, kw_only=True)
 class DPCovarianceRecommenderPlanner(PrivatePlanner):
     """Parameters of `DPCovarianceRecommender`, and its plan."""
 
@@ -91,18 +88,12 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
         "covariance": {"auto": NoisyCovariance},
     }
 
-    budget: PrivacyBudget
-    _: KW_ONLY
     feedback: Any = "explicit"
     noise: str = "gaussian"
     predictor: Any = "svd"
     covariance: Any = "auto"
     n_components: int = 20
     user_damping: float = 40.0
-    rating_range: tuple[float, float] = (1.0, 5.0)
-    item_features: Any = None
-    random_state: int | None = None
-    n_jobs: int | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         if self._implicit:

@@ -1,25 +1,17 @@
 """Parameters of DPItemMeans, and its plan."""
 
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from skdpmf.estimators.contract.parameters import PrivatePlanner
 from skdpmf.mechanisms.item_means import baseline as solver
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, kw_only=True)
 class DPItemMeansPlanner(PrivatePlanner):
     """Parameters of `DPItemMeans`, and its plan."""
 
-    budget: PrivacyBudget
-    _: KW_ONLY
     user_damping: float | None = None
-    rating_range: tuple[float, float] = (1.0, 5.0)
-    item_features: Any = None
-    random_state: int | None = None
-    n_jobs: int | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return solver.make_plan(self.budget, n_items, n_rows)

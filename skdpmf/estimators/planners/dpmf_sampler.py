@@ -1,6 +1,6 @@
 """Parameters of DPMFSampler, and its plan."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,6 @@ from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.guarantee import CALIBRATIONS
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
 _CAP = 200  # ratings a user in the posterior, as in the paper
@@ -110,24 +109,18 @@ class PosteriorDraw(Options):
         self._require_switches("sample_precisions", "nonprivate_diagnostics")
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, kw_only=True)
 class DPMFSamplerPlanner(PrivatePlanner):
     """Parameters of `DPMFSampler`, and its plan."""
 
     _options: ClassVar[Any] = {"guarantee": {"every-step": None, "posterior": PosteriorDraw}}
 
-    budget: PrivacyBudget
-    _: KW_ONLY
     guarantee: Any = "every-step"
     n_components: int = 8
-    rating_range: tuple[float, float] = (1.0, 5.0)
-    item_features: Any = None
     max_ratings_per_user: int | None = None
     max_iter: int | None = None
     alpha: float = 1.0
     user_damping: float | None = None
-    random_state: int | None = None
-    n_jobs: int | None = None
 
     @property
     def _draw(self) -> PosteriorDraw | None:

@@ -1,6 +1,6 @@
 """Parameters of LocalDPGDDR, and its plan."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,23 +60,17 @@ class GradientReports(Options):
         self._require_choice("back_projection", ("unbiased", "pinv"))
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, kw_only=True)
 class LocalDPGDDRPlanner(PrivatePlanner):
     """Parameters of `LocalDPGDDR`, and its plan."""
 
     _options: ClassVar[dict[str, Any]] = {"method": {"items": None, "gradient": GradientReports}}
 
-    budget: PrivacyBudget
-    _: KW_ONLY
     method: Any = "items"
     randomizer: str = "privunit"
     n_components: int = 8
     max_iter: int | None = None
     user_damping: float = 10.0
-    rating_range: tuple[float, float] = (1.0, 5.0)
-    item_features: Any = None
-    random_state: int | None = None
-    n_jobs: int | None = None
 
     @property
     def _gradients(self) -> GradientReports | None:

@@ -51,8 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.baselines.cache_sgd import batch_rows
-from skdpmf.baselines.rating_batches import MatrixBatches, Scale
-from skdpmf.baselines.workers import Workers
+from skdpmf.baselines.rating_batches import MatrixBatches, Scale, Workers
 from skdpmf.data.bounding import without_rows
 from skdpmf.kernels.langevin import diffuse_rows, diffusion
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
