@@ -60,18 +60,6 @@ def test_limit_and_rule_are_fixed_when_it_is_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("limit", "rule", "expected"),
-    [
-        (PrivacyBudget(1.0, 1e-5), None, "gaussian"),
-        (PrivacyBudget(1.0), None, "basic"),
-        (PrivacyBudget(np.float32(1.0), np.float64(1e-5)), "zcdp", "zcdp"),
-    ],
-)
-def test_default_rules(tmp_path, limit, rule, expected):
-    assert PrivacyLedger(tmp_path / "x", limit, rule=rule).rule == expected
-
-
-@pytest.mark.parametrize(
     ("limit", "rule", "message"),
     [
         (None, None, "limit=None must be a PrivacyBudget to make a new ledger"),

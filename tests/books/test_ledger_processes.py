@@ -98,22 +98,6 @@ def test_many_processes_make_one_ledger(tmp_path, quick):
     assert new_ledger(tmp_path, 4.0).verify() == PROCESSES
 
 
-def test_threads(tmp_path, quick):
-    ledger, results = new_ledger(tmp_path, 2.0), {}
-
-    def work(seed):
-        results[seed] = random_charges(ledger, seed, 10)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 6
-    admitted = [plan for some, _ in results.values() for plan in some]
-    assert_exact(ledger, admitted, [plan for _, some in results.values() for plan in some])
-
-
 @forks
 def test_forks_beside_a_thread_that_charges(tmp_path, quick):
     """A child that inherited an open transaction might end it for its parent."""
