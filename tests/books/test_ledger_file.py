@@ -28,7 +28,6 @@ from tests.books.ledgers import (
     pure_plan,
     reserve_all,
 )
-from tests.books.test_ledger import quick  # noqa: F401
 from tests.books.test_ledger_processes import in_forks
 
 
