@@ -20,10 +20,7 @@ from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.protocol import device_key, protocol_name
-from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
-    shuffle_note,
-)
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, shuffle_note
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from tests.built import built
@@ -46,10 +43,7 @@ METHODS = {
     "gradient, pinv": {**COORDINATE, "projection_dim": Q, "back_projection": "pinv"},
     "gradient, raw": {**COORDINATE, "center": False},
 }
-RANDOMISERS = (
-    (PrivUnit, "sum_reports"),
-    (CoordinateSampling, "report"),
-)
+RANDOMISERS = ((PrivUnit, "sum_reports"), (CoordinateSampling, "report"))
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 ITEMS = [name for name in METHODS if name.startswith("items")]
 BY_GRADIENT = [name for name in METHODS if name not in ITEMS]

@@ -5,13 +5,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from skdpmf.evaluation import (
-    leave_one_out,
-    rolling_folds,
-    split_ratings,
-    split_table,
-    split_users,
-)
+from skdpmf.evaluation import leave_one_out, rolling_folds, split_ratings, split_table, split_users
 
 
 def random_ratings(seed=0, n_users=50, n_items=20):

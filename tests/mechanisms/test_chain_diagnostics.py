@@ -5,10 +5,7 @@ import pytest
 from numpy import inf, nan
 from scipy import sparse, stats
 
-from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
-    chain_quantities,
-    diagnose,
-)
+from skdpmf.mechanisms.posterior_draw.chain_diagnostics import chain_quantities, diagnose
 from skdpmf.mechanisms.posterior_draw.target import State, Target
 from tests.reference.chain_diagnostics import oracle_cases
 

@@ -6,13 +6,7 @@ import pytest
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.als import clicks, dpals, dpsgd
-from tests.core.audit import (
-    CLICKS,
-    CLICKS_BUDGET,
-    N_ITEMS,
-    base_clicks,
-    recorded_fit,
-)
+from tests.core.audit import CLICKS, CLICKS_BUDGET, N_ITEMS, base_clicks, recorded_fit
 from tests.reference import implicit_als as twin
 
 BUDGET = CLICKS_BUDGET
