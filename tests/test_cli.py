@@ -405,20 +405,6 @@ def test_liked_ratings_lie_above_five_eighths_of_the_scale(run):
         assert ("not measured, as no held-out rating is above 3.5" in err) == (largest < 3.5)
 
 
-def test_no_list_where_all_is_seen(run):
-    every = pd.DataFrame({"user": 1, "item": [f"i{j}" for j in range(16)], "rating": 5})
-    every.to_csv("every.csv", index=False)
-    words = ("every.csv", "--held-out", "every.csv")
-    code, out, err = run("evaluate", "model", *words)
-    assert code == 0
-    assert "Lists" not in out
-    assert "or the users have rated every item" in err
-    every[:15].to_csv("every.csv", index=False)  # the catalogue of the model of clicks
-    code, out, err = run("evaluate", "clicks", *words)
-    assert (code, out) == (1, "")
-    assert "its users have clicked on every item" in err
-
-
 def test_evaluate_on_held_out_ratings(run):
     frame = pd.read_csv("test.csv")
     stranger = frame[:3].assign(user=9999)

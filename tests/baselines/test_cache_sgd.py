@@ -86,24 +86,6 @@ def test_row_groups_are_cut_for_the_threads_only_where_they_are_few(n_threads):
     assert batch_rows(480_189, 16, n_threads, equal=False) == solver.MOST_USERS
 
 
-def test_the_start():
-    one = starting_factors((7, 5), 3, 2, 0)
-    assert one.U.shape[0] == one.user_bias.shape[0] == 9  # a spare row for each thread
-    assert not one.U.any()
-    assert not one.user_bias.any()
-    assert not one.item_bias.any()
-    assert one.V[:, :3].all()
-    assert not one.V[:, 3:].any()
-    assert {array.dtype for array in one.arrays().values()} == {np.dtype(np.float32)}
-    V = starting_factors((5, 4000), 20, 1, 0).V[:, :20]
-    np.testing.assert_allclose(np.mean(np.sum(V**2, axis=1)), 0.2**2, rtol=0.02)
-    again, other = starting_factors((9, 5), 3, 1, 0), starting_factors((7, 5), 3, 2, 1)
-    np.testing.assert_array_equal(one.V, again.V)
-    assert (one.V[:, :3] != other.V[:, :3]).all()
-    drawn = [starting_factors((1, 5), 3, 1, None).V for _ in range(2)]
-    assert (drawn[0][:, :3] != drawn[1][:, :3]).all()
-
-
 # -- rounds ----------------------------------------------------------------------------------------
 
 
@@ -175,19 +157,6 @@ def test_divergence_starts_all_over_at_half_the_rate(R):
     # no rate was given up without need
     twice = run(R, Settings(6, 5, 2 * trained.learning_rate, 0.8, 0.04, True))
     assert twice.learning_rate == trained.learning_rate
-
-
-def test_divergence_in_a_later_round_forgets_the_rounds_before(R, monkeypatch):
-    update, calls = solver.update_batch, iter(range(10**6))
-
-    def diverging(*args, **rates):
-        found = update(*args, **rates)
-        return np.inf if next(calls) == 25 else found  # ten calls a round
-
-    with monkeypatch.context() as patch:
-        patch.setattr(solver, "update_batch", diverging)
-        trained = run(R)
-    assert_same(trained, run(R, Settings(6, 5, 0.035, 0.8, 0.04, True)))
 
 
 @pytest.mark.parametrize(("value", "rated"), [(np.nan, True), (1e30, True), (np.inf, False)])

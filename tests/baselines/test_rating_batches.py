@@ -1,7 +1,6 @@
 """Batches hold every rating once, standardised, in item order, from matrix or files."""
 
 import threading
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -192,24 +191,6 @@ def test_rounds_of_batches_from_a_number_on(group_rows, n_rows, tmp_path):
                 assert one.start == two.start
                 np.testing.assert_array_equal(one.ratings, two.ratings)
                 np.testing.assert_array_equal(one.items, two.items)
-
-
-def test_the_reader_is_at_the_next_round_while_one_ends(tmp_path, monkeypatch):
-    batches = disk_batches(tmp_path / "s", problem(), 10, 10)
-    opened, read_on, groups = [], threading.Event(), ParquetBatches._groups
-
-    def counted(self, first):
-        opened.append(first)
-        if len(opened) == 2:
-            read_on.set()
-        return groups(self, first)
-
-    monkeypatch.setattr(ParquetBatches, "_groups", counted)
-    with closing(batches.read(1, 5)) as stream:
-        for _ in range(len(batches) - 1):  # all of the first round
-            next(stream)
-        assert read_on.wait(60)
-    assert opened == [1, 0]
 
 
 @pytest.mark.parametrize(

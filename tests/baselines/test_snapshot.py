@@ -156,24 +156,3 @@ def test_it_is_on_disk_before_it_gets_the_name(path, monkeypatch):
     monkeypatch.setattr(Path, "replace", lambda a, b: (order.append("replace"), replace(a, b))[1])
     Snapshot(path, "this").save(PROGRESS, arrays())
     assert order == ["fsync", "replace"]
-
-
-def test_two_processes_at_one_path_do_not_mix(path, monkeypatch):
-    """One saves while the other is in the middle of it; both snapshots are whole in their turn."""
-    one, two = Snapshot(path, "this"), Snapshot(path, "this")
-    savez = np.savez
-
-    def slowly(file, **content):
-        monkeypatch.setattr(np, "savez", savez)
-        monkeypatch.setattr(os, "getpid", lambda: 2)
-        two.save(PROGRESS | {"done": 2}, arrays(2))
-        assert two.load(zeros())["done"] == 2
-        savez(file, **content)
-
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    monkeypatch.setattr(np, "savez", slowly)
-    one.save(PROGRESS | {"done": 1}, arrays(1))
-    found = zeros()
-    assert one.load(found)["done"] == 1
-    np.testing.assert_array_equal(found["U"], arrays(1)["U"])
-    assert list(path.parent.iterdir()) == [path]

@@ -2,8 +2,6 @@
 
 import itertools
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -11,7 +9,7 @@ import pytest
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 
-from skdpmf.baselines.rating_batches import Workers, read_ahead
+from skdpmf.baselines.rating_batches import Workers
 from skdpmf.kernels.flush import CAN_FLUSH
 
 from .threads import (
@@ -119,38 +117,6 @@ def test_whatever_a_task_raises_reaches_the_caller(error):
     assert caught.value is error
 
 
-@pytest.mark.parametrize("n_good", [0, 1, 20])
-def test_an_error_of_the_iterator(n_good):
-    def items():
-        yield from range(n_good)
-        raise Planned("from the iterator")
-
-    started, finished = [], []
-
-    def task(item, worker):
-        started.append(item)
-        finished.append(item)
-
-    before = set(threading.enumerate())
-    with Workers(2) as workers:
-        with pytest.raises(Planned, match="from the iterator"):
-            workers.run(task, items())
-        assert set(threading.enumerate()) == before
-    assert sorted(started) == sorted(finished)
-
-
-def test_an_error_in_the_block_joins_the_threads():
-    def fail():
-        with Workers(3):
-            assert len(threading.enumerate()) == len(before) + 3
-            raise Planned
-
-    before = set(threading.enumerate())
-    with pytest.raises(Planned):
-        fail()
-    assert set(threading.enumerate()) == before
-
-
 def test_a_thread_that_does_not_start_leaves_none(monkeypatch):
     start = threading.Thread.start
 
@@ -225,34 +191,6 @@ def test_workers_flush_and_the_caller_does_not(n_threads):
         assert flush_state() == 0
     assert 0 not in states
     assert set(seen_by_caller) == {0}
-
-
-@needs_affinity
-def test_as_many_workers_as_cpus_have_one_each():
-    allowed = affinity()
-    n_threads = len(allowed)
-    if n_threads < 2:
-        pytest.skip("one CPU")
-    barrier = threading.Barrier(n_threads)
-
-    def task(item, worker):
-        barrier.wait(60)
-        return affinity()
-
-    with Workers(n_threads) as workers:
-        found = workers.run(task, range(n_threads))
-        assert affinity() == allowed
-        assert list(read_ahead((affinity() for _ in range(1)), 1)) == [allowed]
-    assert sorted(cpu for cpus in found for cpu in cpus) == sorted(allowed)
-
-    later = []
-    thread = threading.Thread(target=lambda: later.append(affinity()))
-    thread.start()
-    thread.join()
-    code = "import os; print(sorted(os.sched_getaffinity(0)))"
-    child = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert later == [allowed]
-    assert child.stdout == f"{sorted(allowed)}\n"
 
 
 @needs_affinity

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skdpmf import PrivacyLedger
-from skdpmf.books import ledger_file
 from skdpmf.books.ledger_rules import (
     SCALE,
     TAU,
@@ -49,12 +48,6 @@ from tests.books.ledgers import (
 epsilons = st.floats(min_value=0.01, max_value=20.0)
 deltas = st.floats(min_value=-10.0, max_value=-2.0).map(lambda x: 10.0**x)
 LIMITS = [(0.1, 1e-6), (1.0, 1e-5), (4.0, 1e-5), (1.0, 1e-9), (20.0, 1e-5)]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No test here pulls the plug."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
 
 
 def cost(rule, plan):

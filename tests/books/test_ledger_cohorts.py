@@ -32,12 +32,6 @@ SECRET = "ab" * 32
 MANY, END = 200, b"<end>"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """A kill loses nothing that was written, whether or not it is on the disk."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
-
-
 def by_person(folder, at_most=1, epsilon=1.0, **settings):
     return new_ledger(folder, epsilon, at_most=at_most, **settings)
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from skdpmf.books import ledger_file
 from skdpmf.books.ledger_rules import (
     SCALE,
     TAU,
@@ -44,12 +43,6 @@ from tests.mechanisms.test_private_search import generating_slope
 
 LAWS = [RandomTrials(mean) for mean in (10.0, 3.0)]
 LIMITS = [(0.1, 1e-6), (1.0, 1e-5), (4.0, 1e-5), (1.0, 1e-9), (20.0, 1e-5)]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No test here pulls the plug."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
 
 
 def search(epsilon, delta=1e-5, law=LAWS[0], ledger=None):

@@ -162,22 +162,6 @@ def test_a_visit(visit, site, model):
     assert opened.said == []
 
 
-def test_rows_of_what_is_near_the_liked(visit, model):
-    opened = visit()
-    give(opened, {17: 5, 44: 4, 3: 1})
-    rows = opened.eval_on_selector_all(
-        "#because section", "(all) => all.map((row) => row.dataset.of)"
-    )
-    assert rows == ["44", "17"]
-    for row, item in enumerate((44, 17)):
-        nearest, scores = model.similar_items(item, 59)
-        near = [j for j, s in zip(nearest, scores, strict=True) if s > 0 and j not in (3, 17, 44)]
-        script = "(all) => all.map((li) => Number(li.dataset.item))"
-        shelf = f"#because section:nth-child({row + 1})"
-        assert opened.eval_on_selector_all(f"{shelf} .card", script) == near[:ROW]
-        assert opened.inner_text(f"{shelf} h2") == f"Because you liked Film {item}"
-
-
 def test_genres_filter(visit):
     opened = visit()
     chips = opened.locator("#genres button")

@@ -13,7 +13,6 @@ from skdpmf.data.parquet_ratings import row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange, pool
 from skdpmf.estimators.contract import private as fitting
-from skdpmf.privacy.recording import record_releases
 
 from .common import FITS, LITTLE, MUCH, assert_same, ratings, record_traffic
 
@@ -61,24 +60,6 @@ def test_ratings_by_reference(tmp_path, blocks):
     assert_same(clone(model).fit(stored), whole)
     blocks(3)
     assert_same(clone(model).fit(stored), whole)
-
-
-def test_recorded_statistics_are_those_of_all_users(blocks):
-    X = ratings()
-    for name in ("pooled", "dpals", "every step", "covariance by user", "item means"):
-        model = FITS[name]
-        with record_releases() as whole:
-            clone(model).fit(X)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fitting, "_n_tasks", lambda *_: 1)
-            patch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, 7))
-            with record_releases() as parts:
-                clone(model).fit(X)
-        assert len(whole) == len(parts) > 1
-        for one, other in zip(whole, parts, strict=True):
-            assert (one.name, one.index) == (other.name, other.index)
-            np.testing.assert_array_equal(one.statistic, other.statistic, err_msg=one.name)
-            np.testing.assert_array_equal(one.output, other.output, err_msg=one.name)
 
 
 def test_noise_is_drawn_once(blocks, monkeypatch):

@@ -55,13 +55,6 @@ def test_warm_start_begins_with_the_model_that_is_there(a, b, fit_bias, data):
     np.testing.assert_allclose(model.loss_curve_[0], expected, rtol=1e-4)
 
 
-def test_warm_start_folds_other_users_in(data):
-    model = fitted(data[0][:400], warm_start=True)
-    expected = rmse(model.decision_function(data[0][400:700]), dense(data[0][400:700]))
-    model.set_params(**STANDSTILL).fit(data[0][400:700])
-    np.testing.assert_allclose(model.loss_curve_[0], expected, rtol=1e-4)
-
-
 @pytest.mark.parametrize("switch", [True, False])
 @pytest.mark.parametrize("n_rows", [2000, 1500])
 def test_warm_start_after_a_switch_of_fit_bias(switch, n_rows, data):

@@ -13,13 +13,7 @@ from skdpmf import CacheSGDFactorizer
 from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.exceptions import RatingStoreError
-from tests.baselines.test_cache_sgd import (
-    CrashError,
-    after_in_round,
-    fail,
-    interrupt,
-    own_threads,
-)
+from tests.baselines.test_cache_sgd import CrashError, after_in_round, fail, interrupt, own_threads
 from tests.estimators.test_cache_sgd import cut_at, fingerprint, fitted, modelled
 
 pytest.importorskip("pyarrow")

@@ -20,7 +20,6 @@ from skdpmf import (
     PrivacyBudget,
     private_multi_task_ridge,
 )
-from skdpmf.books import ledger_file
 from skdpmf.books.ledger_cohorts import Cohorts
 from skdpmf.data import ParquetRatings
 from skdpmf.data.labels import RatingMatrix
@@ -47,12 +46,6 @@ KINDS = {
     DPItemSelector: {},
 }
 every_class = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No test here pulls the plug."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
 
 
 def book(folder, at_most=1, epsilon=20.0, name="people", **settings):

@@ -205,16 +205,8 @@ UNRELATED = [
     {"budget": PrivacyBudget(2e-9)},
     {"budget": PrivacyBudget(1e-9, neighbors="replace")},
     {"calibration": "paper"},
-    {"kappa": 1e-9},
-    {"weight_cap": 3.0},
     {"user_std": 1.0 + 1e-12},
-    {"max_iter": 4},
-    {"alpha": 2.0},
     {"rating_range": (1.0, 5.0 + 1e-12)},
-    {"sample_precisions": True},
-    {"item_bias": True},
-    {"rating_std": 0.9},
-    {"max_ratings_per_user": 9},
 ]
 
 

@@ -23,9 +23,7 @@ from skdpmf import (
 )
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
-from skdpmf.evaluation import (
-    PrivateSearchCV,
-)
+from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy.statement import SEEDED
 from tests.matrices import matrix_to_ratings

@@ -18,10 +18,7 @@ from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.protocol import device_key, protocol_name
-from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
-    shuffle_note,
-)
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, shuffle_note
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import frame
 from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
@@ -45,10 +42,7 @@ METHODS = {
     "gradient, pinv": {**COORDINATE, "projection_dim": Q, "back_projection": "pinv"},
     "gradient, raw": {**COORDINATE, "center": False},
 }
-RANDOMISERS = (
-    (PrivUnit, "sum_reports"),
-    (CoordinateSampling, "report"),
-)
+RANDOMISERS = ((PrivUnit, "sum_reports"), (CoordinateSampling, "report"))
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 ITEMS = [name for name in METHODS if name.startswith("items")]
 BY_GRADIENT = [name for name in METHODS if name not in ITEMS]
@@ -367,18 +361,3 @@ def test_other_seeds_data_and_parameters_share_no_noise(method, small):
     found.append(keys_of(made(method, 4.0 + 1e-12), small))
     found += [keys_of(made(method, random_state=None), small) for _ in range(2)]
     assert len(set.union(*found)) == sum(map(len, found))
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "n_rounds", "least"), [(2.0, 1, 0.6), (8.0, 3, 0.9), (math.inf, 1, 0.99)]
-)
-def test_lists_are_of_what_people_choose(epsilon, n_rounds, least):
-    """Without a taste: five items have that share of the choices of the best five of 40."""
-    rng = np.random.default_rng(70)
-    chance = 0.9 * (1.0 + np.arange(40)) ** -0.8
-    X = np.where(rng.random((900, 40)) < chance, rng.integers(1, 6, (900, 40)), np.nan)
-    budget = PrivacyBudget(epsilon) if np.isfinite(epsilon) else PrivacyBudget.nonprivate()
-    model = LocalDPGDDR(budget, random_state=0).fit(X)
-    assert model.n_iter_ == n_rounds
-    found, _ = model.recommend(np.full((1, 40), np.nan), 5, taste=0.0)
-    assert chance[found[0]].sum() > least * chance[:5].sum()

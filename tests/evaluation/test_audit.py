@@ -21,9 +21,7 @@ from skdpmf.data import make_ratings
 from skdpmf.evaluation import audit
 from skdpmf.evaluation._audit_releases import attack_reports, event_epsilon
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
-)
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.frame import Frame
 from skdpmf.privacy.plan import PureRelease
@@ -158,12 +156,7 @@ def test_event_epsilon_holds_for_randomised_response():
 
 
 @pytest.mark.parametrize(
-    "randomiser",
-    [
-        PrivUnit(1.0, 9),
-        PrivUnit(4.0, 9),
-        CoordinateSampling(2.0, 9),
-    ],
+    "randomiser", [PrivUnit(1.0, 9), PrivUnit(4.0, 9), CoordinateSampling(2.0, 9)]
 )
 def test_attacks_on_reports_come_near_their_epsilon(randomiser):
     release = PureRelease(

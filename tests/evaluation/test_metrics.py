@@ -5,10 +5,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy import sparse
-from sklearn.metrics import (
-    mean_absolute_error,
-    root_mean_squared_error,
-)
+from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import (

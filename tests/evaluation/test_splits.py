@@ -1,17 +1,13 @@
 """Splits: a partition of the ratings, the right numbers, repeatable, uniform."""
 
+from itertools import cycle
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
 
-from skdpmf.evaluation import (
-    leave_one_out,
-    rolling_folds,
-    split_ratings,
-    split_table,
-    split_users,
-)
+from skdpmf.evaluation import leave_one_out, rolling_folds, split_ratings, split_table, split_users
 
 
 def random_ratings(seed=0, n_users=50, n_items=20):
@@ -240,17 +236,17 @@ FORMATS += ["%a %b %d %H:%M:%S +0000 %Y", "%m-%d-%y", "%Y%m%d%H%M%S"]
 BERLIN = DAYS.tz_localize("Europe/Berlin")
 
 
+TIMES = [
+    *(DAYS.strftime(form) for form in FORMATS),
+    *(DAYS.strftime("%d%m%Y").astype(int), pd.Categorical(DAYS.strftime("%d.%m.%Y"))),
+    *(DAYS, BERLIN, BERLIN.astype(object), [day.date() for day in DAYS], DAYS.to_period("D")),
+    *([day.isoformat() for day in BERLIN], np.arange(150.0), [*map(str, range(150))]),
+]
+
+
 @pytest.mark.parametrize(
-    "times",
-    [
-        *(DAYS.strftime(form) for form in FORMATS),
-        *(DAYS.strftime("%d%m%Y").astype(int), pd.Categorical(DAYS.strftime("%d.%m.%Y"))),
-        *(DAYS, BERLIN, BERLIN.astype(object), [day.date() for day in DAYS], DAYS.to_period("D")),
-        *([day.isoformat() for day in BERLIN], np.arange(150.0), [*map(str, range(150))]),
-    ],
-    ids=lambda times: f"{times[0]}",
+    ("times", "name"), [*zip(TIMES, cycle(["time", "timestamp", "Date"]), strict=False)], ids=str
 )
-@pytest.mark.parametrize("name", ["time", "timestamp", "Date"])
 def test_times_are_ordered_whatever_they_are(times, name):
     frame = pd.DataFrame({"user": np.arange(150) % 50, name: times, "true": DAYS})
     known, later = split_table(frame, by="time")

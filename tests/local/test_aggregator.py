@@ -1,6 +1,5 @@
 """The aggregator: sums, refusals, rounds, crashes; and a fit by hand must agree with it."""
 
-import copy
 import threading
 from collections import Counter
 
@@ -247,20 +246,6 @@ def test_no_reports_at_all(n_rounds):
     assert aggregator.statement(1e-6) == aggregator.statement()
 
 
-def test_an_empty_later_round_changes_nothing():
-    shorter, longer = make_aggregator(N_ITEMS), make_aggregator(N_ITEMS)
-    for device in make_devices(60, N_ITEMS):
-        report = device.report(shorter.announcement)
-        if report is not None:
-            assert shorter.receive(report)
-            assert longer.receive(report)
-    shorter.close_round()
-    longer.close_round()
-    longer.close_round()
-    expected = 3.0 + shorter._run.means.model().item_means
-    np.testing.assert_array_equal(longer.model().item_means, expected)
-
-
 @pytest.mark.parametrize("n_items", [1, 2])
 def test_tiny_catalogues_and_a_single_device(n_items):
     for n in (1, 3):
@@ -407,11 +392,6 @@ def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
 
 def copy_of(aggregator):
     return LocalAggregator.restore(aggregator.snapshot())
-
-
-def test_aggregator_is_not_copied_by_accident():
-    with pytest.raises(TypeError):
-        copy.deepcopy(make_aggregator(2))
 
 
 # --- statement ---------------------------------------------------------------------------

@@ -23,32 +23,6 @@ def gradients():
     return initial_normals(derived_key(9, "gradients"), (WIDE, 200))
 
 
-def there_and_back(back_projection, G):
-    way = wide(back_projection)
-    return way.back(way.project(G))
-
-
-def test_the_other_way_back_is_unbiased():
-    """Slope 1 with a relative error of sqrt(m/q); 5 sigma over Phi."""
-    G = gradients()
-    back, size = there_and_back("unbiased", G), np.linalg.norm(G, axis=0)
-    slope = np.sum(G * back, axis=0) / size**2
-    # |Phi g|^2 / |g|^2 is a chi-square of q degrees, over q
-    assert slope.mean() == pytest.approx(1.0, abs=5 * math.sqrt(2 / (NARROW * WIDE)) + 0.02)
-    error = np.mean(np.linalg.norm(back - G, axis=0) / size)
-    assert error == pytest.approx(math.sqrt(WIDE / NARROW), rel=0.03)
-    # over Phi, Phi' Phi is I: each entry a mean of 60 products, over 20 projections
-    means = np.mean(
-        [
-            w.matrix.T.astype(float) @ w.matrix
-            for s in range(20)
-            for w in [solver.Projection(derived_key(s), NARROW, 40, "unbiased")]
-        ],
-        axis=0,
-    )
-    assert abs(means - np.eye(40)).max() < 5.5 * math.sqrt(2 / (NARROW * 20))
-
-
 def test_the_ways_back_are_those_of_their_formulas():
     Phi = wide("unbiased").matrix.astype(np.float64)
     B, G = initial_normals(derived_key(8), (NARROW, 4)), gradients()

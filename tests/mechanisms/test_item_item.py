@@ -78,14 +78,6 @@ def test_plan_spends_the_budget_on_both_releases(n_rows):
     assert [release.sensitivity for release in replace.releases] == [np.sqrt(2.0)] * 2
 
 
-def test_counts_get_more_where_items_have_few_users():
-    shares = [solver.counts_share(LARGE, 1000, n_rows) for n_rows in (10**6, 10**4, 1000, 100, 1)]
-    assert shares == sorted(shares)
-    assert 0.05 <= shares[0] < shares[-1] < 0.75
-    assert solver.counts_share(SMALL, 1000, 1000) > solver.counts_share(LARGE, 1000, 1000)
-    assert solver.counts_share(PrivacyBudget.nonprivate(), 1000, 1000) == 0.5
-
-
 def test_the_head_has_a_largest_size():
     shape = solver.make_plan(LARGE, 10**6, 10**6).releases[1].shape
     assert shape == (solver.MOST_HEAD * (solver.MOST_HEAD + 1) // 2,)
@@ -117,23 +109,6 @@ def test_head_is_that_of_the_formula():
         assert sizes[-1] == naive_head(N, n_users, deviation, doubt)
     assert 40 < sizes.count(0) < 360
     assert len(set(sizes)) > 20
-
-
-def test_without_a_head_nothing_is_released():
-    X = clicks()
-    plan, recorder = solver.make_plan(SMALL, N_ITEMS, N_USERS), Recorder(None)
-    curator = Curator(sparse.csr_array(X), plan, RecordingNoise(bytes(32), recorder), 1)
-    rounds = iter(range(6))
-    users = curator.users
-    chosen = users.map(solver._clicks)
-    N = X.sum(axis=0) + 0.1
-    clean = solver.noisy_gram(curator, users, chosen, solver.GRAM, N, N, rounds)
-    assert clean.head.size == clean.own.size == clean.loadings.size == 0
-    assert not recorder.recording
-    assert next(rounds, None) is None  # a display of progress ends
-    held = solver.noisy_gram(curator, users, chosen, solver.GRAM, N, 0.0 * N)
-    assert held.head.size > 0
-    assert [record.name for record in recorder.recording] == [solver.GRAM]
 
 
 def test_counts_of_both_slots_are_combined_by_inverse_variance():
@@ -254,14 +229,6 @@ def test_exact_gram_is_that_of_raw_clicks():
     assert clean.own.max() < 1e-9
     assert not clean.is_centred
     assert next(rounds, None) is None
-
-
-def test_an_own_part_stands_for_eigenvectors_that_are_left_out(monkeypatch):
-    monkeypatch.setattr(solver, "EXACT_RANK", 3)
-    X = clicks()
-    clean = exact(users_of(sparse.csr_array(X), private=False))
-    assert clean.loadings.shape == (N_ITEMS, 3)
-    np.testing.assert_allclose(clean.own + np.sum(clean.loadings**2, axis=1), X.sum(axis=0))
 
 
 def test_cohorts_add_up_with_the_variances_of_their_noise():
@@ -387,21 +354,3 @@ def test_features_that_are_zero_are_none():
     users = clicks(n_users=3000)
     without, zero = (with_features(users, columns) for columns in (None, np.zeros((N_ITEMS, 2))))
     np.testing.assert_allclose(scores(zero, users[:9]), scores(without, users[:9]), atol=1e-12)
-
-
-def test_features_that_tell_find_what_noise_hides():
-    """Who chose three items of a half is recommended the half, also where noise hides a part."""
-    users, half = clicks(n_users=600), np.tile([1.0, -1.0], N_ITEMS // 2)[:, None]
-    noise = np.random.default_rng(2).normal(size=(N_ITEMS, 1))
-    found = {}
-    for name, columns in (("none", None), ("half", half), ("noise", noise)):
-        gaps = []
-        for seed in range(8):
-            lists = with_features(users, columns, PrivacyBudget(2.0, 1e-5), seed)
-            row = np.zeros((1, N_ITEMS))
-            row[0, :6:2] = 1.0  # who chose three of one half
-            own = lists.offsets + scores(lists, row)[0]  # where no taste is seen, popularity
-            gaps.append(np.mean(own[6::2] > own[7::2]))
-        found[name] = np.mean(gaps)
-    assert found["half"] > found["none"] + 0.05
-    assert abs(found["noise"] - found["none"]) < 0.05

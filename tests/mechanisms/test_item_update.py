@@ -75,14 +75,3 @@ def test_shrunk_gram_matrices_are_positive_definite(noise):
         least = np.linalg.eigvals(np.linalg.solve(expected[j], shrunk[j])).real.min()
         assert least >= ip._LEAST_SHARE - 1e-9
     assert np.isfinite(posterior.theta).all()
-
-
-def test_trust_tells_signal_from_noise():
-    """Deviations from the pooled matrix are kept where they exceed the noise, and only there."""
-    rng, posterior, A = make((0.01, 1.0))
-    posterior.update(packed(A), np.zeros((N_ITEMS, D)))
-    assert posterior._trust(packed(A)).min() > 0.9
-    rng, posterior, A = make((200.0, 1.0))
-    gram = packed(A) + 200.0 * rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
-    posterior.update(gram, np.zeros((N_ITEMS, D)))
-    assert posterior._trust(gram).max() < 0.7

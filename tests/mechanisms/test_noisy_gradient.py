@@ -73,19 +73,6 @@ def settings_of(**params):
     )
 
 
-def test_without_privacy_offsets_and_factors_have_learnt_ridges(one_key):
-    """Users' offsets of deviation 1 in noise of .25 are believed; alpha counts for factors."""
-    rng = np.random.default_rng(0)
-    X = base_ratings()
-    X[:] = 3.0 + rng.normal(0.0, 0.5, N_USERS)[:, None] + rng.normal(0.0, 0.1, X.shape)
-    model, _ = recorded_fit(X, budget=NONPRIVATE, n_components=2)
-    ridge = model._item_model_.ridge
-    assert ridge[0, 0] < 0.5
-    assert model._item_model_.prior is None
-    strong, _ = recorded_fit(X, budget=NONPRIVATE, n_components=2, alpha=3.0)
-    np.testing.assert_allclose(strong._item_model_.ridge[1:, 1:], 3.0 * ridge[1:, 1:])
-
-
 LEVELS = np.random.default_rng(5).choice([0.0, 5.0, 20.0], N_USERS, p=[0.1, 0.2, 0.7])
 PRIVATE = {
     "add-remove": {},

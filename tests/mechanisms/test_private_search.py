@@ -292,12 +292,7 @@ def test_statement_travels_through_json():
     assert said.mean == 5.0
     with pytest.raises(PrivacyParameterError, match=r"n_trials=0\.0"):
         SearchStatement.from_dict({**said.to_dict(), "mean": 0.0})
-    for words in (
-        "secret random number",
-        "noise came from a seed",
-        SCORE,
-        "running time",
-    ):
+    for words in ("secret random number", "noise came from a seed", SCORE, "running time"):
         assert words in str(said)
 
 
