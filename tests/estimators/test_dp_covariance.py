@@ -12,6 +12,7 @@ from skdpmf.estimators.contract import recommend
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.gram import covariance as solver
 from tests.built import built
+from tests.estimators.test_adaptive_weight_als import baselines
 from tests.estimators.test_parameters import check_refused
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
@@ -155,3 +156,20 @@ def rmse(data, budget, seeds=3, **params):
         -fitted(train, budget, random_state=s, **params).score(train, test) for s in range(seeds)
     ]
     return float(np.mean(found))
+
+
+@UNITS
+@PREDICTORS
+def test_noise_falls_with_epsilon_and_the_covariance_pays(predictor, unit, data):
+    """Means of three seeds, whose spread is below 0.01 from epsilon 4 on."""
+    found = {
+        epsilon: rmse(data, budget_of(epsilon, unit), predictor=predictor)
+        for epsilon in (0.5, 4.0, 30.0)
+    }
+    exact = rmse(data, PrivacyBudget.nonprivate(), seeds=1, predictor=predictor)
+    assert exact < found[30.0] + 0.01
+    assert found[30.0] < found[4.0] + 0.005
+    assert found[4.0] < found[0.5]
+    means = rmse(data, budget_of(30.0, unit), shares=(0.05, 0.95, 0.0))
+    assert found[30.0] < means - (0.03 if predictor == "svd" else 0.005)
+    assert exact < baselines(*data)[1] - 0.1

@@ -361,3 +361,18 @@ def test_other_seeds_data_and_parameters_share_no_noise(method, small):
     found.append(keys_of(made(method, 4.0 + 1e-12), small))
     found += [keys_of(made(method, random_state=None), small) for _ in range(2)]
     assert len(set.union(*found)) == sum(map(len, found))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "n_rounds", "least"), [(2.0, 1, 0.6), (8.0, 3, 0.9), (math.inf, 1, 0.99)]
+)
+def test_lists_are_of_what_people_choose(epsilon, n_rounds, least):
+    """Without a taste: five items have that share of the choices of the best five of 40."""
+    rng = np.random.default_rng(70)
+    chance = 0.9 * (1.0 + np.arange(40)) ** -0.8
+    X = np.where(rng.random((900, 40)) < chance, rng.integers(1, 6, (900, 40)), np.nan)
+    budget = PrivacyBudget(epsilon) if np.isfinite(epsilon) else PrivacyBudget.nonprivate()
+    model = LocalDPGDDR(budget, random_state=0).fit(X)
+    assert model.n_iter_ == n_rounds
+    found, _ = model.recommend(np.full((1, 40), np.nan), 5, taste=0.0)
+    assert chance[found[0]].sum() > least * chance[:5].sum()

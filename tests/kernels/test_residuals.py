@@ -125,6 +125,18 @@ def test_neither_order_nor_blocks_nor_form_change_a_bit(k):
 
 
 @forms
+def test_truncation_never_raises_the_norm(form):
+    """All just off the grid and negative: floor or rint would raise the contribution's norm."""
+    n_items, k = 5, 9
+    terms, factors = np.full(n_items, -GRID * 5.75), np.full((1, k), -GRID * 7.75)
+    out = np.zeros((n_items, k))
+    indptr = np.array([0, n_items])
+    arrays = indptr, np.arange(n_items), terms, np.ones(1), factors
+    getattr(accumulate_rhs, form)(*arrays, GRID, 0, 1, out)
+    assert (out == 35 * GRID**2).all()
+
+
+@forms
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_terms_that_are_not_finite_count_as_nothing(form, bad):
     pattern, terms, factors, rng = problem(3, 6, 4, 3)

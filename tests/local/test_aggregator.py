@@ -1,5 +1,6 @@
 """The aggregator: sums, refusals, rounds, crashes; and a fit by hand must agree with it."""
 
+import copy
 import threading
 from collections import Counter
 
@@ -392,6 +393,11 @@ def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
 
 def copy_of(aggregator):
     return LocalAggregator.restore(aggregator.snapshot())
+
+
+def test_aggregator_is_not_copied_by_accident():
+    with pytest.raises(TypeError):
+        copy.deepcopy(make_aggregator(2))
 
 
 # --- statement ---------------------------------------------------------------------------

@@ -312,6 +312,11 @@ def test_group_is_the_published_hash():
         assert FIRST.group_of(report_id) == expected
 
 
+def test_dimensions_of_reports():
+    # with the dummy: 2m + 3 and m + 1
+    assert [a.dimension for a in (FIRST, LATER)] == [10, 5]
+
+
 def test_repr_shows_no_arrays():
     shown = [repr(message) for message in (LATER, REPORT, MODEL)]
     for name in ("payload", "item_means", "popularity", "array"):

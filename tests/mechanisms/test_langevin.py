@@ -215,6 +215,18 @@ def test_steps_come_from_public_numbers_alone():
     assert chain_of(one, step_size=1.0).step == 2 * chains[0].step
 
 
+@pytest.mark.parametrize("table_size", TABLES)
+def test_key_and_name_make_the_stream(table_size):
+    target = random_target(n_users=600)
+
+    def of(seed, name):
+        return run(chain_of(target, seed, name=name, table_size=table_size), 3).V
+
+    np.testing.assert_array_equal(of(0, "a"), of(0, "a"))
+    assert (of(0, "a") != of(0, "b")).all()
+    assert (of(0, "a") != of(1, "a")).all()
+
+
 def test_blocks_of_noise_are_not_the_same(monkeypatch):
     """However many rows are drawn at a time, no two of them get the same noise."""
     monkeypatch.setattr(langevin, "_BLOCK", 64)

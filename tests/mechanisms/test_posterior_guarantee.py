@@ -145,6 +145,18 @@ def test_a_draw_is_as_private_as_it_says_and_no_more(neighbors, epsilon, level):
     assert worst >= 0.9 * level
 
 
+@pytest.mark.parametrize("neighbors", NEIGHBORS)
+@pytest.mark.parametrize("prior", ["symmetric", "narrow"])
+def test_item_factors_alone_on_a_grid(neighbors, prior):
+    epsilon = 4.0
+    a = inverse_temperature(epsilon, item_loss_bound(TAU, H, KAPPA), neighbors=neighbors)
+    joint = [grid_posterior(record, a, prior, epsilon, epsilon) for record in RECORDS]
+    alone = [logsumexp(p, axis=(0, 1)) for p in joint]
+    assert largest_log_ratio(neighbors, alone) <= epsilon
+    # the prior matters: "concentrated" is not symmetric, and U itself must not leave
+    assert largest_log_ratio(neighbors, joint) > epsilon or neighbors == "replace"
+
+
 def test_without_symmetry_the_item_bound_fails():
     a = inverse_temperature(4.0, item_loss_bound(TAU, H, KAPPA))
     joint = [grid_posterior(record, a, "concentrated", 4.0, 4.0) for record in RECORDS]

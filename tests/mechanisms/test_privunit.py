@@ -178,6 +178,26 @@ def test_ratios_of_the_enumerated_law(dimension, bits, near, side):
         assert worst > epsilon - 0.05 * law.slack or dimension > 1
 
 
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_a_coin_calibrated_at_the_ideal_mass_exceeds_epsilon(dimension):
+    # what the slack is for
+    bits = 2
+    epsilon = hard_epsilon(3.0, dimension, bits, 1)
+    law = privunit_parameters(epsilon, dimension, bits=bits)
+    ideal, exact = special.ndtr(-law.t), []
+    for sign in (1.0, -1.0):
+        x = np.zeros(dimension)
+        x[0] = sign
+        _, mass, inside = enumerated(x, law)
+        exact.append((mass[inside].sum(), inside))
+    (share, up), (_, down) = exact
+    assert (up & ~down).any()
+    wrong = math.exp(epsilon) * ideal / (1 - ideal + math.exp(epsilon) * ideal)
+    for p, holds in ((law.p, True), (wrong, False)):
+        ratio = math.log(p / share) - math.log((1 - p) / (1 - share))
+        assert bool(ratio <= epsilon) is holds
+
+
 def chi_squared(y, cells, expected):
     """P-value of the counts of the rows ``y`` in cells of the given means; small ones joined."""
     index = {tuple(cell): i for i, cell in enumerate(cells)}

@@ -15,6 +15,22 @@ from skdpmf.privacy import accounting as ac
 from skdpmf.privacy.accounting import GaussianEvent, PureEvent, bisect, log_delta
 from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 
+DELTA = 1e-5
+
+
+EPSILON_TO_MU = {
+    0.1: 0.03252,
+    0.5: 0.14221,
+    1: 0.26805,
+    2: 0.50155,
+    4: 0.92493,
+    5: 1.12124,
+    8: 1.66603,
+    10: 2.00044,
+    16: 2.90548,
+    20: 3.44778,  # not 3.44781, whose epsilon is above 20
+}
+
 levels = st.floats(min_value=1e-6, max_value=1e3)
 multipliers = st.floats(min_value=1e-8, max_value=1e3)
 deltas = st.floats(min_value=-300.0, max_value=-0.31).map(lambda x: 10.0**x)
@@ -30,6 +46,11 @@ def exact_delta(mu, epsilon):
             return mpmath.erfc(x / mpmath.sqrt(2)) / 2
 
         return tail(a) - mpmath.exp(epsilon) * tail(b)
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), EPSILON_TO_MU.items())
+def test_mu_vectors(epsilon, mu):
+    assert ac.gaussian_mu(epsilon, DELTA) == pytest.approx(mu, rel=1e-5, abs=6e-6)
 
 
 @pytest.mark.parametrize("mu", [1e-8, 1e-4, 0.03, 0.7, 0.999, 1.0, 3.0, 40.0, 1e3])

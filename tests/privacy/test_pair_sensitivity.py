@@ -113,6 +113,21 @@ def test_first_rating_attains_the_bound():
         assert size_of(moved, norm, entries) == pytest.approx(bound, rel=1e-11)
 
 
+@pytest.mark.parametrize(
+    ("setting", "norm", "expected"),
+    [
+        (SETTINGS[0], "l1", 5.0853),
+        (SETTINGS[0], "l2", 1.6725),
+        (SETTINGS[1], "l1", 8.6048),
+        (SETTINGS[3], "l2", 6.5047),
+    ],
+)
+def test_known_values(setting, norm, expected):
+    profile = cov.rating_profile(np.arange(200.0), NOISE[norm], **rows(setting))
+    value = sensitivity(norm, n_items=200, **rows(setting))
+    assert value == profile.max() == pytest.approx(expected, abs=6e-5)
+
+
 # One rating: weights
 
 
