@@ -28,6 +28,7 @@ _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
 @part
 def _new_systems(first, n):
     """Return scratch of n systems like one with this Gram matrix: gram, rhs, x, inverse, floor."""
+    _vectors.keep_small()
     n_rows, width = n * first.shape[0], n * first.shape[1]
     rhs, x = _vectors.scratch(width, first), _vectors.scratch(width, first)
     inverse, floor = _vectors.scratch(n_rows, first), _vectors.scratch(n_rows, first)
@@ -40,6 +41,7 @@ def _write_finite(x, width, rows, tries, jitters, n, out):
 
     rows, tries, jitters: of the n systems whose solutions are in x, `width` elements apart.
     """
+    _vectors.keep_small()
     left = 0
     for s in range(n):
         unsure = x[s * width] * 0
@@ -142,6 +144,7 @@ def solve_rows_weighted(
     `solve_rows`; row_ridge (n_rows,) or (0,) float: penalty >= 0 of each row, such as alpha times
     its number of ratings; an empty array means none; start, stop, out: as in `solve_rows`.
     """
+    _vectors.keep_small()
     k, ratings = factors.shape[1], (indices, values, weights)
     panel, first_gram = _gram.panel_of_ratings(k, factors), _vectors.new_gram(k, factors)
     _gram.start_gram(ridge, 0.0, k, first_gram)

@@ -123,6 +123,7 @@ def row_posteriors(
     row whose system is not positive definite to working precision keeps its prior mean, with no
     variance and no loss.
     """
+    _vectors.keep_small()
     k = factors.shape[1]
     panel, gram, rhs, x, inverse, floor = _gram.new_system(k, factors)
     doubts, squares = _vectors.scratch(k, factors), _vectors.scratch(k, factors)
