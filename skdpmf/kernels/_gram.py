@@ -21,6 +21,7 @@ from skdpmf.kernels._vectors import (
     _fill,
     _fma,
     add_panel,
+    keep_small,
     lanes_of,
     load_panel,
     new_gram,
@@ -109,6 +110,7 @@ def tile_solve(typingctx, tile, upper, at, width, inverse, row):
 @part
 def copy_gram(source, gram):
     """Overwrite the upper blocks of gram with another one of its shape."""
+    keep_small()
     n_rows, width = gram.shape
     lanes = lanes_of(gram)
     for r in range(n_rows):
@@ -122,6 +124,7 @@ def _add_sixteen(factors, indices, values, weights, begin, end, room, gram, rhs)
 
     One pass without a panel: all sums stay in registers. room: 32 elements of scratch.
     """
+    keep_small()
     k = factors.shape[1]
     weighted = weights.shape[0] > 0
     one = factors.dtype.type(1)
@@ -156,6 +159,7 @@ def _add_sixteen(factors, indices, values, weights, begin, end, room, gram, rhs)
 @part
 def _add_corner(rows, starts, targets, n, x, y, gram, at, total):
     """Add the tile of the elements x on and the vectors at y; return total + P_y^T targets."""
+    keep_small()
     a = tile_zero(total)
     for p in range(n):
         v = vload(rows, starts[p] + y)
@@ -168,6 +172,7 @@ def _add_corner(rows, starts, targets, n, x, y, gram, at, total):
 @part
 def _add_pair(rows, starts, targets, n, x, y, step, gram, at, total):
     """As `_add_corner`, with the next tile on the right; without targets, return total as it is."""
+    keep_small()
     a = tile_zero(total)
     b = tile_zero(total)
     for p in range(n):
@@ -189,6 +194,7 @@ def _add_rows(rows, starts, targets, n, step, gram, rhs):
     Two tiles beside each other share the elements that are spread over vectors: a load less for
     every other product.
     """
+    keep_small()
     n_rows, width = gram.shape
     lanes = lanes_of(gram)
     for i in range(0, n_rows, TILE):
@@ -258,6 +264,7 @@ def add_ratings(ratings, factors, begin, end, panel, gram, rhs):
     ratings: indices, values and weights, empty for ones; panel: with its roots, its targets and
     where its rows start.
     """
+    keep_small()
     (indices, values, weights), (rows, roots, targets, starts) = ratings, panel
     k, lanes = factors.shape[1], lanes_of(factors)
     if WIDE and 8 < k <= 16:
@@ -287,6 +294,7 @@ def add_ratings(ratings, factors, begin, end, panel, gram, rhs):
 @part
 def start_gram(ridge, extra, width, gram):
     """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
+    keep_small()
     k, lanes = ridge.shape[0], lanes_of(gram)
     for r in range(width):
         for c in range(r // lanes * lanes, width):
@@ -304,6 +312,7 @@ def rounding_of(k, like):
 @part
 def largest_and_floor(gram, k, rounding, floor):
     """Return the largest diagonal element; floor = what rounding alone can leave of a pivot."""
+    keep_small()
     largest = gram[0, 0]
     for c in range(k):
         floor[c] = rounding * gram[c, c]
@@ -317,6 +326,7 @@ def _factor_blocks(gram, b, end, j, floor, inverse, rhs, y, n):
 
     A pivot waits for the one before, so that the systems take turns.
     """
+    keep_small()
     n_rows, width = gram.shape[0] // n, gram.shape[1]
     one, none, definite = gram.dtype.type(1), gram.dtype.type(np.nan), True
     for r in range(b, end):
@@ -343,6 +353,7 @@ def _factor_blocks(gram, b, end, j, floor, inverse, rhs, y, n):
 @part
 def _finish_tile(gram, top, b, j, sums, inverse):
     """Overwrite a tile right of the diagonal with the factor's; sums: of the rows from top on."""
+    keep_small()
     width, own = gram.shape[1], top + b
     at = own * width + j
     tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
@@ -366,6 +377,7 @@ def cholesky(gram, k, floor, inverse, rhs, y):
     is NaN, and so are solutions with the factor. There may be several systems, one below the other
     in `gram`, and one after the other in vectors.
     """
+    keep_small()
     width, n_rows, definite = gram.shape[1], rows_of(k), True
     n = gram.shape[0] // max(n_rows, 1)
     lanes = lanes_of(gram)
@@ -397,6 +409,7 @@ def cholesky(gram, k, floor, inverse, rhs, y):
 @part
 def substitute_forward(gram, k, inverse, rhs, out):
     """Put the solution of U^T y = rhs into out; rhs is spoilt."""
+    keep_small()
     width = gram.shape[1]
     lanes = lanes_of(gram)
     for r in range(k):
@@ -409,6 +422,7 @@ def substitute_forward(gram, k, inverse, rhs, out):
 @part
 def substitute_backward(gram, k, inverse, x):
     """Overwrite y in x (padded, zero beyond k) with the solution of U x = y, of all systems."""
+    keep_small()
     width, n_rows = gram.shape[1], rows_of(k)
     n = gram.shape[0] // max(n_rows, 1)
     lanes = lanes_of(gram)

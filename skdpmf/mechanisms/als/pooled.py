@@ -80,11 +80,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from skdpmf.kernels.als import solve_rows
+from skdpmf.kernels.als import row_posteriors, solve_rows
 from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import hash_rows
-from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
