@@ -128,7 +128,7 @@ def _interpolating(
     ranking: Ranking, model: ItemModel, Z: np.ndarray, R: Any, table: ScoreTable
 ) -> tuple[np.ndarray, ScoreTable]:
     """Return what interpolated ratings of rows are multiplied by, and the rest of the score."""
-    scales = ranking.scales(model, Z, fold_in(ranking.lists, R), np.diff(R.indptr), table)
+    scales = ranking.scales(model, Z, fold_in(ranking.lists, R), table)
     first = table.first.copy()
     first[2:] = 0.0
     return scales[:, 0], table._replace(first=first)
