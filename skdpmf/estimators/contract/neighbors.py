@@ -65,8 +65,8 @@ def neighbor_contributions(
 ) -> np.ndarray:
     """Return what each entry of a row adds to the ranking score of one item of that row's.
 
-    What is interpolated is linear in the ratings less their items' averages, as long as the same
-    items are known. So a rating's part is what is left where all other ratings are average.
+    Interpolated ratings are linear in the known ones less their items' averages, as long as the
+    same items are known. So a rating's part is what is left where all other ratings are average.
     Arguments and result are as for `ranking_contributions`.
     """
     Z = fold_in(model, R)

@@ -39,6 +39,7 @@ __all__ = [
     "nearest_items",
     "ranking_contributions",
     "ranking_of",
+    "rated_rows",
     "recall",
     "score_table",
     "top_items",
@@ -519,13 +520,21 @@ def _ranking_rows(
     ranking: Ranking, model: ItemModel, R: Any, start: int, stop: int, taste: float, table: Any
 ) -> np.ndarray:
     """Return rows [1, weight of m, b z, y], y the fold-in of the row into the lists."""
+    rated, chosen = rated_rows(ranking, model, R, start, stop, table)
     odds, one = taste / (1.0 - taste), np.ones(stop - start)
+    return np.column_stack((one, one * (odds * _MEANS / ranking.unit), odds * rated, chosen))
+
+
+def rated_rows(
+    ranking: Ranking, model: ItemModel, R: Any, start: int, stop: int, table: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coordinates of what ratings add to scores, and the fold-ins into the lists."""
     Z, chosen = (_fold_in_block(each, R, start, stop) for each in (model, ranking.lists))
     rated = Z * ranking.scales(model, Z, chosen, table)
     if table.centre.size:
         stated = ranking.stated(model, _rows(R, start, stop), table)[0]
         rated[:, -table.centre.size :] += stated
-    return np.column_stack((one, one * (odds * _MEANS / ranking.unit), odds * rated, chosen))
+    return rated, chosen
 
 
 def _hidden(R: Any, exclude_seen: bool, exclude: Any) -> Any:
