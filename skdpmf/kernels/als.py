@@ -262,13 +262,13 @@ def regress_rows(
             _gram.substitute_backward(filled, k, inverse, x)
             for s in range(n if losses.shape[0] > 0 else 0):
                 row, top, mean = rows[s], s * n_rows, x[s * width : (s + 1) * width]
-                loss = _squared_errors(
-                    indices, values, factors, indptr[row], indptr[row + 1], mean
-                )
+                loss = _squared_errors(indices, values, factors, indptr[row], indptr[row + 1], mean)
                 for c in range(k if penalties.shape[0] > 0 else 0):
                     loss += penalties[row, c % penalties.shape[1]] * mean[c] * mean[c]
                 own = gram[top : top + n_rows]
-                loss = _posterior(own, inverse[top:], squares[s * k :], noise, loss, unit, variances)
+                loss = _posterior(
+                    own, inverse[top:], squares[s * k :], noise, loss, unit, variances
+                )
                 if loss * 0 == 0:  # anything not finite makes it NaN
                     losses[row] = loss
                     for c in range(k):
@@ -366,7 +366,9 @@ def row_posteriors(
     doubts = np.empty((0, len(ridge)))
     if len(variances):
         own = indices[ptr[0] : ptr[-1]]
-        ones = sparse.csr_array((np.ones(len(own)), own, ptr - ptr[0]), (stop - start, len(factors)))
+        ones = sparse.csr_array(
+            (np.ones(len(own)), own, ptr - ptr[0]), (stop - start, len(factors))
+        )
         doubts = ones @ variances
     out[rows], out_variances[rows], out_losses[rows] = priors[rows], 0, 0
     # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2

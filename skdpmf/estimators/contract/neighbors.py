@@ -65,8 +65,8 @@ def neighbor_contributions(
 ) -> np.ndarray:
     """Return what each entry of a row adds to the ranking score of one item of that row's.
 
-    What is interpolated is linear in the ratings less their items' averages, as long as the same
-    items are known. So a rating's part is what is left where all other ratings are average.
+    Interpolated ratings are linear in the known ones less their items' averages, as long as the
+    same items are known. So a rating's part is what is left where all other ratings are average.
     Arguments and result are as for `ranking_contributions`.
     """
     Z = fold_in(model, R)
@@ -128,7 +128,7 @@ def _interpolating(
     ranking: Ranking, model: ItemModel, Z: np.ndarray, R: Any, table: ScoreTable
 ) -> tuple[np.ndarray, ScoreTable]:
     """Return what interpolated ratings of rows are multiplied by, and the rest of the score."""
-    scales = ranking.scales(model, Z, fold_in(ranking.lists, R), np.diff(R.indptr), table)
+    scales = ranking.scales(model, Z, fold_in(ranking.lists, R), table)
     first = table.first.copy()
     first[2:] = 0.0
     return scales[:, 0], table._replace(first=first)
