@@ -81,7 +81,7 @@ FRAMED |= {"privacy_spent_"}
 ROWS = {"estimators/dpmf_sampler.py", "estimators/local_dpgddr.py"}
 SETS_STATEMENTS = re.compile(
     r"^(estimators/(contract/|cache_sgd)|preprocessing/item_selector|commands/with_ratings"
-    r"|evaluation/(fitted|private_search|regressor))"
+    r"|evaluation/(spending|private_search|regressor))"
 )
 MAPPERS = {"map", "keep", "products"}
 MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit)|preprocessing/)")
