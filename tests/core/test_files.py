@@ -11,7 +11,7 @@ import skdpmf
 PACKAGE = Path(skdpmf.__file__).parent
 PROOFS = PACKAGE.parent / "docs" / "proofs.rst"
 # Plain forms took 310 lines, and handles that hold nothing 150.
-MOST_FILES, MOST_LINES = 13, 2720
+MOST_FILES, MOST_LINES = 13, 2725
 # What fits compare with the plain form, and what only fits with a covariance need
 CHECKED, APPENDIX = "_vectors", PACKAGE / "privacy" / "pair_sensitivity.py"
 
