@@ -318,8 +318,8 @@ MUTANTS += [
     ),
     mistake(
         "a count by the shape of a sum that is not released", MEANS, WEIGHTS,
-        WEIGHTS + "        wide = products(self.users, _wide, clip=1.0, grid=self.grid)\n"
-        "        self.exponent = 0.01 * wide.shape[0]\n",
+        WEIGHTS + "        wide = products(self.users, _wide, clip=1.0, grid=2.0**-20)\n"
+        "        self.exponent = 1e-3 * wide.shape[0]\n",
         also=(
             "from skdpmf.privacy.sums import BoundedSum, item_scalars\n",
             "from skdpmf.privacy.sums import BoundedSum, item_scalars, products\n" + WIDE,

@@ -13,8 +13,8 @@ from skdpmf.privacy.frame import Alone, framed
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.statement import SEEDED_ASSUMPTION
 from skdpmf.privacy.sums import item_scalars
+from skdpmf.privacy.text import SEEDED_ASSUMPTION
 from tests.books.ledgers import new_ledger
 from tests.core.audit import base_ratings
 

@@ -32,7 +32,7 @@ from skdpmf.evaluation import (
     split_users,
 )
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
-from skdpmf.privacy.statement import SEEDED
+from skdpmf.privacy.text import SEEDED
 from tests.matrices import matrix_to_ratings
 
 BUDGET = PrivacyBudget(50.0, 1e-5)

@@ -24,7 +24,7 @@ from skdpmf.mechanisms.device_reports.randomizers import (
 )
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import frame
-from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
+from skdpmf.privacy.text import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from tests.built import built
 from tests.core.audit import fitted_state
 from tests.estimators.test_parameters import check_refused

@@ -41,12 +41,8 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.frame import Alone, framed
 from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import (
-    COHORT_ASSUMPTIONS,
-    WEAK,
-    PrivacyStatement,
-    lifetime_note,
-)
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import COHORT_ASSUMPTIONS, WEAK, lifetime_note
 
 __all__ = [
     "Fit",
