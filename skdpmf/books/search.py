@@ -26,7 +26,7 @@ from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.events import to_dp_event
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.text import field_lines, guarantee_lines, outward
 

@@ -36,6 +36,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import release_score
 from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler import noise as sampler
+from skdpmf.privacy.sampler.grid import exact_grid, truncate_to_grid
 from skdpmf.privacy.sums import BoundedSum, user_scalars
 from skdpmf.privacy.users import Rows, Users
 
@@ -395,7 +396,7 @@ def _run_trial(
     relation = {"unit": budget.unit, "neighbors": budget.neighbors}
     users = Users(test, n_slots=slots, private=budget.is_private, n_jobs=None, **relation)
     points = users.map(user_points, predicted, half)
-    grid = sampler.exact_grid(slots, half, degree=1)
+    grid = exact_grid(slots, half, degree=1)
     return model, user_scalars(users, points, clip=half, grid=grid, norm=plan.score.norm)
 
 
@@ -422,8 +423,8 @@ def user_points(rows: Rows, predicted: Any, half: float) -> np.ndarray:
     of_user = np.repeat(np.arange(counts.size), counts)
     sums = np.bincount(of_user, weights=losses, minlength=counts.size)  # in the order of entries
     points = np.where(counts > 0, half - sums / np.maximum(counts, 1), 0.0)
-    grid = sampler.exact_grid(counts.size, half, degree=1)
-    return sampler.truncate_to_grid(np.clip(points, -half, half), grid)
+    grid = exact_grid(counts.size, half, degree=1)
+    return truncate_to_grid(np.clip(points, -half, half), grid)
 
 
 def _without_content(y: Any) -> Any:

@@ -13,7 +13,7 @@ from scipy import special
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import accounting as ac
 from skdpmf.privacy.accounting import GaussianEvent, PureEvent, bisect, log_delta
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
 DELTA = 1e-5
 
