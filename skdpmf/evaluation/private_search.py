@@ -359,7 +359,8 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             best.feature_names_in_ = self.feature_names_in_
         if self.budget.ledger is not None:  # a later fit of it on these ratings must count
             best.set_params(budget=replace(best.budget, ledger=self.budget.ledger))
-        best._statement = self.privacy_spent_
+        name = "_statement" if isinstance(best, SpentDisplay) else "privacy_spent_"
+        setattr(best, name, self.privacy_spent_)
         return best
 
     def _half_bound(self) -> float:

@@ -171,7 +171,7 @@ class Frame:
     ) -> tuple[Any, Any]:
         """Return the prepared rows, and noise or its key."""
         exchange = Alone() if exchange is None else exchange
-        if self.__state:
+        if self.__state and not self.__is_part:  # a lost block begins again
             raise PrivacyParameterError(
                 "a second curator for one charge would release everything twice at the price of "
                 "once: begin another fit, which is charged for itself."
@@ -187,7 +187,7 @@ class Frame:
             R = _with_rows(R, levels > 0.0)
         function, *others = prepare
         R = function(R, *others)
-        text = f"{function.__name__} {others!r} {settings!r} {self.plan!r}"
+        text = f"{settings!r} {self.plan!r}"
         make: Callable[..., bytes] = fresh_key
         if self.__seed is not None:
             make = partial(derived_key, int(self.__seed), text, *public, *known)

@@ -15,6 +15,7 @@ from skdpmf.distributed import exchange, pool, worker
 from skdpmf.distributed.pool import record_traffic
 from skdpmf.estimators.contract import private as fitting
 from skdpmf.privacy.recording import record_releases
+from skdpmf.privacy.sampler.noise import fresh_key
 
 from .common import FITS, LITTLE, MUCH, assert_same, ratings
 
@@ -110,7 +111,7 @@ def test_workers_learn_neither_key_nor_exact_sums():
 
     coordinator = exchange.Coordinator(collect, 10)
     empty = as_rating_matrix(np.full((1, 3), np.nan))[:0]
-    noise = coordinator.noise(None, "text", empty)
+    noise = coordinator.noise(False, fresh_key, empty)
     terms = {"sensitivity": 1.0, "noise_multiplier": 3.0, "bound": 10.0}
     first = noise.release(np.zeros(3), name="sums", **terms)
     noise.release(np.zeros(3), name="more", **terms)
@@ -122,7 +123,7 @@ def test_workers_learn_neither_key_nor_exact_sums():
         assert stream.release(0, np.zeros(3)) is not None
     assert coordinator.history[-1].value is None  # nobody needs it
     coordinator = exchange.Coordinator(collect, 10)
-    coordinator.noise(3, "text", empty)
+    coordinator.noise(True, lambda *data: bytes(32), empty)
     assert coordinator.history[0] == (("digest of the rows", 0, 0), None)
 
 
