@@ -40,9 +40,9 @@ HOLDING = SUMMING | {"privacy/curator.py"}
 # Modules of `privacy` whose own loops are compiled, by the one module that does.
 COMPILED = {"privacy/sampler/cipher.py", "privacy/sampler/laws.py"}
 # Names that reach private values; names that Python mangles reach any private attribute.
-REACHES = re.compile(r"^(reveal|private_values|_values_of|_MADE_HERE|_[A-Z]\w*?__\w*[^_])$")
+REACHES = re.compile(r"^(reveal|handle_\w+|make_handle|call_map|_HANDLES|_[A-Z]\w*?__\w*[^_])$")
 # Names that only the curator's side makes; estimators and steps of a pipeline make a curator.
-HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum"}
+HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum", "PiecedSum"}
 # devices hold their own rows, and report by randomisers of their own
 DEVICES = {"mechanisms/device_reports/item_means.py"}
 # trials of a private search, which no plan counts, sum their users' points

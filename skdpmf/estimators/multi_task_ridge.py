@@ -183,7 +183,9 @@ def private_multi_task_ridge(
     with framed(budget, plan, random_state, **record) as frame, sized(shape[0] * shape[1]):
         data = solver.bounded(data, settings, clip=plan.is_private)
         given = data.targets, (_as_they_are,), own
-        curator = frame.curator(*given, n_jobs=n_jobs, features=data.features)
+        curator = frame.curator(
+            *given, n_jobs=n_jobs, features=data.features, of_users=not per_observation
+        )
         coef = solver.fit(curator, own)
     return MultiTaskRidge(coef, plan, frame.statement())
 

@@ -306,8 +306,6 @@ class _Fit:
         gradient, clipped = sums.item_vectors(
             self.users, terms, phi, clip=self.clip, grid=self.grid, influence=f
         )
-        if f is not None:
-            clipped = self.users.map(_at_most, clipped, f)
         moments = sums.gram(
             self.users,
             T,
@@ -355,10 +353,6 @@ def _solve_users(
 def _spread_scale(rank: int) -> float:
     """Return h: the squares of h S_i^1/2 add up to h^2 k at most."""
     return SPREAD_SCALE / float(np.sqrt(rank))
-
-
-def _at_most(rows: Rows, values: Any, largest: Any) -> NDArray[np.float64]:
-    return np.minimum(values, largest)
 
 
 class _Items:

@@ -29,7 +29,7 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, fresh_key, row_digest
 from skdpmf.privacy.statement import PrivacyStatement, as_made
-from skdpmf.privacy.users import set_once
+from skdpmf.privacy.users import few_of, refuse_unless_alike, set_once
 
 
 class Alone:
@@ -130,20 +130,22 @@ class Frame:
         n_jobs: int | None = None,
         features: NDArray[np.float64] | None = None,
         item_columns: NDArray[np.float64] | None = None,
+        of_users: bool = True,
         **more: Any,
     ) -> Curator:
         """Make the curator.
 
         R (n_users, n_items): canonical ratings; prepare: a function of rows, per user as for
         `Users.map`, and its other arguments, which are public; settings: all that the mechanism
-        goes by, which its repr shows; n_jobs, features, item_columns: as for `Curator`; more:
+        goes by, which its repr shows; n_jobs to of_users: as for `Curator`; more:
         ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
         arrays of released values that the fit starts from; ``exchange``: an `Alone`, or other
         processes that hold blocks of the users.
         """
         public = [part for part in (features, item_columns) if part is not None]
         R, noise = self.rows(R, prepare, settings, public=public, **more)
-        curator = Curator(R, self.plan, noise, n_jobs, features, item_columns)
+        given = features, item_columns
+        curator = Curator(R, self.plan, noise, n_jobs, *given, of_users=of_users)
         self.__state["curator"] = curator
         return curator
 
@@ -185,8 +187,7 @@ class Frame:
             R = _with_rows(R, self.__included)
         if levels is not None:
             R = _with_rows(R, levels > 0.0)
-        function, *others = prepare
-        R = function(R, *others)
+        R = _prepared(R, *prepare, private=self.plan.is_private)
         text = f"{settings!r} {self.plan!r}"
         make: Callable[..., bytes] = fresh_key
         if self.__seed is not None:
@@ -209,6 +210,17 @@ class Frame:
             made = replace(made, notes=tuple(notes))
         personal = self.__state.get("personal", False)
         return PrivacyStatement.from_plan(made, seeded=self.seeded, personal=personal, **more)
+
+
+def _prepared(R: Any, function: Callable[..., Any], *public: Any, private: bool) -> Any:
+    """Return what a function makes of the rows; of a few rows alone it must make the same."""
+    made = function(R, *public)
+    if private:
+        slots = few_of(R.shape[0])
+        whole, few = made[slots], function(R[slots], *public)
+        for name in ("indptr", "indices", "data"):
+            refuse_unless_alike(function, getattr(whole, name), getattr(few, name))
+    return made
 
 
 def _with_rows(R: Any, rows: NDArray[np.bool_]) -> Any:

@@ -11,9 +11,10 @@ from tests import house
 
 PACKAGE = Path(skdpmf.__file__).parent
 PROOFS = PACKAGE.parent / "docs" / "proofs.rst"
-MOST_FILES, MOST_LINES = 18, 3740
-# They decide nothing: words, and errors.
+MOST_FILES, MOST_LINES = 16, 3600
+# They decide nothing: words, errors, and what fits compare with the plain form.
 WORDS = {"privacy/text.py", "privacy/events.py", "exceptions.py"}
+CHECKED = "_vectors"
 
 
 def imported(path):
@@ -26,7 +27,7 @@ def imported(path):
         elif isinstance(node, ast.Import):
             modules = [name.name for name in node.names]
         later = re.match(r'\w+ = later\("(\w+)"\)', ast.unparse(node).replace("'", '"'))
-        if later:  # imported when a kernel is first compiled
+        if later and later[1] != CHECKED:  # imported when a kernel is first compiled
             modules.append(f"skdpmf.kernels.{later[1]}")
         for module in modules:
             file = PACKAGE.parent / (module.replace(".", "/") + ".py")

@@ -107,6 +107,16 @@ def test_the_ledger_is_charged_before_and_says_who_takes_part(tmp_path):
     assert np.array_equal(found[1], np.vstack((np.zeros((2, 3)), R[2:].toarray())))
 
 
+def centred(R):
+    return sparse.csr_array((R.data - R.data.mean(), R.indices, R.indptr), shape=R.shape)
+
+
+def test_rows_are_prepared_one_by_one():
+    rows = sparse.csr_array(np.random.default_rng(0).normal(size=(60, 3)))
+    with pytest.raises(PrivacyParameterError, match=r"centred.* in a few rows alone"):
+        fit(prepare=(centred,), rows=rows)
+
+
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_the_statement_says_whether_there_was_a_seed(seed):
     statement, _ = fit(seed)

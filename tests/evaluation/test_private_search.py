@@ -3,7 +3,6 @@
 import math
 import pickle
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from skdpmf.evaluation import PrivateSearchCV, private_search
 from skdpmf.evaluation.private_search import user_points
 from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.users import Rows, reveal
 from tests.built import built
 from tests.evaluation.search_toy import (
     BUDGET,
@@ -318,13 +318,10 @@ def test_split_is_a_function_of_slot_and_item():
 
 def test_points_of_users():
     held_out = sparse.csr_array(np.array([[5.0, 1.0, 0.0], [0.0, 0.0, 0.0], [3.0, 3.0, 3.0]]))
-    predicted, rows = held_out.copy(), SimpleNamespace(R=held_out)
-    predicted.data = np.array([4.0, 3.0, 3.5, np.nan, -1e300])
-    points = user_points(rows, predicted, 2.0)
+    predicted = np.array([4.0, 3.0, 3.5, np.nan, -1e300])
+    points = user_points(Rows(held_out, None), predicted, 2.0, 2.0**-30)
     np.testing.assert_allclose(points, [2.0 - 2.5, 0.0, 2.0 - (0.25 + 4.0 + 4.0) / 3], atol=1e-9)
     assert np.abs(points).max() <= 2.0
-    with pytest.raises(ValueError, match="one prediction for each"):
-        user_points(rows, predicted[:, [0]], 2.0)
 
 
 # Planted leaks
@@ -356,9 +353,9 @@ def test_planted_unpaid_score_is_noticed(monkeypatch):
 
 
 def test_unbounded_points_are_clipped(monkeypatch):
-    def unbounded(rows, predicted, half):
-        errors = (predicted - rows.R).toarray()
-        return half - np.square(errors).sum(axis=1)
+    def unbounded(rows, predicted, half, grid):
+        losses = np.square(predicted - rows.data)
+        return half - np.bincount(rows.user, weights=losses, minlength=rows.n_users)
 
     monkeypatch.setattr(private_search, "user_points", unbounded)
     audit_search(one_trial(), ratings(), adversaries())  # the sum bounds what it is given
@@ -396,7 +393,7 @@ def test_black_box_finds_a_score_without_noise_and_clears_the_search(monkeypatch
     assert attack() <= 0.1
     monkeypatch.setattr(
         "skdpmf.evaluation.private_search.release_score",
-        lambda noise, slot, total, *rest: float(total.private_values[0]),
+        lambda noise, slot, total, *rest: float(reveal(total)[0]),
     )
     assert attack() > 0.1
 

@@ -8,6 +8,7 @@ from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vec
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import products
+from skdpmf.privacy.users import reveal
 from tests.core.audit import users_of
 
 
@@ -24,7 +25,7 @@ def ratings(kinds, n_users=1200, n_items=60, seed=0):
 def moments_of(X, head, N, grid):
     """What is released of these users, packed."""
     total = products(users_of(X), co_rating_vectors, head, N, clip=1.0, grid=grid)
-    return total.private_values
+    return reveal(total)
 
 
 def factors(X, N, *, deviation=0.0, most=6, n_head=40):

@@ -7,7 +7,7 @@ from skdpmf import PrivacyBudget
 from skdpmf.mechanisms.als import dpsgd as solver
 from skdpmf.mechanisms.als.ratings import CLIP, OFFSET, RatingFit
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.users import _values_of, reveal
+from skdpmf.privacy.users import reveal
 from tests.core import audit
 from tests.core.audit import N_USERS, base_ratings, is_means
 from tests.reference import weighted_als as twin
@@ -62,7 +62,7 @@ def steps_taken(monkeypatch, X, **params):
         return tuple(users)
 
     def released_gradient(run, kept, weight, *more):
-        values = map(_values_of, (weight, *users))
+        values = map(reveal, (weight, *users))
         calls.append((run, run.theta.copy(), reveal(kept), *values))
         return real(run, kept, weight, *more)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.privacy.users import reveal
 from tests.core.audit import base_ratings, users_of
 from tests.matrices import csr
 from tests.reference.weighted_als import exact_item_means
@@ -16,7 +17,7 @@ def statistic(X, *, damping=3.0, clip=True, grid=GRID):
     """What is released, without its noise."""
     users = users_of(csr(X), private=clip)
     found = im.ItemMeanReleases(None, users, "", damping=damping, grid=grid).statistic
-    return found.private_values
+    return reveal(found)
 
 
 def slow_statistic(X, damping, clip):

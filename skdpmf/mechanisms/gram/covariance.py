@@ -64,13 +64,14 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.pair_sensitivity import (
-    PairSums,
     covariance_weights,
     pair_grid,
     pair_sensitivity,
+    pair_sums,
 )
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
+from skdpmf.privacy.sums import PiecedSum
 
 __all__ = [
     "COVARIANCE",
@@ -325,7 +326,7 @@ class _Fit:
     ) -> tuple[factors.PackedCovariance, NDArray[np.float64], float, Lists | None]:
         """Steps 3 to 5, popularity of the head's items, deviation of the noise, and lists."""
         s = self.settings
-        total = PairSums(
+        total = pair_sums(
             self.users,
             head,
             means,
@@ -334,7 +335,6 @@ class _Fit:
             damping=s.user_damping,
             weight_scale=WEIGHT_SCALE,
             noise=s.noise,
-            shared=self.curator.shared,
             n_pieces=4 * N_ROUNDS,
         )
         cov, wgt = self.noisy_sums(total, rounds)
@@ -388,7 +388,7 @@ class _Fit:
         return lists_of(clean, N, n_users)
 
     def noisy_sums(
-        self, total: PairSums, rounds: Iterable[int]
+        self, total: PiecedSum, rounds: Iterable[int]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Cov and Wgt of step 4 as released, packed: no second copy is ever made."""
         kind = np.float64 if 16 * total.shape[1] <= _DOUBLE_MEMORY else np.float32
