@@ -16,7 +16,6 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import Event
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.curator import Released
-from skdpmf.privacy.events import to_dp_event
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.text import (
@@ -29,6 +28,7 @@ from skdpmf.privacy.text import (
     STANDARD_ASSUMPTIONS,
     UNDECLARED,
     PrintedStatement,
+    to_dp_event,
 )
 
 _ROUNDING = 1e-4  # an epsilon computed twice, for other numbers of noised values

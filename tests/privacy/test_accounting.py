@@ -335,7 +335,7 @@ def test_dp_accounting_agrees(multipliers, interval):
     pytest.importorskip("dp_accounting")
     from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-    from skdpmf.privacy.events import to_dp_event
+    from skdpmf.privacy.text import to_dp_event
 
     accountant = PLDAccountant(value_discretization_interval=interval)
     accountant.compose(to_dp_event(*map(GaussianEvent, multipliers)))
