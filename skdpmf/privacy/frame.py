@@ -6,8 +6,8 @@ calls the function that prepares the rows, draws the key of the noise, and state
 by the curator's record. A key comes from nowhere else: it is fresh, or with a seed a hash of the
 seed, the plan, all that is public, and the prepared rows; the statement says which.
 
-Two kinds of mechanism have guarantees of their own and get rows, once: draws from a posterior
-(`Frame.rows`) and the devices of the local model (`Frame.devices`).
+Two kinds of mechanism have guarantees of their own and get rows, once (`Frame.rows`): draws from a
+posterior, and the devices of the local model.
 """
 
 from __future__ import annotations
@@ -149,29 +149,22 @@ class Frame:
         self.__state["curator"] = curator
         return curator
 
-    def rows(self, R: Any, prepare: tuple[Any, ...], settings: Any, **more: Any) -> tuple[Any, Any]:
-        """Return the prepared rows and a source of noise, for draws from a posterior."""
-        return self._begin("noise", R, prepare, settings, **more)
-
-    def devices(
-        self, R: Any, prepare: tuple[Any, ...], settings: Any, **more: Any
-    ) -> tuple[Any, bytes]:
-        """Return the prepared rows and the key that devices' own keys are made from."""
-        return self._begin("key", R, prepare, settings, **more)
-
-    def _begin(
+    def rows(
         self,
-        what: str,
         R: Any,
         prepare: tuple[Any, ...],
         settings: Any,
         *,
+        draw: str = "noise",
         levels: NDArray[np.float64] | None = None,
         known: Iterable[NDArray[Any]] = (),
         public: Iterable[NDArray[Any]] = (),
         exchange: Any = None,
     ) -> tuple[Any, Any]:
-        """Return the prepared rows, and noise or its key."""
+        """Return the prepared rows and a source of noise, or for ``draw="key"`` its key.
+
+        For draws from a posterior, and for devices, whose own keys are made from the key.
+        """
         exchange = Alone() if exchange is None else exchange
         if self.__state and not self.__is_part:  # a lost block begins again
             raise PrivacyParameterError(
@@ -193,9 +186,8 @@ class Frame:
         if self.__seed is not None:
             make = partial(derived_key, int(self.__seed), text, *public, *known)
         data = (R,) if levels is None else (R, levels)
-        draw = getattr(exchange, what)
-        given = draw(self.seeded, lambda *data: recorded_key(lambda: make(*data)), *data)
-        return R, given
+        own = getattr(exchange, draw)
+        return R, own(self.seeded, lambda *data: recorded_key(lambda: make(*data)), *data)
 
     def statement(self, notes: Iterable[str] | None = None, **more: Any) -> PrivacyStatement:
         """Return the statement, from the curator's record.

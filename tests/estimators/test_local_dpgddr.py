@@ -94,7 +94,7 @@ def run_devices(model, X):
     R = as_rating_matrix(X, rating_range=RANGE)
     settings = type(model).__name__, model._settings_of(R.shape[1])
     charged = frame.Frame(model._make_plan(*R.shape[::-1]), model.random_state)
-    _, secret = charged.devices(R, model._preparation(), settings)
+    _, secret = charged.rows(R, model._preparation(), settings, draw="key")
     epsilon = float(model.budget.epsilon)
     server = LocalAggregator(
         R.shape[1],
