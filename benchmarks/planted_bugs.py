@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(
         "sums: products are not clipped",
         "skdpmf/privacy/sums.py",
-        "factor *= shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])",
-        "factor *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * radius[start:stop])",
+        "shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])",
+        "shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * radius[start:stop])",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     # the curator
@@ -206,7 +206,7 @@ MUTANTS = [
     # statements, data and the contract
     Mutant(
         "statement: the limit for life",
-        "skdpmf/privacy/statement.py",
+        "skdpmf/privacy/text.py",
         "each person takes part in at most {at_most}, and all ",
         "each person takes part, and all ",
         "tests/privacy/test_statement.py tests/estimators/test_cohorts.py",
@@ -318,8 +318,8 @@ MUTANTS += [
     ),
     mistake(
         "a count by the shape of a sum that is not released", MEANS, WEIGHTS,
-        WEIGHTS + "        wide = products(self.users, _wide, clip=1.0, grid=self.grid)\n"
-        "        self.exponent = 0.01 * wide.shape[0]\n",
+        WEIGHTS + "        wide = products(self.users, _wide, clip=1.0, grid=2.0**-20)\n"
+        "        self.exponent = 1e-3 * wide.shape[0]\n",
         also=(
             "from skdpmf.privacy.sums import BoundedSum, item_scalars\n",
             "from skdpmf.privacy.sums import BoundedSum, item_scalars, products\n" + WIDE,
@@ -350,8 +350,10 @@ MUTANTS += [
         "tests/core/test_refresh_replay.py tests/estimators/test_refresh.py",
     ),
     mistake(
-        "knowledge with exact counts", MEANS, "            counts=self._counts.copy(),\n",
-        "            counts=self._sums(self.terms, clip=1.0, signed=False).private_values,\n",
+        "knowledge with exact counts", MEANS,
+        "        return Knowledge(\n            counts=self._counts.copy(),\n",
+        "        total = self._sums(self.entry_weights, clip=1.0, signed=False)\n"
+        "        return Knowledge(\n            counts=total.private_values[:-1],\n",
     ),
     mistake(
         "people who are left out are fitted", CONTRACT, FRAMED,
@@ -385,8 +387,8 @@ MUTANTS += [
     ),
     mistake(
         "a negative weight scale", "skdpmf/mechanisms/gram/covariance.py",
-        "            weight_scale=WEIGHT_SCALE,\n            noise=s.noise,\n            shared",
-        "            weight_scale=-0.9,\n            noise=s.noise,\n            shared",
+        "            weight_scale=WEIGHT_SCALE,\n            noise=s.noise,\n            n_pieces",
+        "            weight_scale=-0.9,\n            noise=s.noise,\n            n_pieces",
         REPLAYS, "covariance of users, Laplace",
     ),
     mistake(

@@ -25,7 +25,7 @@ from skdpmf.evaluation import catalogue_coverage_at_k, ndcg_at_k, novelty_at_k, 
 from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy import PrivacyStatement
-from skdpmf.privacy.statement import SEEDED, UNDECLARED
+from skdpmf.privacy.text import SEEDED, UNDECLARED
 from tests.estimators.model_files import contents, forge
 from tests.matrices import matrix_to_ratings
 from tests.systems import with_path

@@ -18,12 +18,11 @@ from skdpmf.mechanisms import private_search as price
 from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy.accounting import Event, PureEvent, gaussian_epsilon, gaussian_mu, sum_pure
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
-from skdpmf.privacy.events import to_dp_event
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.privacy.text import field_lines, guarantee_lines, outward
+from skdpmf.privacy.text import field_lines, guarantee_lines, outward, to_dp_event
 
 SCORE = "score"
 _POINTS = "sum over users of bounded points of the predictions of their held-out ratings"

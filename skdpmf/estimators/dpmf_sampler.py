@@ -155,7 +155,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
 
     @property
     def _reports(self) -> str | None:  # type: ignore[override]
-        return None if self._draw is None else "rows"
+        return None if self._draw is None else "noise"
 
     def _settings_of(self, n_items: int) -> Any:
         if self._draw is not None:

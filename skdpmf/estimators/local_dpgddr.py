@@ -129,7 +129,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
 
     n_iter_: int
 
-    _reports = "devices"
+    _reports = "key"
 
     def _preparation(self) -> tuple[Any, ...]:
         is_raw = self._gradients is not None and not self._gradients.center

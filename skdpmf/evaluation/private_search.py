@@ -36,6 +36,7 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import release_score
 from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler import noise as sampler
+from skdpmf.privacy.sampler.grid import exact_grid, truncate_to_grid
 from skdpmf.privacy.sums import BoundedSum, user_scalars
 from skdpmf.privacy.users import Rows, Users, per_user
 
@@ -343,7 +344,8 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             best.feature_names_in_ = self.feature_names_in_
         if self.budget.ledger is not None:  # a later fit of it on these ratings must count
             best.set_params(budget=replace(best.budget, ledger=self.budget.ledger))
-        best._statement = self.privacy_spent_
+        name = "_statement" if isinstance(best, SpentDisplay) else "privacy_spent_"
+        setattr(best, name, self.privacy_spent_)
         return best
 
     def _half_bound(self) -> float:
@@ -387,7 +389,7 @@ def _run_trial(
             "predict_entries of the estimator must give one prediction for each stored position of "
             "`where`: a private search cannot score it."
         )
-    grid = sampler.exact_grid(slots, half, degree=1)
+    grid = exact_grid(slots, half, degree=1)
     points = users.map(user_points, per_user(users, predicted.data, False), half, grid)
     return model, user_scalars(users, points, clip=half, grid=grid, norm=plan.score.norm)
 
@@ -405,7 +407,7 @@ def user_points(rows: Rows, predicted: Any, half: float, grid: float) -> np.ndar
     losses = np.square(np.where(np.isnan(errors), largest, errors))
     sums = np.bincount(rows.user, weights=losses, minlength=counts.size)  # in the order of entries
     points = np.where(counts > 0, half - sums / np.maximum(counts, 1), 0.0)
-    return sampler.truncate_to_grid(np.clip(points, -half, half), grid)
+    return truncate_to_grid(np.clip(points, -half, half), grid)
 
 
 def _without_content(y: Any) -> Any:

@@ -6,8 +6,8 @@ calls the function that prepares the rows, draws the key of the noise, and state
 by the curator's record. A key comes from nowhere else: it is fresh, or with a seed a hash of the
 seed, the plan, all that is public, and the prepared rows; the statement says which.
 
-Two kinds of mechanism have guarantees of their own and get rows, once: draws from a posterior
-(`Frame.rows`) and the devices of the local model (`Frame.devices`).
+Two kinds of mechanism have guarantees of their own and get rows, once (`Frame.rows`): draws from a
+posterior, and the devices of the local model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, fresh_key, row_digest
 from skdpmf.privacy.statement import PrivacyStatement, as_made
-from skdpmf.privacy.users import set_once
+from skdpmf.privacy.users import few_of, refuse_unless_alike, set_once
 
 
 class Alone:
@@ -137,42 +137,36 @@ class Frame:
 
         R (n_users, n_items): canonical ratings; prepare: a function of rows, per user as for
         `Users.map`, and its other arguments, which are public; settings: all that the mechanism
-        goes by, which its repr shows; n_jobs, features, item_columns, of_users: as for `Curator`;
-        more: ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty;
-        ``known``: arrays of released values that the fit starts from; ``exchange``: an `Alone`, or
-        other processes that hold blocks of the users.
+        goes by, which its repr shows; n_jobs to of_users: as for `Curator`; more:
+        ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
+        arrays of released values that the fit starts from; ``exchange``: an `Alone`, or other
+        processes that hold blocks of the users.
         """
         public = [part for part in (features, item_columns) if part is not None]
         R, noise = self.rows(R, prepare, settings, public=public, **more)
-        curator = Curator(R, self.plan, noise, n_jobs, features, item_columns, of_users=of_users)
+        given = features, item_columns
+        curator = Curator(R, self.plan, noise, n_jobs, *given, of_users=of_users)
         self.__state["curator"] = curator
         return curator
 
-    def rows(self, R: Any, prepare: tuple[Any, ...], settings: Any, **more: Any) -> tuple[Any, Any]:
-        """Return the prepared rows and a source of noise, for draws from a posterior."""
-        return self._begin("noise", R, prepare, settings, **more)
-
-    def devices(
-        self, R: Any, prepare: tuple[Any, ...], settings: Any, **more: Any
-    ) -> tuple[Any, bytes]:
-        """Return the prepared rows and the key that devices' own keys are made from."""
-        return self._begin("key", R, prepare, settings, **more)
-
-    def _begin(
+    def rows(
         self,
-        what: str,
         R: Any,
         prepare: tuple[Any, ...],
         settings: Any,
         *,
+        draw: str = "noise",
         levels: NDArray[np.float64] | None = None,
         known: Iterable[NDArray[Any]] = (),
         public: Iterable[NDArray[Any]] = (),
         exchange: Any = None,
     ) -> tuple[Any, Any]:
-        """Return the prepared rows, and noise or its key."""
+        """Return the prepared rows and a source of noise, or for ``draw="key"`` its key.
+
+        For draws from a posterior, and for devices, whose own keys are made from the key.
+        """
         exchange = Alone() if exchange is None else exchange
-        if self.__state:
+        if self.__state and not self.__is_part:  # a lost block begins again
             raise PrivacyParameterError(
                 "a second curator for one charge would release everything twice at the price of "
                 "once: begin another fit, which is charged for itself."
@@ -186,16 +180,14 @@ class Frame:
             R = _with_rows(R, self.__included)
         if levels is not None:
             R = _with_rows(R, levels > 0.0)
-        function, *others = prepare
-        R = function(R, *others)
-        text = f"{function.__name__} {others!r} {settings!r} {self.plan!r}"
+        R = _prepared(R, *prepare, private=self.plan.is_private)
+        text = f"{settings!r} {self.plan!r}"
         make: Callable[..., bytes] = fresh_key
         if self.__seed is not None:
             make = partial(derived_key, int(self.__seed), text, *public, *known)
         data = (R,) if levels is None else (R, levels)
-        draw = getattr(exchange, what)
-        given = draw(self.seeded, lambda *data: recorded_key(lambda: make(*data)), *data)
-        return R, given
+        own = getattr(exchange, draw)
+        return R, own(self.seeded, lambda *data: recorded_key(lambda: make(*data)), *data)
 
     def statement(self, notes: Iterable[str] | None = None, **more: Any) -> PrivacyStatement:
         """Return the statement, from the curator's record.
@@ -210,6 +202,17 @@ class Frame:
             made = replace(made, notes=tuple(notes))
         personal = self.__state.get("personal", False)
         return PrivacyStatement.from_plan(made, seeded=self.seeded, personal=personal, **more)
+
+
+def _prepared(R: Any, function: Callable[..., Any], *public: Any, private: bool) -> Any:
+    """Return what a function makes of the rows; of a few rows alone it must make the same."""
+    made = function(R, *public)
+    if private:
+        slots = few_of(R.shape[0])
+        whole, few = made[slots], function(R[slots], *public)
+        for name in ("indptr", "indices", "data"):
+            refuse_unless_alike(function, getattr(whole, name), getattr(few, name))
+    return made
 
 
 def _with_rows(R: Any, rows: NDArray[np.bool_]) -> Any:

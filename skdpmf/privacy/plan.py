@@ -23,7 +23,8 @@ from skdpmf.privacy.accounting import (
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.text import PrintedPlan
 
 _LARGEST = math.nextafter(math.inf, 0.0)
 
@@ -156,7 +157,7 @@ class PureRelease:
 
 
 @dataclass(frozen=True)
-class ReleasePlan:
+class ReleasePlan(PrintedPlan):
     """All releases of a fit, fixed before the data is touched.
 
     Gaussian releases compose exactly, by mu^2. Pure ones add their epsilons, to each other and to
@@ -189,8 +190,6 @@ class ReleasePlan:
     >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), releases, {"a": 0.2, "b": 0.8})
     >>> round(plan.releases[0].noise_multiplier, 4), 0.999 < plan.epsilon <= 1.0
     (8.3419, True)
-    >>> [round(plan.share(release), 9) for release in plan.releases]
-    [0.2, 0.8]
     """
 
     budget: PrivacyBudget
@@ -321,13 +320,17 @@ class ReleasePlan:
     @property
     def epsilon(self) -> float:
         """Epsilon that the releases spend at `delta`, the sampler's slack included, rounded up."""
-        pure = pure_total(self.releases)
         if not self.gaussian:
-            return pure
+            return self.pure
         gaussian = gaussian_epsilon(self.mu, self.budget.delta, **self.slack)
-        if math.isinf(gaussian + pure):
+        if math.isinf(gaussian + self.pure):
             return math.inf
-        return float_up(Fraction(gaussian) + Fraction(pure))
+        return float_up(Fraction(gaussian) + Fraction(self.pure))
+
+    @property
+    def pure(self) -> float:
+        """Sum of the pure releases' epsilons, rounded up."""
+        return pure_total(self.releases)
 
     @property
     def delta(self) -> float:
@@ -343,56 +346,6 @@ class ReleasePlan:
     def gaussian(self) -> tuple[Release, ...]:
         """The releases with Gaussian noise."""
         return tuple(release for release in self.releases if isinstance(release, Release))
-
-    def share(self, release: Release | PureRelease) -> float:
-        """Return a release's share of what is spent, all its repetitions together.
-
-        A pure release has the share of its epsilon in the plan's. What is left belongs to the
-        Gaussian releases, in proportion to their mu^2. All shares sum to 1.
-
-        Parameters
-        ----------
-        release : Release or PureRelease
-            Release of this plan.
-
-        Returns
-        -------
-        float
-            NaN without privacy.
-
-        Raises
-        ------
-        ValueError
-            If the plan has no such release.
-        """
-        return self._shares()[self.releases.index(release)]
-
-    def _shares(self) -> list[float]:
-        # words decide nothing: what is imported here and below is no part of the core
-        from skdpmf.privacy.text import release_shares
-
-        return release_shares(self.releases, self.epsilon, self.mu, pure_total(self.releases))
-
-    def _repr_html_(self) -> str:
-        from skdpmf.privacy.text import folded
-
-        return folded(self._in_short(), str(self))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        from skdpmf.privacy.text import abridged
-
-        printer.text(abridged(self._in_short()))
-
-    def _in_short(self) -> str:
-        return f"{len(self.releases)} planned releases, {self.budget!r}"
-
-    def __str__(self) -> str:
-        from skdpmf.privacy.text import guarantee_lines, list_lines, table_lines
-
-        total = self.epsilon, self.delta, self.mu, pure_total(self.releases), self.condition
-        lines = ["Planned releases", "", *guarantee_lines(*total, local=self.local)]
-        lines += ["", *table_lines(self.releases, self._shares())]
-        return "\n".join([*lines, *list_lines("Notes", self.notes)])
 
 
 def _slack(n_values: int, largest: float) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.pair_sensitivity import pair_sums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 from skdpmf.privacy.statement import as_made
 from skdpmf.privacy.users import Rows, reveal
 from tests.core.audit import cost_of, recorded_curator, users_of

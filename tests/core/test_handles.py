@@ -16,7 +16,8 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.pair_sensitivity import pair_sums
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import NoiseSource, exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
+from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.users import per_user, reveal
 from tests.core.audit import users_of
 

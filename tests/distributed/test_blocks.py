@@ -13,6 +13,7 @@ from skdpmf.data.parquet_ratings import row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange, pool
 from skdpmf.estimators.contract import private as fitting
+from skdpmf.privacy.sampler.noise import fresh_key
 
 from .common import FITS, LITTLE, MUCH, assert_same, ratings, record_traffic
 
@@ -90,7 +91,7 @@ def test_workers_learn_neither_key_nor_exact_sums():
 
     coordinator = exchange.Coordinator(collect, 10)
     empty = as_rating_matrix(np.full((1, 3), np.nan))[:0]
-    noise = coordinator.noise(None, "text", empty)
+    noise = coordinator.noise(False, fresh_key, empty)
     terms = {"sensitivity": 1.0, "noise_multiplier": 3.0, "bound": 10.0}
     first = noise.release(np.zeros(3), name="sums", **terms)
     noise.release(np.zeros(3), name="more", **terms)
@@ -102,7 +103,7 @@ def test_workers_learn_neither_key_nor_exact_sums():
         assert stream.release(0, np.zeros(3)) is not None
     assert coordinator.history[-1].value is None  # nobody needs it
     coordinator = exchange.Coordinator(collect, 10)
-    coordinator.noise(3, "text", empty)
+    coordinator.noise(True, lambda *data: bytes(32), empty)
     assert coordinator.history[0] == (("digest of the rows", 0, 0), None)
 
 

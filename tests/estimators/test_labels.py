@@ -25,7 +25,7 @@ from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
-from skdpmf.privacy.statement import SEEDED
+from skdpmf.privacy.text import SEEDED
 from tests.matrices import matrix_to_ratings
 
 BUDGET = PrivacyBudget(50.0, 1e-5)

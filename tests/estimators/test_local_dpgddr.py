@@ -21,7 +21,7 @@ from skdpmf.mechanisms.device_reports.protocol import device_key, protocol_name
 from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, shuffle_note
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import frame
-from skdpmf.privacy.statement import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
+from skdpmf.privacy.text import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from tests.built import built
 from tests.core.audit import fitted_state
 from tests.estimators.test_parameters import check_refused
@@ -88,7 +88,7 @@ def run_devices(model, X):
     R = as_rating_matrix(X, rating_range=RANGE)
     settings = type(model).__name__, model._settings_of(R.shape[1])
     charged = frame.Frame(model._make_plan(*R.shape[::-1]), model.random_state)
-    _, secret = charged.devices(R, model._preparation(), settings)
+    _, secret = charged.rows(R, model._preparation(), settings, draw="key")
     epsilon = float(model.budget.epsilon)
     server = LocalAggregator(
         R.shape[1],

@@ -22,7 +22,7 @@ from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy.recording import record_releases
-from skdpmf.privacy.statement import SEEDED, UNDECLARED
+from skdpmf.privacy.text import SEEDED, UNDECLARED
 from tests.built import built
 from tests.core.audit import (
     HIGH,

@@ -16,7 +16,7 @@ from skdpmf.data import make_ratings
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.privacy.recording import record_releases
-from skdpmf.privacy.statement import PERSONAL_ASSUMPTION
+from skdpmf.privacy.text import PERSONAL_ASSUMPTION
 from tests.built import built
 from tests.core.audit import cost_of, fitted_state, noise_of
 from tests.matrices import dense

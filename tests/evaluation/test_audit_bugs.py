@@ -394,11 +394,15 @@ def test_exact_numbers_that_a_file_would_hold_are_found(name, plant, monkeypatch
 # -- bugs behind what small data release -----------------------------------------------------------
 
 
+def clicks_up_to_50(R):
+    return clip_to(keep_entries(R, R.data > 0.0), (0.0, 50.0))
+
+
 class ClicksUpTo50(AdaptiveWeightALS):
     """Takes clicks with weights up to 50, where the bounds have 1."""
 
-    def _prepared(self, R):
-        return clip_to(keep_entries(R, R.data > 0.0), (0.0, 50.0))
+    def _preparation(self):
+        return (clicks_up_to_50,)
 
 
 def head_of(monkeypatch, change):

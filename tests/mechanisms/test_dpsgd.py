@@ -6,7 +6,7 @@ import pytest
 from skdpmf import PrivacyBudget
 from skdpmf.mechanisms.als import dpsgd as solver
 from skdpmf.mechanisms.als.ratings import CLIP, OFFSET, RatingFit
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import reveal
 from tests.core import audit
 from tests.core.audit import N_USERS, base_ratings, is_means

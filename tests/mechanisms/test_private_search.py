@@ -25,7 +25,8 @@ from skdpmf.mechanisms.private_search import (
 from skdpmf.privacy import PrivacyBudget, ReleasePlan
 from skdpmf.privacy.accounting import SamplerSlack, gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.plan import PureRelease, Release
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, derived_key
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.noise import derived_key
 
 ALARM = 1e-6
 LAWS = [RandomTrials(mean) for mean in (1.25, 2.0, 10.0)]

@@ -7,7 +7,7 @@ import pytest
 
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy.accounting import GaussianEvent, PureEvent
-from skdpmf.privacy.events import to_dp_event
+from skdpmf.privacy.text import to_dp_event
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.statement import (
+from skdpmf.privacy.sampler.laws import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import (
     LOCAL_ASSUMPTIONS,
     NOT_COVERED,
     PERSONAL_ASSUMPTION,
@@ -27,7 +28,6 @@ from skdpmf.privacy.statement import (
     SEEDED_ASSUMPTION,
     STANDARD_ASSUMPTIONS,
     UNDECLARED,
-    PrivacyStatement,
 )
 
 SHARES = {"means": 0.1, "Gram": 0.2, "sums": 0.7}

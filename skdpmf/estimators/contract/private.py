@@ -40,12 +40,8 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.frame import Alone, framed
 from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import (
-    COHORT_ASSUMPTIONS,
-    WEAK,
-    PrivacyStatement,
-    lifetime_note,
-)
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import COHORT_ASSUMPTIONS, WEAK, lifetime_note
 
 __all__ = [
     "Fit",
@@ -93,7 +89,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     """
 
     item_means_: np.ndarray
-    _reports: str | None = None  # method of `Frame` for what is released and is no sum
+    _reports: str | None = None  # by what it draws that releases no sums: "noise" or "key"
     _knowledge_: Any = None  # what a refresh starts from, where there is one
 
     @abstractmethod
@@ -420,7 +416,8 @@ def _released(
     given = R, estimator._preparation(), (type(estimator).__name__, settings)
     frame: Any = fit.frame
     if estimator._reports is not None:  # not by sums
-        R, source = getattr(frame, estimator._reports)(*given, exchange=exchange, **public)
+        own = {"draw": estimator._reports, "exchange": exchange}
+        R, source = frame.rows(*given, **own, **public)
         return estimator._release_rows(R, source, settings, levels, exchange)
     columns = None if fit.features is None else fit.features.values
     own = {"n_jobs": estimator.n_jobs, "item_columns": columns}

@@ -70,7 +70,7 @@ from skdpmf.privacy.pair_sensitivity import (
     pair_sums,
 )
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import PiecedSum
 
 __all__ = [
