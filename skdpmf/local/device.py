@@ -312,8 +312,8 @@ class LocalDevice:
         found = self._item_model(model, item_features)
         ranking = ranking_of(None, np.log(model.popularity), self.rating_range)
         n = min(int(n), self.n_items)
-        options = {"ranking": ranking, "taste": check_share(taste)}
-        best, scores = top_items(found, self.__ratings, n, n_jobs=1, **options)
+        row, share = self.__ratings, check_share(taste)
+        best, scores = top_items(found, row, n, n_jobs=1, ranking=ranking, taste=share)
         return best[best >= 0], scores[best >= 0]
 
     def state(self, *, include_ratings: bool = False) -> dict[str, Any]:
