@@ -369,6 +369,12 @@ def test_predictions_are_the_fold_in_of_the_own_ratings():
     ranked = np.log(POPULARITY / POPULARITY.max()) + 0.5 * MEANS
     np.testing.assert_allclose(scores, ranked[items])
     assert device.recommend(MODEL, 1)[0].tolist() == [2]
+    assert device.recommend(MODEL, taste=0)[0].tolist() == [4, 2, 1]
+    by_rating, scores = device.recommend(MODEL, taste=1)
+    assert by_rating.tolist() == [2, 1, 4]
+    np.testing.assert_allclose(scores, (MODEL.item_means + offset)[by_rating])
+    with pytest.raises(ValueError, match="taste=2 must be None or a number from 0 to 1"):
+        device.recommend(MODEL, taste=2)
 
 
 def test_ties_go_to_the_smaller_column():

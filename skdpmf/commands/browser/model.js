@@ -523,7 +523,7 @@ class Recommender {
     return said.map((value) => (deviation > 0 ? (STATED * tail * agreement * value) / deviation : 0));
   }
 
-  /** The genre whose items tastes raise most, if they raise them by so much; else null. */
+  /** The genre, rated above average, whose items tastes raise most, if they raise them much; or null. */
   #likedGenre(chance, tastes) {
     const mean = dot(chance, tastes, 0), sums = new Map();
     for (const [j, genres] of this.model.genres.entries()) {
@@ -532,9 +532,16 @@ class Recommender {
         sums.set(genre, [sum + chance[j] * (tastes[j] - mean), total + chance[j]]);
       }
     }
-    const best = new Best(1);
-    for (const [genre, [sum, total]] of sums) best.add(genre, sum / total);
-    return best.pairs.length && best.pairs[0][1] > WORTH ? best.pairs[0][0] : null;
+    const best = new Best(1), above = new Map();
+    for (const [j, value] of this.ratings) {
+      for (const genre of this.model.genres[j]) {
+        above.set(genre, (above.get(genre) ?? 0) + value - this.model.offsets[j]);
+      }
+    }
+    for (const [genre, [sum, total]] of sums) if (above.get(genre) > 0) best.add(genre, sum / total);
+    const logs = this.model.lists.offsets.map(Math.log);
+    const least = WORTH * Math.sqrt(covariance(chance, logs, logs));
+    return best.pairs.length && best.pairs[0][1] > least ? best.pairs[0][0] : null;
   }
 
   /** The rating that `recommend` expects: its score without what lists add. */

@@ -20,7 +20,7 @@ from skdpmf.estimators.contract.recommend import contributions, rated_rows
 
 _OUTPUTS = ("default", "pandas", "polars")
 _COSINES = 1 << 22  # at once, of users with users
-_WORTH = 0.2  # a part of a logarithm of a chance is named from here on
+_WORTH = 0.2  # a part of a score is named from here on, in deviations of the log popularity
 
 
 def columns_of(
@@ -163,7 +163,9 @@ def reasons(model: Any, R: Any, items: np.ndarray, each: np.ndarray) -> list[str
         choices, least = (rated if item_model.implicit else tastes), 0.0
         rated = rated - choices
     else:
-        counts, least = ranking.lists.offsets, _WORTH
+        counts = ranking.lists.offsets
+        share, logs = counts / counts.sum(), np.log(counts)
+        least = _WORTH * np.sqrt(share @ (logs - share @ logs) ** 2)
         added = np.bincount(row, contributions(ranking.lists, R, items), minlength=items.size)
         choices = np.log1p(np.maximum(added, 0.0) / counts[items])
         if item_model.features is not None:
@@ -171,15 +173,15 @@ def reasons(model: Any, R: Any, items: np.ndarray, each: np.ndarray) -> list[str
             T = rated_rows(ranking, item_model, R, 0, items.size, table)[0][:, k:]
             D = item_model.features - table.centre
             tastes = np.einsum("id,id->i", T, D[items])
-            best = _best_labels(model, T, D, counts, items)
+            best = _best_labels(model, T, D, counts, R, items)
         rated = rated - choices - tastes
     popular = counts[items] >= np.median(counts)
     said = []
     for i, name in enumerate(best):
         parts = {
             "chosen by people with your taste": choices[i],
-            f"you rated {name or 'items with its features'} high": tastes[i],
-            "you rated items like it high": rated[i],
+            f"you rated {name} high" if name else "its features suit your ratings": tastes[i],
+            "people who rate like you rate it high": rated[i],
         }
         words = sorted((text for text in parts if parts[text] > least), key=lambda t: -parts[t])
         rest = "popular with everybody" if popular[i] else "your ratings say nothing of it"
@@ -188,9 +190,12 @@ def reasons(model: Any, R: Any, items: np.ndarray, each: np.ndarray) -> list[str
 
 
 def _best_labels(
-    model: Any, T: np.ndarray, D: np.ndarray, counts: np.ndarray, items: np.ndarray
+    model: Any, T: np.ndarray, D: np.ndarray, counts: np.ndarray, R: Any, items: np.ndarray
 ) -> list[str]:
-    """Return of each item's labels the one that the row's tastes T for D raise most, or ""."""
+    """Return the label of each item that the row's tastes T for D raise most, or "".
+
+    The row R has rated items with it above their averages.
+    """
     catalogue, features = model._catalogue_, model.item_features
     if catalogue is not None and catalogue.genres is not None:
         texts = [[t.strip() for t in text.split("|") if t.strip()] for text in catalogue.genres]
@@ -206,7 +211,9 @@ def _best_labels(
     if not names:
         return [""] * items.size
     means = T @ ((counts[:, None] * D).T @ has) / np.maximum(counts @ has, np.finfo(float).tiny)
-    means[~has[items]] = -np.inf
+    above = R.data - model._item_model_.offsets[R.indices]
+    rated_high = sparse.csr_array((above, R.indices, R.indptr), shape=R.shape) @ has > 0.0
+    means[~(has[items] & rated_high)] = -np.inf
     found = means.argmax(axis=1)
     return [names[g] if row[g] > 0.0 else "" for g, row in zip(found, means, strict=True)]
 

@@ -304,9 +304,15 @@ def _with_tastes(
     model: ItemModel, indptr: np.ndarray, indices: np.ndarray, ratings: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (z, t) of rows, and the weights of t = 0 and of each strength."""
+    assert model.features is not None
     prior, residuals = _expected(model, indptr, indices, ratings)
     n_rows, row_ridge = len(prior), _row_ridges(model, indptr, indices)
-    columns = np.ascontiguousarray(model.columns)
+    if indices.size < model.offsets.size:  # of a few rows: the columns of what they have rated
+        rated, places = np.unique(indices, return_inverse=True)
+        columns = np.hstack((model.factors[rated], model.features[rated]))
+        indices = places.astype(indices.dtype)  # else the kernel is compiled twice
+    else:
+        columns = np.ascontiguousarray(model.columns)
     z, weights = np.empty((n_rows, columns.shape[1])), np.empty((n_rows, TASTE_PRIOR.size))
     solve_rows_averaged(
         *(indptr, indices, residuals, columns, model.ridge, row_ridge),
