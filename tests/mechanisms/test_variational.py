@@ -62,8 +62,8 @@ def test_rounds_are_the_twin(k, n_columns):
     state, y = state_of(fit), X - 3.0
     known = ~np.isnan(X)
     N = fit.averages.mass
-    for t in range(3):
-        fit.round(t)
+    for _ in range(3):
+        fit.sweep()
         state = twin.one_round(y, state, fit.log_column, N, D)
     theta, variance, noise, _, _, tau, centre = state
     assert known.any(axis=1).sum() < len(X)
@@ -82,8 +82,8 @@ def test_rounds_are_the_twin(k, n_columns):
 def test_a_turn_leaves_the_model_as_it_is():
     X = ratings_with_gaps()
     fit = started(X, 4)
-    for t in range(2):
-        fit.round(t)
+    for _ in range(2):
+        fit.sweep()
 
     def predictions():
         columns = fit.columns()
