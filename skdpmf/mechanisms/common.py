@@ -232,8 +232,9 @@ def leading_vectors(
     """
     basis = np.zeros((popularity.size, size))
     basis[most_popular(popularity, size), np.arange(size)] = 1.0
-    for _ in range(_SWEEPS):
-        basis = np.linalg.qr(product(basis))[0]
+    for _ in range(_SWEEPS):  # so few need no QR between them
+        basis = product(basis)
+    basis = np.linalg.qr(basis)[0]
     values, turn = np.linalg.eigh(basis.T @ product(basis))
     return np.maximum(values, 0.0), basis @ turn
 

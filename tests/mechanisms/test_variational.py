@@ -62,8 +62,8 @@ def test_rounds_are_the_twin(k, n_columns):
     state, y = state_of(fit), X - 3.0
     known = ~np.isnan(X)
     N = fit.averages.mass
-    for t in range(3):
-        fit.round(t)
+    for _ in range(3):
+        fit.sweep()
         state = twin.one_round(y, state, fit.log_column, N, D)
     theta, variance, noise, _, _, tau, centre = state
     assert known.any(axis=1).sum() < len(X)
@@ -77,6 +77,27 @@ def test_rounds_are_the_twin(k, n_columns):
     np.testing.assert_allclose(fit.tau, tau, atol=1e-7)
     np.testing.assert_allclose(np.abs(fit.centre), np.abs(centre), atol=1e-7)
     assert np.abs(found[:, 1:]).max() > 0.1
+
+
+def test_a_turn_leaves_the_model_as_it_is():
+    X = ratings_with_gaps()
+    fit = started(X, 4)
+    for _ in range(2):
+        fit.sweep()
+
+    def predictions():
+        columns = fit.columns()
+        features = twin.features(X, columns)
+        omega = columns @ fit.omega @ columns.T
+        return features @ fit.slopes @ columns.T, omega, fit.centre @ fit.centre.T
+
+    Z, spread = fit.user_step(fit.columns())
+    before = predictions()
+    fit.turn(Z, spread)
+    for one, other in zip(before, predictions(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-9)
+    u = Z[~np.isnan(X).all(axis=1), 3:]
+    assert len(u) > 4
 
 
 def test_item_features_lead_rare_items():

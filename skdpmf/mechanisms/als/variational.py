@@ -32,6 +32,8 @@ from numpy.typing import NDArray
 
 from skdpmf.data.feature_columns import like_others
 from skdpmf.mechanisms.als import pooled
+from skdpmf.mechanisms.als.pooled import without_known
+from skdpmf.mechanisms.als.pooled_update import PooledPosterior
 from skdpmf.privacy.curator import Curator
 
 __all__ = ["VariationalFit", "fit", "make_plan"]
@@ -42,6 +44,9 @@ make_plan = pooled.make_plan  # whose releases have no noise
 _NOISE, _OFFSET_VARIANCE, _SLOPE_VARIANCE, _MEAN_VARIANCE = 0.6, 0.1, 0.05, 0.3
 _START_VARIANCE = 0.3  # of all v_j together, as are those that they start from
 _LEAST_VARIANCE = 1e-9
+# Factors to start with. Of a factor's variance tau what its items' posterior means have: below
+# `_DEAD` in all it is chance, and above `_LIVELY` in all factors there may be more of them.
+_FIRST_RANK, _DEAD, _LIVELY = 8, 0.02, 0.1
 _SURE = 1.0  # ridge of W, in users; that of the items' slopes, in units of 1 / tau
 
 
@@ -67,23 +72,60 @@ class VariationalFit(pooled.PooledFit):
         )
         self.overall = float(self.R.data.mean()) if self.R.nnz else 0.0
 
-    def begin(self) -> None:
-        """Start as with noise; the first user step takes the items as they are."""
-        super().begin()
-        theta, k = self.posterior.theta, self.rank
-        q = self.n_lead + k
-        scale = np.sqrt(_START_VARIANCE / max(float(np.mean(np.sum(theta[:, 1:] ** 2, 1))), 1e-12))
-        theta[:, 1:] *= scale
-        self.variance = np.zeros((self.n_items, k + 1))
+    def start(self, rank: int) -> None:
+        """Begin with the means, and few factors; the first user step takes them as they are."""
+        self.posterior = PooledPosterior(self.averages, 0, 1.0)
+        self.most, self.rank, lead = rank, 0, self.n_lead
+        self.spare = self.directions(rank)[:, :rank]
+        self.variance, self.centre = np.zeros((2, self.n_items, 1))
+        self.centre += self.overall
         self.noise = _NOISE
         variances = [_OFFSET_VARIANCE, _SLOPE_VARIANCE, _SLOPE_VARIANCE]
-        self.omega: NDArray[Any] = np.diag(np.append(variances[: self.n_lead], np.ones(k)))
-        self.slopes: NDArray[Any] = np.zeros((q + 1, q))
-        self.tau = np.append(_MEAN_VARIANCE, np.full(k, _START_VARIANCE / max(k, 1)))
-        self.centre = np.zeros((self.n_items, k + 1))
-        self.centre[:, 0] = self.overall
+        self.omega: NDArray[Any] = np.diag(variances[:lead])
+        self.slopes: NDArray[Any] = np.zeros((lead + 1, lead))
+        self.tau = np.array([_MEAN_VARIANCE])
+        self.grow(_FIRST_RANK)
+
+    def grow(self, more: int) -> None:
+        """Add factors, at most `more`: from directions that the others have not."""
+        theta, k, lead = self.posterior.theta, self.rank, self.n_lead
+        new = without_known(self.spare, theta[:, 1:], self.posterior.mass)
+        new = new[:, : min(more, self.most - k)]
+        n = new.shape[1]
+        size = _START_VARIANCE / (k + n) if n else 0.0
+        new = new * np.sqrt(size / np.maximum(np.mean(new**2, axis=0), 1e-12))
+        self.posterior.theta = np.column_stack((theta, new))
+        self.variance, self.centre = (
+            np.pad(part, ((0, 0), (0, n))) for part in (self.variance, self.centre)
+        )
+        self.omega, self.slopes = np.pad(self.omega, (0, n)), np.pad(self.slopes, (0, n))
+        np.fill_diagonal(self.omega[lead + k :, lead + k :], 1.0)
+        self.tau, self.rank = np.append(self.tau, np.full(n, size)), k + n
+
+    def shrink(self, n: int) -> None:
+        """Keep the first n factors."""
+        q = self.n_lead + n
+        self.posterior.theta = self.posterior.theta[:, : n + 1]
+        self.variance, self.centre = self.variance[:, : n + 1], self.centre[:, : n + 1]
+        self.omega, self.slopes = self.omega[:q, :q], self.slopes[: q + 1, :q]
+        self.tau, self.rank = self.tau[: n + 1], n
 
     def round(self, t: int) -> None:
+        """Sweep, with more factors as long as all show something; those that show nothing go."""
+        self.sweep()
+        while self.rank < self.most and self.shown().min(initial=1.0) > _LIVELY:
+            self.grow(max(self.rank, 1))
+            self.sweep()
+        if (alive := int(np.sum(self.shown() > _DEAD))) < self.rank:
+            self.most = alive
+            self.shrink(alive)
+
+    def shown(self) -> NDArray[np.float64]:
+        """Share of each factor's variance that the posterior means of rated items have."""
+        V = (self.posterior.theta - self.centre)[self.counts > 0, 1:]
+        return np.mean(V**2, axis=0) / self.tau[1:]
+
+    def sweep(self) -> None:
         """Both halves, and what is learnt of their priors."""
         columns = self.columns()
         Z, spread = self.user_step(columns)
