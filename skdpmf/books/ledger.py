@@ -401,7 +401,9 @@ class PrivacyLedger(BudgetKeeper):
         0
         """
         with self._transaction() as (connection, spent, entries):
-            self._verify(connection, spent)
+            wrong = self._wrong(connection, spent)
+            if wrong:
+                raise tampered(self._path, wrong)
         return entries
 
     def _mu_of(self, epsilon: float, delta: float) -> float:
@@ -460,11 +462,6 @@ class PrivacyLedger(BudgetKeeper):
         if not spending.is_private:
             return Amount(0, 0)
         return rules.charge(self._rule, spending, self._order)
-
-    def _verify(self, connection: sqlite3.Connection, spent: Amount) -> None:
-        wrong = self._wrong(connection, spent)
-        if wrong:
-            raise tampered(self._path, wrong)
 
     def _wrong(self, connection: sqlite3.Connection, spent: Amount) -> str:
         """Return what is wrong with the file, or nothing; spent: its total."""

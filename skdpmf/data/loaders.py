@@ -519,7 +519,13 @@ def _match(fields: list[str], kind: _Kind, columns: Any, label: str) -> tuple[di
     """Return the position of each role in a line, and whether the first line is a header."""
     roles = kind.roles
     if columns is not None and not isinstance(columns, dict):
-        return _by_order(fields, list(columns), kind, label), False
+        names = list(columns)
+        if len(names) != len(fields):
+            raise ValueError(
+                f"columns={names} has {len(names)} names, but the lines of {label} have "
+                f"{len(fields)} fields ({fields}); give one name for each (any for the unused)."
+            )
+        return _by_name(names, kind, None, label), False
     known = set().union(*roles.values())
     if columns is not None or any(_normalised(f) in known for f in fields):
         return _by_name(fields, kind, columns, label), True
@@ -534,21 +540,6 @@ def _match(fields: list[str], kind: _Kind, columns: Any, label: str) -> tuple[di
             "header. Pass columns= (and sep=, if the fields are cut wrongly)."
         )
     return {role: p for p, role in enumerate(roles) if p < len(fields)}, False
-
-
-def _by_order(fields: list[str], columns: list[str], kind: _Kind, label: str) -> dict[str, int]:
-    if len(columns) != len(fields):
-        raise ValueError(
-            f"columns={columns} has {len(columns)} names, but the lines of {label} have "
-            f"{len(fields)} fields ({fields}); give one name for each (any name for the unused)."
-        )
-    found = {
-        role: [p for p, name in enumerate(columns) if _normalised(name) in names]
-        for role, names in kind.roles.items()
-    }
-    if any(len(at) > 1 or (role in kind.required and not at) for role, at in found.items()):
-        raise ValueError(f"columns={columns} must name {list(kind.required)}, each of them once.")
-    return {role: at[0] for role, at in found.items() if at}
 
 
 def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[str, int]:

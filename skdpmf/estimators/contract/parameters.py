@@ -115,6 +115,13 @@ class _Checked:
         self._require(names, lambda x: isinstance(x, bool | np.bool_), "True or False", remedy)
 
 
+def _call_of(value: Any, params: dict[str, Any]) -> str:
+    """Return the call that makes a value of these parameters, without its defaults."""
+    known = signature(type(value)).parameters
+    changed = [f"{k}={v!r}" for k, v in params.items() if repr(v) != repr(known[k].default)]
+    return f"{type(value).__name__}({', '.join(changed)})"
+
+
 class Options(_Checked, Parameters):
     """Parameters of one choice. A subclass is a dataclass with a ``_check``.
 
@@ -124,13 +131,7 @@ class Options(_Checked, Parameters):
 
     def __repr__(self) -> str:
         """Return the call that makes them; defaults are left out."""
-        known = self.__dataclass_fields__
-        changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if repr(value) != repr(known[name].default)
-        ]
-        return f"{type(self).__name__}({', '.join(changed)})"
+        return _call_of(self, self.get_params())
 
     def _check(self) -> None:
         """Raise ValueError for a parameter that is out of range."""
@@ -377,15 +378,13 @@ class _Alone:
 
     def __repr__(self) -> str:
         """Return the call that makes it, which scikit-learn breaks into lines where it is long."""
-        name, params = type(self).__name__, self.get_params(deep=False)
-        known = signature(type(self)).parameters
-        changed = [name for name in params if repr(params[name]) != repr(known[name].default)]
-        call = f"{name}({', '.join(f'{name}={params[name]!r}' for name in changed)})"
+        params = self.get_params(deep=False)
+        call = _call_of(self, params)
         if len(call) <= 80:
             return call
         import skdpmf.estimators
 
-        return repr(getattr(skdpmf.estimators, name)(**params))
+        return repr(getattr(skdpmf.estimators, type(self).__name__)(**params))
 
 
 def alone(planner: type[Planner]) -> type[Any]:
