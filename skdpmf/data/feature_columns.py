@@ -147,8 +147,7 @@ def _labels(item_features: Any) -> Any:
 
 def values_of(item_features: Any) -> NDArray[np.float64]:
     """Return features as a matrix of finite numbers, or raise ValueError."""
-    is_sparse: Any = sparse.issparse(item_features)
-    dense = item_features.toarray() if is_sparse else item_features
+    dense = item_features.toarray() if sparse.issparse(item_features) else item_features
     try:
         values = np.asarray(dense, dtype=np.float64)
     except (TypeError, ValueError) as error:

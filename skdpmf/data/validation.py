@@ -171,8 +171,7 @@ def _container(X: Any) -> Any:
         refuse_what_is_no_matrix(X)
     if _has_sparse_columns(X):
         X = X.sparse.to_coo()
-    is_sparse: Any = sparse.issparse(X)
-    if is_sparse:
+    if sparse.issparse(X):
         if X.format in ("bsr", "dia"):
             raise ValueError(
                 f"X is a sparse {X.format} container, whose padding zeros look like "
@@ -696,8 +695,7 @@ _REMEDIES = {
 
 def unsummed(X: Any) -> Any:
     """Sparse X made ready for ``validate_data``, whose conversions would sum repeated entries."""
-    is_sparse: Any = sparse.issparse(X)
-    if not is_sparse:
+    if not sparse.issparse(X):
         return X
     if X.format in ("dok", "lil"):  # these hold no entry twice
         X = X.tocsr()

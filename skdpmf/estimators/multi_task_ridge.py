@@ -239,8 +239,7 @@ def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observatio
 
 def _merged(features: np.ndarray, Y: Any) -> solver.Observations:
     """Observations with features of their own: those of one pair become their mean."""
-    is_sparse: Any = sparse.issparse(Y)
-    if not is_sparse or Y.format != "csr" or Y.dtype.kind not in "buif":
+    if not sparse.issparse(Y) or Y.format != "csr" or Y.dtype.kind not in "buif":
         raise ValueError(
             f"Y of type {type(Y).__name__} must be a CSR matrix of real numbers with "
             "per_observation=True, so that rows of X can belong to its stored entries."

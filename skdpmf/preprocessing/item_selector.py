@@ -264,7 +264,7 @@ class DPItemSelector(  # type: ignore[call-arg]
         """
         check_is_fitted(self, "support_")
         X = labelled_rows(X, self._catalogue_, self.n_features_in_)[0]
-        is_sparse: Any = sparse.issparse(X)
+        is_sparse = sparse.issparse(X)
         places = np.flatnonzero(self.support_)
         if hasattr(X, "iloc") and self._container() != "polars":  # columns of any type stay so
             validate_data(self, X, reset=False, skip_check_array=True)

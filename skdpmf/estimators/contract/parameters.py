@@ -65,8 +65,7 @@ def check_items(items: Any, n_items: int, parameter: str = "items") -> np.ndarra
 
 def check_where(where: Any, shape: tuple[int, int]) -> Any:
     """Return a canonical CSR array of the stored positions of `where`, or raise ValueError."""
-    is_sparse: Any = sparse.issparse(where)
-    if is_sparse and where.format not in ("bsr", "dia"):
+    if sparse.issparse(where) and where.format not in ("bsr", "dia"):
         where = where.tocoo()
         ones = np.ones(where.data.size)
         where = sparse.coo_array((ones, (where.row, where.col)), shape=where.shape)
