@@ -372,8 +372,7 @@ def _log_delta_of_rho(rho: float, epsilon: float) -> float:
 
     from scipy.optimize import minimize_scalar
 
-    best = minimize_scalar(at, bounds=(-20.0, 40.0), method="bounded")
-    return float(best.fun)
+    return float(minimize_scalar(at, bounds=(-20.0, 40.0), method="bounded").fun)
 
 
 def _last(met: Callable[[float], bool], good: float, start: float = 0.0) -> float:

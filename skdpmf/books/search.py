@@ -115,8 +115,7 @@ class SearchPlan:
         n_values = price.MOST_VALUES
         if ledger is not None and ledger.rule == "zcdp":
             n_values = values_of_a_trial(ledger.limit.delta, trials.mean)
-        fit = replace(budget, epsilon=left).validate()
-        return cls(budget, trials, fit, score, n_values)
+        return cls(budget, trials, replace(budget, epsilon=left).validate(), score, n_values)
 
     @property
     def epsilon(self) -> float:

@@ -219,8 +219,7 @@ def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[s
 
 def _print_lists(lists: dict[str, dict[str, float]], against: str) -> None:
     print(f"Lists of {N_RANKED} unseen items, {against}")
-    heads = next(iter(lists.values()))
-    print("".join(f"  {head:>9}" for head in heads))
+    print("".join(f"  {head:>9}" for head in next(iter(lists.values()))))
     for label, measures in lists.items():
         print("".join(f"  {value:9.4f}" for value in measures.values()) + f"  {label}")
 
@@ -259,8 +258,7 @@ def _as_known(ids: Any, known: Any) -> Any:
     An integer is written as it was in its file, so that equal texts are equal ids.
     """
     by_text = {str(label): label for label in known}
-    found = ids.drop_duplicates()
-    same = {label: by_text.get(str(label), label) for label in found}
+    same = {label: by_text.get(str(label), label) for label in ids.drop_duplicates()}
     return ids if all(label == other for label, other in same.items()) else ids.map(same)
 
 

@@ -219,8 +219,7 @@ def described(options: argparse.Namespace, book: Any, cls: Any) -> Any:
         if delta is None:
             pure = options.estimator == "LocalDPGDDR" or math.isinf(options.epsilon)
             delta = 0.0 if pure else 1e-5
-        budget = PrivacyBudget(options.epsilon, delta, unit=options.unit, ledger=book)
-        model = cls(budget)
+        model = cls(PrivacyBudget(options.epsilon, delta, unit=options.unit, ledger=book))
     with usage(options):
         model.set_params(**params).plan(1)
     return model

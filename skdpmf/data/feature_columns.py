@@ -300,8 +300,7 @@ def _label_columns(texts: "pd.Series", name: str) -> "pd.DataFrame":
     import pandas as pd
     from sklearn.preprocessing import MultiLabelBinarizer
 
-    known = texts.fillna("").astype(str)
-    split = [[part for part in text.split("|") if part] for text in known]
+    split = [[part for part in text.split("|") if part] for text in texts.fillna("").astype(str)]
     binarizer = MultiLabelBinarizer()
     found = binarizer.fit_transform(split)
     columns = [f"{name}={label}" for label in binarizer.classes_]

@@ -333,8 +333,7 @@ def labelled_rows(
     the argument that errors name. Unknown items are an error, or ignored.
     """
     if names_items(X):
-        dicts = [X] if isinstance(X, Mapping) else X
-        return _of_dicts(dicts, catalogue, n_items, name, unknown)
+        return _of_dicts([X] if isinstance(X, Mapping) else X, catalogue, n_items, name, unknown)
     if not isinstance(X, RatingMatrix) or catalogue is None or X.items.equals(catalogue.items):
         return X, 0
     place, names, rows = catalogue.place, X.items.tolist(), sparse.coo_array(X.X)

@@ -438,8 +438,7 @@ def _read_text(
         positions.pop("genres", None)
     used = {p: name for name, p in {**positions, **flags}.items()}
     quoting = _quoting(lines[0], sep)
-    skip = n_blank + has_header
-    frame = _parse(label, content, encoding, sep, quoting, skip, len(fields), used)
+    frame = _parse(label, content, encoding, sep, quoting, n_blank + has_header, len(fields), used)
     header = fields[positions["user"]].strip() if has_header and kind is _USERS else None
     ids = [role for role in _IDS if role in positions]
     if columns is None and not has_header and all(_stands_out(frame[role]) for role in ids):

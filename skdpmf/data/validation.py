@@ -223,9 +223,8 @@ def _dense_float64(X: Any) -> Any:
 
 def _dense_parts(X: Any) -> tuple[Any, Any, Any]:
     known = np.isfinite(X)
-    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
     # Both boolean indexing and nonzero go row by row, in whatever order X lies in memory.
-    return X[known], known.nonzero()[1], indptr
+    return X[known], known.nonzero()[1], np.concatenate(([0], np.cumsum(known.sum(axis=1))))
 
 
 def _sparse_parts(X: Any) -> tuple[Any, Any, Any]:
@@ -282,8 +281,7 @@ def _group_by_row(rows: Any, n_users: int) -> tuple[Any, Any]:
     Rows outside 0..n_users-1 are left out. The order is None if the entries lie that way already.
     """
     valid = (rows >= 0) & (rows < n_users)
-    counts = np.bincount(rows[valid], minlength=n_users)
-    indptr = np.concatenate(([0], np.cumsum(counts)))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows[valid], minlength=n_users))))
     if not valid.all():
         positions = np.flatnonzero(valid)
         return positions[np.argsort(rows[valid], kind="stable")], indptr

@@ -303,8 +303,7 @@ def n_processes() -> int:
     if nested or getattr(backend, "supports_sharedmem", False):
         return 0
     n = int(effective_n_jobs(None))
-    local = type(backend).__module__ == "joblib._parallel_backends"
-    return 0 if n == 1 and local else n
+    return 0 if n == 1 and type(backend).__module__ == "joblib._parallel_backends" else n
 
 
 def _in_dask_task() -> bool:
@@ -408,8 +407,7 @@ class Pool:
             owners.setdefault(process, []).append(number)
         tasks = []
         if not missing.isdisjoint(self._owners):
-            answers = tuple(history[self._told :])
-            stop = Stop(self._fit, self._dispatch, key, position, answers)
+            stop = Stop(self._fit, self._dispatch, key, position, tuple(history[self._told :]))
             tasks = [delayed(advance)(stop, owners, frozenset(missing), wait)] * n_tasks
         new = sorted(missing - set(self._owners))
         if new:

@@ -149,8 +149,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         settings = self._settings()
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
-            noise = self._noise(exchange, fit, settings, R)
-            curator = self._curator(R, fit, noise)
+            curator = self._curator(R, fit, self._noise(exchange, fit, settings, R))
             known: dict[str, Any] = {} if fit.known is None else {"known": fit.known}
             model = self._solver().fit(curator, settings, rounds=self._rounds(), **known)
         return model, curator.record

@@ -201,8 +201,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self._check_params()
         R = self._check_ratings(X)[0]
         self._check_start(R.shape)
-        scale = Scale(self.intercept_, self._unit_)
-        trained, batches = self._descend(R, scale, self._folded_in(R))
+        trained, batches = self._descend(R, Scale(self.intercept_, self._unit_), self._folded_in(R))
         model, counts = trained.factors, batches.item_counts
         share = counts / np.maximum(1, counts + self.item_counts_)
         V = self._unit_ * model.V[:, : self.components_.shape[0]].astype(np.float64)

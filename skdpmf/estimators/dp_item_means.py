@@ -80,10 +80,8 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
 
     def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
         damping = self._damping(FIT_DAMPING)
-        noise = self._noise(exchange, fit, damping, R)
-        curator = self._curator(R, fit, noise)
-        model = solver.fit(curator, damping, rounds=self._rounds(), known=fit.known)
-        return model, curator.record
+        curator = self._curator(R, fit, self._noise(exchange, fit, damping, R))
+        return solver.fit(curator, damping, rounds=self._rounds(), known=fit.known), curator.record
 
     def _publish(self, fit: Fit, released: Any) -> None:
         (means, popularity, self._knowledge_) = released

@@ -196,8 +196,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             settings = self._posterior_settings(model.item_bias.size)
             more["assumptions"] = posterior.assumptions(settings)
         if self.nonprivate_diagnostics_ is not None:
-            what = "The attribute nonprivate_diagnostics_: it reads the ratings."
-            more["not_covered"] = (what,)
+            more["not_covered"] = ("The attribute nonprivate_diagnostics_: it reads the ratings.",)
         self._state(fit, **more)
 
     def _check_levels(self, user_epsilon: Any, n_rows: int) -> np.ndarray | None:

@@ -183,8 +183,7 @@ def private_multi_task_ridge(
         make = fresh_key
         if random_state is not None:
             make = partial(derived_key, int(random_state), text, *used)
-        noise = noise_source(recorded_key(make))
-        curator = Curator(R, plan, noise, n_jobs, data.features)
+        curator = Curator(R, plan, noise_source(recorded_key(make)), n_jobs, data.features)
         own = replace(settings, of_observations=bool(per_observation))
         coef = solver.fit(curator, own)
     made = as_made(plan, curator.record)
@@ -257,8 +256,7 @@ def _merged(features: np.ndarray, Y: Any) -> solver.Observations:
     )
     mean = sparse.csr_array((1.0 / count[place], (place, known)), shape=(pair.size, len(features)))
     indptr = np.searchsorted(pair, np.arange(n_users + 1) * n_tasks)
-    small = max(pair.size, *Y.shape) <= np.iinfo(np.int32).max  # as for as_rating_matrix
-    index = np.int32 if small else np.int64
+    index = np.int32 if max(pair.size, *Y.shape) <= np.iinfo(np.int32).max else np.int64
     structure = (pair % n_tasks).astype(index), indptr.astype(index)
     targets = sparse.csr_array((mean @ y, *structure), shape=Y.shape)
     return solver.Observations(targets, mean @ features, np.arange(pair.size))

@@ -205,8 +205,7 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     def _fit(self, R: Any, most: int, fit: Fit) -> None:
         self.counts_, record = release_on_blocks(self, R, fit, {})
-        order = np.argsort(-self.counts_, kind="stable")
-        keep = order[:most]
+        keep = np.argsort(-self.counts_, kind="stable")[:most]
         if self.min_signal is not None:
             deviation = math.sqrt(2.0) if self._norm == "l1" else 1.0  # in scales of the noise
             least = float(self.min_signal) * deviation * float(fit.plan.releases[0].noise_scale)

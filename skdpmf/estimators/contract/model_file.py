@@ -461,8 +461,7 @@ def _plain_params(params: dict[str, Any]) -> dict[str, Any]:
 def _plain(value: Any, name: str) -> Any:
     """Return a parameter as plain JSON."""
     if isinstance(value, PrivacyBudget):
-        terms = {term: getattr(value, term) for term in _BUDGET}
-        return {"PrivacyBudget": _plain_params(terms)}
+        return {"PrivacyBudget": _plain_params({term: getattr(value, term) for term in _BUDGET})}
     if isinstance(value, Options):
         return {type(value).__name__: _plain_params(value.get_params())}
     if isinstance(value, np.generic | np.ndarray):
@@ -519,8 +518,7 @@ def _model_of(
         model._item_model_ = model._item_model_._replace(features=model._features_.values)
     offsets, factors = model._item_model_[:2]
     n_items, k = len(offsets), numbers["n_components"]
-    columns = factors[:, factors.shape[1] - k :]
-    model.components_ = np.array(columns.T, order=numbers["order"])
+    model.components_ = np.array(factors[:, factors.shape[1] - k :].T, order=numbers["order"])
     if getattr(model, "_knowledge_", None) is not None:
         _require(model._knowledge_.fits(n_items), "knowledge must be that of the items")
     if name == "DPCovarianceRecommender":

@@ -139,7 +139,7 @@ class Options(_Checked, Parameters):
 class OptionParameters(_Checked):
     """Parameters whose values are `Options`, or strings for those with their defaults."""
 
-    _options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    _options: ClassVar[Mapping[str, Mapping[Any, Any]]] = {}
     """Shorthands of each such parameter and their classes, None where there are no options."""
 
     def _chosen(self, name: str) -> Any:
@@ -149,8 +149,7 @@ class OptionParameters(_Checked):
     def _unfolded(self, name: str, value: Any) -> Any:
         if isinstance(value, Options):
             return value
-        kinds: Mapping[Any, Any] = self._options[name]
-        kind = kinds.get(value) if value is None or isinstance(value, str) else None
+        kind = self._options[name].get(value) if value is None or isinstance(value, str) else None
         return kind and kind()
 
     def _shorthand(self, name: str) -> str:

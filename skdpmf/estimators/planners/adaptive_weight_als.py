@@ -29,8 +29,7 @@ def _check_exponent(value: Any) -> None:
 def _check_share(value: Any) -> None:
     is_word = value is None or isinstance(value, str)
     holds = value in ("auto", None) if is_word else is_finite(value) and 0.0 < value < 1.0
-    rule = "'auto', a number between 0 and 1, or None"
-    require(holds, "list_share", value, rule, "use 'auto'")
+    require(holds, "list_share", value, "'auto', a number between 0 and 1, or None", "use 'auto'")
 
 
 @dataclass(repr=False)

@@ -75,8 +75,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     @property
     def _gradients(self) -> GradientReports | None:
         """Return the options of reported gradients; None for method "items"."""
-        reports: GradientReports | None = self._chosen("method")
-        return reports
+        return self._chosen("method")
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         budget = self._local_budget()
@@ -143,8 +142,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         dim = getattr(self._gradients, "projection_dim", None)
         rule = "None but for randomizer='coordinate'"
         remedy = "the error of the other does not fall with the number of values"
-        holds = dim is None or self.randomizer == "coordinate"
-        require(holds, "projection_dim", dim, rule, remedy)
+        require(dim is None or self.randomizer == "coordinate", "projection_dim", dim, rule, remedy)
         self._check_budget()
         # refuses budgets that it cannot plan for
         self._make_plan(1 if dim is None else int(dim))
