@@ -108,9 +108,8 @@ def fetch_movielens(
         raise ValueError(f"name={name!r} must be one of {known}: pass one of them.")
     path = _fetched(_MOVIELENS[name], data_home, download_if_missing, _MOVIELENS_LICENCE)
     ratings, catalogue = read_ratings(path), read_items(path)
-    rating_range = (1.0, 5.0) if name in ("100k", "1m") else (0.5, 5.0)
     data = _bunch(ratings, catalogue, path, _MOVIELENS_LICENCE)
-    data.rating_range = rating_range
+    data.rating_range = (1.0, 5.0) if name in ("100k", "1m") else (0.5, 5.0)
     return data
 
 

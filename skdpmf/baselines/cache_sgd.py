@@ -220,8 +220,7 @@ class Descent:
             self.shrink(self.factors.V, self.factors.item_bias, self.share)
         loss = np.sqrt(self.squares / max(1, self.batches.nnz))
         self.done, self.squares = 0, 0.0
-        limit = _DIVERGED * max(1.0, self.batches.spread)
-        if loss <= limit and np.isfinite(self.factors.V).all():
+        if loss <= _DIVERGED * max(1.0, self.batches.spread) and np.isfinite(self.factors.V).all():
             self.losses.append(float(loss))
         else:
             self.restart()

@@ -162,8 +162,7 @@ def _write_card(options: argparse.Namespace) -> None:
     model = load_description(path)
     content = path.read_bytes()
     name = f"{Path(options.model).name}, SHA-256 {hashlib.sha256(content).hexdigest()}: {model!r}"
-    card = card_of_file(path, name)
-    output.write_bytes(getattr(card, writers[ending])().encode())
+    output.write_bytes(getattr(card_of_file(path, name), writers[ending])().encode())
     print_json(wrote=str(output)) if options.format == "json" else print(f"wrote {output}")
 
 

@@ -303,8 +303,7 @@ def labels_of(X: Any) -> tuple[Any, Any, tuple[str, ...], list[str] | None]:
     """Return ids of the rows and columns of a matrix, what of them is undeclared, and titles."""
     if isinstance(X, RatingMatrix):
         return X.users, X.items, X.undeclared, X.titles
-    users = X.index if hasattr(X, "iloc") else None
-    return users, getattr(X, "columns", None), (), None
+    return X.index if hasattr(X, "iloc") else None, getattr(X, "columns", None), (), None
 
 
 def catalogue_of(X: Any) -> Catalogue | None:

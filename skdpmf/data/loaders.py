@@ -615,7 +615,6 @@ def _parse(
     first = [_TEXT if used.get(p) in _IDS else "0" for p in range(n)]
     content = sep.join(first).encode() + b"\n" + content
     unknown: Any = {p: _NO_NUMBER if name == "rating" else [""] for p, name in used.items()}
-    types: Any = {p: _TYPES[name] for p, name in used.items() if name in _TYPES}
     try:
         frame = pd.read_csv(
             io.BytesIO(content),
@@ -628,7 +627,7 @@ def _parse(
             names=list(range(n)),
             keep_default_na=False,
             na_values=unknown,
-            dtype=types,
+            dtype={p: _TYPES[name] for p, name in used.items() if name in _TYPES},
             low_memory=False,
         )
     except pd.errors.ParserError as error:

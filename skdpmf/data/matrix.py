@@ -207,8 +207,7 @@ def rating_values(column: "pd.Series", where: str, remedy: str = "") -> Any:
     import pandas as pd
 
     if len(column) and (not pd.api.types.is_numeric_dtype(column) or column.dtype.kind == "c"):
-        numbers = pd.to_numeric(column, errors="coerce")
-        bad = column[numbers.isna() & column.notna()]
+        bad = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
         value = f" (such as {bad.iloc[0]!r} in row {bad.index[0]!r})" if len(bad) else ""
         raise ValueError(
             f"{where} has dtype {column.dtype}{value}; ratings must be numbers. Convert it with "

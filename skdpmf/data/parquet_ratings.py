@@ -548,8 +548,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
         R, labels = as_rating_matrix(source), labels_of(source)
         refuse_infinite(source)
         matrices = (R[k : k + n_rows] for k in range(0, R.shape[0], n_rows))
-    rounded = (as_rating_matrix(R, dtype=np.float32) for R in matrices)
-    return Table(source.shape, rounded, *labels)
+    return Table(source.shape, (as_rating_matrix(R, dtype=np.float32) for R in matrices), *labels)
 
 
 @contextmanager

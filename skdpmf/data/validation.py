@@ -153,8 +153,7 @@ def clipped(R: Any, rating_range: Any, *, warns: bool = False) -> Any:
 def warn_of_scale(ratings: np.ndarray, rating_range: tuple[float, float]) -> None:
     """Warn where more than a tenth of the ratings lies outside of the range."""
     low, high = rating_range
-    n_outside = np.count_nonzero(ratings < low) + np.count_nonzero(ratings > high)
-    if n_outside > ratings.size / 10:
+    if np.count_nonzero(ratings < low) + np.count_nonzero(ratings > high) > ratings.size / 10:
         warnings.warn(
             f"rating_range=({low:g}, {high:g}) must be the scale that the ratings were given on, "
             "and more than a tenth of those in X lie outside and are clipped: pass their scale as "
@@ -283,8 +282,7 @@ def _group_by_row(rows: Any, n_users: int) -> tuple[Any, Any]:
     valid = (rows >= 0) & (rows < n_users)
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows[valid], minlength=n_users))))
     if not valid.all():
-        positions = np.flatnonzero(valid)
-        return positions[np.argsort(rows[valid], kind="stable")], indptr
+        return np.flatnonzero(valid)[np.argsort(rows[valid], kind="stable")], indptr
     if (rows[1:] >= rows[:-1]).all():
         return None, indptr
     # Transposing a matrix with one entry per row is a counting sort, in linear time.

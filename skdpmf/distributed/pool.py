@@ -363,9 +363,8 @@ class Pool:
                 for number in missing:
                     self._owners.pop(number, None)
             self._dispatch += 1
-            tasks = self._tasks(key, history, missing, _WAITS[tries])
             before = len(missing)
-            for reply in self._map(tasks):
+            for reply in self._map(self._tasks(key, history, missing, _WAITS[tries])):
                 if not reply.blocks or not missing.issuperset(reply.blocks):
                     continue
                 total = added([reply.total] if total is None else [total, reply.total])
@@ -452,7 +451,6 @@ def fit_on_blocks(
     """
     n_rows = sum(block.n_rows for _, block in runs.values())
     pool.hold(runs, n_rows)
-    nobody = csr_array((0, n_items))
     # within the pool as in the workers: no processes inside of the solver
     with pool, parallel_config(backend="threading", n_jobs=1):
-        return release(nobody, Coordinator(pool.collect, n_rows))
+        return release(csr_array((0, n_items)), Coordinator(pool.collect, n_rows))

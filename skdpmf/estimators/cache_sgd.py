@@ -327,8 +327,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         Z = fold_in(self._item_model_._replace(features=None), R, self.n_jobs)
         U = Z[:, Z.shape[1] - self.components_.shape[0] :]
         # the last fit's fit_bias, which may have been another
-        b = self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z))
-        return b, U
+        return self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z)), U
 
     def _penalty(self) -> tuple[float, ...]:
         """Penalty for each rating, user and user's bias, in standardised units: the last fit's."""

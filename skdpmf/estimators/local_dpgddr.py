@@ -131,9 +131,8 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         return R if is_raw else super()._prepared(R)
 
     def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
-        secret = exchange.key(self.random_state, self._text("devices"), R)
         run = self._run_items if self._gradients is None else self._run_gradient
-        return run(R, secret, exchange), ()
+        return run(R, exchange.key(self.random_state, self._text("devices"), R), exchange), ()
 
     def _publish(self, fit: Fit, released: Any) -> None:
         model, n_devices, self.n_iter_ = released

@@ -184,8 +184,7 @@ def private_multi_task_ridge(
         if random_state is not None:
             make = partial(derived_key, int(random_state), text, *used)
         curator = Curator(R, plan, noise_source(recorded_key(make)), n_jobs, data.features)
-        own = replace(settings, of_observations=bool(per_observation))
-        coef = solver.fit(curator, own)
+        coef = solver.fit(curator, replace(settings, of_observations=bool(per_observation)))
     made = as_made(plan, curator.record)
     return MultiTaskRidge(coef, plan, PrivacyStatement.from_plan(made, seeded=seeded))
 

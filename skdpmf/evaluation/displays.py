@@ -278,9 +278,8 @@ class PopularityDisplay:
             As `by_popularity` and `plot`.
         """
         held_out = as_rating_matrix(y)
-        predicted = estimator.predict_entries(X, held_out)
         options = {"name": type(estimator).__name__, **options}
-        return cls.from_predictions(X, held_out, predicted, **options)
+        return cls.from_predictions(X, held_out, estimator.predict_entries(X, held_out), **options)
 
     @classmethod
     def from_predictions(
@@ -660,9 +659,8 @@ class AuditDisplay:
 def _bars(axes: Any, values: dict[str, float], claimed: float, label: str) -> None:
     """Draw bars, of another colour beyond what is claimed, and at most three times as long."""
     beyond = [value > claimed * ROUNDING for value in values.values()]
-    colours = [VERMILION if far else BLUE for far in beyond]
     lengths = [min(value, 3.0 * claimed) for value in values.values()]
-    bars = axes.barh(list(values), lengths, color=colours)
+    bars = axes.barh(list(values), lengths, color=[VERMILION if far else BLUE for far in beyond])
     axes.bar_label(bars, [label % value for value in values.values()], padding=3)
     axes.axvline(claimed, color="black", linewidth=1.2)
     axes.set_xlim(0.0, 1.3 * max(claimed, *lengths, 0.0))

@@ -427,9 +427,8 @@ def _parsed(times: "pd.Series", where: str) -> "pd.Series":
     if not are_texts.any():
         aware = values.map(lambda value: getattr(value, "tzinfo", None) is not None)
         _refuse_mixture(aware, values, where)
-        is_time = values.map(lambda value: hasattr(value, "year"))
         parsed = values.infer_objects()
-        if is_time.all():
+        if values.map(lambda value: hasattr(value, "year")).all():
             parsed = pd.to_datetime(values, utc=bool(aware.any()))
         if parsed.dtype == object:
             raise ValueError(

@@ -76,8 +76,7 @@ def in_order(Y: Any, catalogue: Catalogue | None, n_items: int, parameter: str) 
     Y: a matrix, of which tables and a RatingMatrix are put in order by id, or dicts. Raises
     ValueError for an unknown id in a dict or RatingMatrix.
     """
-    is_table = hasattr(Y, "columns")
-    if is_table and catalogue is not None and set(Y.columns) == set(catalogue.items):
+    if hasattr(Y, "columns") and catalogue is not None and set(Y.columns) == set(catalogue.items):
         Y = Y[catalogue.items.tolist()]
     return labelled_rows(Y, catalogue, n_items, parameter)[0]
 

@@ -448,8 +448,7 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     if value is not None:
         for field, part in value._asdict().items():
-            default = value._field_defaults.get(field)
-            if isinstance(part, np.ndarray | tuple) or part != default:
+            if isinstance(part, np.ndarray | tuple) or part != value._field_defaults.get(field):
                 parts |= _flat(f"{name}.{field}", part)
     return parts
 

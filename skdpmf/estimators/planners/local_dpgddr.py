@@ -1,7 +1,7 @@
 """Parameters of LocalDPGDDR, and its plan."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     _options: ClassVar[dict[str, Any]] = {"method": {"items": None, "gradient": GradientReports}}
 
     method: Any = "items"
-    randomizer: str = "privunit"
+    randomizer: Literal["privunit", "coordinate"] = "privunit"
     n_components: int = 8
     max_iter: int | None = None
     user_damping: float = 10.0
@@ -114,13 +114,11 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         """Return the share of the devices in each round; n_rows 0: not known, taken as many."""
         if not self._is_by_vectors:
             return (1.0,)
-        n_rounds = None if self.max_iter is None else int(self.max_iter)
         noise = items.mean_noise(float(self.budget.epsilon), n_items, n_rows)
-        return items.fractions_of(noise, n_rounds)
+        return items.fractions_of(noise, None if self.max_iter is None else int(self.max_iter))
 
     def _gradient_settings(self) -> gradient.Settings:
-        reports: Any = self._chosen("method")
-        method: Any = self.randomizer
+        reports = self._chosen("method")
         return gradient.Settings(
             n_components=int(self.n_components),
             max_iter=self._n_reports(),
@@ -128,7 +126,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
             user_step=float(reports.user_step),
             item_penalty=float(reports.alpha),
             user_penalty=float(reports.alpha),
-            method=method,
+            method=self.randomizer,
             projection_dim=None if reports.projection_dim is None else int(reports.projection_dim),
             back_projection=reports.back_projection,
         )
