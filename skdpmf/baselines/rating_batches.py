@@ -253,9 +253,7 @@ class MatrixBatches:
     ratings lie in `bounds`, and a batch has `n_rows` users.
     """
 
-    def __init__(
-        self, R: Any, bounds: Any, n_rows: int, workers: Workers, scale: Scale | None = None
-    ) -> None:
+    def __init__(self, R: Any, bounds: Any, n_rows: int, workers: Any, scale: Any = None) -> None:
         if scale is None:
             pieces = (R.data[begin : begin + _PIECE] for begin in range(0, R.nnz, _PIECE))
             scale = Scale.of(pieces, bounds)

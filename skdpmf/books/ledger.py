@@ -670,9 +670,7 @@ def _checked_at_most(at_most: Any, limit: PrivacyBudget | None, rule: str | None
             f"at_most={at_most!r} must be None or an integer >= 1: in how many fits one person may "
             "take part."
         )
-    if limit is not None and (
-        limit.unit != "user" or limit.delta == 0.0 or rule not in (None, "gaussian")
-    ):
+    if limit and (limit.unit != "user" or limit.delta == 0.0 or rule not in (None, "gaussian")):
         raise PrivacyParameterError(
             f"at_most={at_most!r} must be None for limit={limit!r} and rule={rule!r}: a ledger by "
             "person has unit 'user' and rule 'gaussian', which needs a delta such as 1e-5."

@@ -77,9 +77,7 @@ def checked_path(path: Any) -> str:
 
 
 @contextmanager
-def transaction(
-    path: str, identity: str = "", *, write: bool = False
-) -> Iterator[sqlite3.Connection]:
+def transaction(path: str, identity: str = "", write: bool = False) -> Iterator[sqlite3.Connection]:
     """Run one transaction; committed and on the disk when the block ends, else rolled back.
 
     It begins with a look at the file: a ledger, of this identity, whose terms and total are as they

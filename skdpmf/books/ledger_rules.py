@@ -310,18 +310,14 @@ def _epsilon_with_searches(
     return max(0.0, min(map(at, [order, *np.geomspace(1.01, 1e4, 400).tolist()])))
 
 
-def apart(
-    asked: Callable[[int], str], left: Callable[[int], str], digits: int, most: int
-) -> tuple[str, str]:
+def apart(asked: Any, left: Any, digits: int, most: int) -> tuple[str, str]:
     """Return what is asked and left, as texts of as many digits as it takes to see the lack."""
     while asked(digits) == left(digits) and digits < most:
         digits += 1
     return asked(digits), left(digits)
 
 
-def largest_fit(
-    rule: str, spending: Spending, left: Amount, order: float | None = None
-) -> Spending | None:
+def largest_fit(rule: str, spending: Spending, left: Amount, order: Any = None) -> Spending | None:
     """Return the request scaled down until it fits into what is left; None if nothing does."""
 
     def met(factor: float) -> bool:

@@ -249,9 +249,7 @@ class SearchStatement(PrivacyStatement):
         RandomTrials(self.mean)  # refuses what is no law
 
     @classmethod
-    def of_search(
-        cls, plan: SearchPlan, fit: ReleasePlan, *, seeded: bool = False
-    ) -> SearchStatement:
+    def of_search(cls, plan: SearchPlan, fit: ReleasePlan, seeded: bool = False) -> SearchStatement:
         """Return the statement of a search, of its best trial's fit.
 
         Examples

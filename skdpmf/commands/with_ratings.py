@@ -185,9 +185,8 @@ def evaluate(options: argparse.Namespace) -> None:
             {"of": label} | {key.lower(): value for key, value in measures.items()}
             for label, measures in lists.items()
         ]
-        shared.print_json(
-            metric=metric, n_held_out=held_out.nnz, held_out=what, values=values, lists=plain
-        )
+        facts = {"metric": metric, "n_held_out": held_out.nnz, "held_out": what}
+        shared.print_json(**facts, values=values, lists=plain)
     elif _is_implicit(model):
         _print_lists(lists, f"against {held_out.nnz} clicks: {what}")
     else:

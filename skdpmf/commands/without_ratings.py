@@ -41,9 +41,8 @@ def plan(options: argparse.Namespace) -> None:
     from skdpmf.privacy.statement import PrivacyStatement
 
     with usage(options):
-        planned = described(options, None, planner_of(options.estimator)).plan(
-            options.items, options.users
-        )
+        planner = described(options, None, planner_of(options.estimator))
+        planned = planner.plan(options.items, options.users)
     if options.format == "json":
         private = not isinstance(planned, PrivacyStatement)
         stated = PrivacyStatement.from_plan(planned) if private else planned
@@ -185,9 +184,8 @@ def ledger_at(path: str) -> "PrivacyLedger":
     from skdpmf.books.ledger import PrivacyLedger
 
     if not Path(path).expanduser().exists():
-        raise ValueError(
-            f"{path}: there is no such ledger. Make one: skdpmf ledger {path} create --epsilon E"
-        )
+        remedy = f"Make one: skdpmf ledger {path} create --epsilon E"
+        raise ValueError(f"{path}: there is no such ledger. {remedy}")
     return PrivacyLedger(Path(path).expanduser())
 
 

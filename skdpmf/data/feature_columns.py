@@ -323,9 +323,8 @@ def _periods(years: "pd.Series", n_periods: int) -> "pd.DataFrame":
     inside = [(years >= low) & (years < high) for low, high in itertools.pairwise(bounds)]
     names = [f"year<{edges[0]:g}"]
     names += [f"{low:g}<=year<{high:g}" for low, high in itertools.pairwise(edges)]
-    return pd.DataFrame(
-        np.column_stack(inside), columns=[*names, f"year>={edges[-1]:g}"], index=years.index
-    )
+    names.append(f"year>={edges[-1]:g}")
+    return pd.DataFrame(np.column_stack(inside), columns=names, index=years.index)
 
 
 def _number(values: "pd.Series", name: str) -> "pd.DataFrame":

@@ -63,10 +63,9 @@ class Catalogue:
         """Return the columns of ids; ValueError names the first unknown one."""
         place, ids = self.place, list(ids)
         found = np.array([place.get(item, -1) for item in ids], dtype=np.int64)
-        if (found < 0).any():
-            raise ValueError(
-                self.unknown_ids([ids[at] for at in np.flatnonzero(found < 0)], parameter)
-            )
+        lost = [ids[at] for at in np.flatnonzero(found < 0)]
+        if lost:
+            raise ValueError(self.unknown_ids(lost, parameter))
         return found
 
     def unknown_ids(self, ids: Sequence[Any], parameter: str) -> str:

@@ -545,18 +545,16 @@ def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[s
     columns = columns or {}
     unknown = [role for role in columns if role not in kind.roles]
     if unknown:
-        known = list(kind.roles)
-        raise ValueError(f"columns={columns} has the keys {unknown}; allowed are {known}.")
+        roles = list(kind.roles)
+        raise ValueError(f"columns={columns} has the keys {unknown}; allowed are {roles}.")
     names = [f.strip() for f in fields]
     positions = {}
-    for role, synonyms in kind.roles.items():
+    for role, known in kind.roles.items():
         if role in columns:
             found = [p for p, name in enumerate(names) if name == columns[role]]
         else:
             taken = columns.values()
-            found = [
-                p for p, n in enumerate(names) if _normalised(n) in synonyms and n not in taken
-            ]
+            found = [p for p, n in enumerate(names) if _normalised(n) in known and n not in taken]
             found = [p for p in found if _normalised(names[p]) == role] or found
         if len(found) == 1:
             positions[role] = found[0]
@@ -564,7 +562,7 @@ def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[s
             trouble = "several columns" if found else "no column"
             raise ValueError(
                 f"{label} has {trouble} for the {role}: found {names}, expected "
-                f"{columns.get(role) or 'one of ' + str(sorted(synonyms))}. Name it by "
+                f"{columns.get(role) or 'one of ' + str(sorted(known))}. Name it by "
                 f"columns={{{role!r}: ...}}; for a file without a header pass all names in order."
             )
     return positions

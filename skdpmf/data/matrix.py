@@ -144,10 +144,8 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
         return codes, as_index(found, name)
     index = _declared(declared, parameter, name)
     if index.has_duplicates:
-        twice = index[index.duplicated()]
-        raise ValueError(
-            f"{parameter} must hold distinct ids; {_some(twice)} occurs more than once."
-        )
+        two = index[index.duplicated()]
+        raise ValueError(f"{parameter} must hold distinct ids; {_some(two)} occurs more than once.")
     codes = index.get_indexer(as_index(ids))
     unknown = np.flatnonzero(codes < 0)
     if unknown.size:

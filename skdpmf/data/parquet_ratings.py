@@ -273,9 +273,8 @@ class ParquetRatings:
         rows_per_part = int(rows_per_part)
         pyarrow_for(f"path={str(path)!r}")
         with store.new_folder(path, overwrite) as work:
-            table = _table(
-                source, work / "buckets", rows_per_part, columns, (users, items, n_items)
-            )
+            declared = users, items, n_items
+            table = _table(source, work / "buckets", rows_per_part, columns, declared)
             _write(work / "new", table, rows_per_part)
         return cls(path)
 

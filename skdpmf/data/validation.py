@@ -558,9 +558,8 @@ def check_ratings(
         if remedy is None:
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
-        ) from None
+        words = f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
+        raise kind(words) from None
     R = as_rating_matrix(X)
     return R if rating_range is None else clipped(R, rating_range, warns=warns), X.dtype
 

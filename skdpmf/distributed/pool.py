@@ -396,9 +396,7 @@ class Pool:
             wait = 0.05 if self.n_tasks > 1 else 0.0
             self._map([delayed(drop)(self._fit, wait)] * max(self.n_tasks, 1))
 
-    def _tasks(
-        self, key: Key, history: Sequence[Answer], missing: set[int], wait: float
-    ) -> list[Any]:
+    def _tasks(self, key: Key, history: Any, missing: set[int], wait: float) -> list[Any]:
         """Advance what is held, and start what nobody holds."""
         n_tasks, position = max(self.n_tasks, 1), len(history)
         owners: dict[str, list[int]] = {}

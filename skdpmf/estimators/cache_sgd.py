@@ -243,9 +243,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     def _rank_by_counts(self) -> None:
         self._set_ranking(None, estimate_popularity(self.item_counts_, 0.0).log_mean)
 
-    def _descend(
-        self, R: Any, scale: "Scale | None", users: Any
-    ) -> "tuple[solver.Descent, Batches]":
+    def _descend(self, R: Any, scale: "Scale | None", users: Any) -> "tuple[solver.Descent, Any]":
         """Run the solver, from the present items and these users (biases, factors) if given."""
         from skdpmf.baselines import cache_sgd as solver
         from skdpmf.baselines.cache_sgd import Snapshot

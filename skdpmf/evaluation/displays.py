@@ -347,9 +347,7 @@ class PopularityDisplay:
             If the axes show other buckets or other test ratings.
         """
         counts = self.table[["min_count", "max_count", "n_ratings"]].to_numpy(dtype=int)
-        ticks = [
-            (f"{low} to {high}" if high > low else f"{low}") + f"\n({n})" for low, high, n in counts
-        ]
+        ticks = [(f"{a} to {b}" if b > a else f"{a}") + f"\n({n})" for a, b, n in counts]
         ax = axes_or_new(self, ax)
         # get_xticklabels leaves out those that shared axes hide
         shown = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]

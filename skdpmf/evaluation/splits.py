@@ -298,9 +298,7 @@ def rolling_folds(
     starts = [n - int(np.ceil(k * test_size * n)) for k in range(n_splits, 0, -1)]
     first = [in_order[start] for start in starts]
     after = [times >= start for start in first] + [np.zeros(n, dtype=bool)]
-    folds = [
-        (np.flatnonzero(~here), np.flatnonzero(here & ~later)) for here, later in pairwise(after)
-    ]
+    folds = [(np.flatnonzero(~a), np.flatnonzero(a & ~b)) for a, b in pairwise(after)]
     if not all(train.size and test.size for train, test in folds):
         raise ValueError(
             f"n_splits={n_splits} windows of test_size={test_size:g} of {n} rows must each hold a "

@@ -264,9 +264,7 @@ def card_of_file(path: Any, model: str) -> PrivacyCard:
     return replace(_loaded(path, planner_of)[2], model=model)
 
 
-def check_catalogue(
-    catalogue: Any, n_items: int
-) -> tuple[list[Any], list[str] | None, list[str] | None]:
+def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[Any], Any, Any]:
     """Return ids, titles, genres (None: none) of a catalogue as lists, or raise an error."""
     try:
         ids = [_python_id(item) for item in catalogue["item"]]
@@ -622,9 +620,7 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
     _require(n > 0 and numbers["n_components"] <= d, "it has no items, or no such components")
     _require(sizes["r"] == (0 if is_encoded else d), "ridge must be that of the factors")
     _require(sizes.get("d+1", d + 1) == d + 1, "prior must have a row for each factor, and one")
-    holds = not is_encoded or arrays.keys().isdisjoint(
-        {"item_model.prior", "item_model.item_ridge"}
-    )
+    holds = not is_encoded or not {"item_model.prior", "item_model.item_ridge"} & arrays.keys()
     _require(holds, "an encoder has no prior and no ridge")
     holds = not is_knn or (d > 0 and not is_encoded)
     _require(holds, "neighbours need a user's offset")

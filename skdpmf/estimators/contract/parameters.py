@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, ClassVar
@@ -88,9 +88,7 @@ def check_count(value: Any, name: str) -> None:
 class _Checked:
     """Checks of the parameters of these names, each of which may raise ValueError."""
 
-    def _require(
-        self, names: Iterable[str], holds: Any, rule: str, remedy: str = "use the default"
-    ) -> None:
+    def _require(self, names: Any, holds: Any, rule: str, remedy: str = "use the default") -> None:
         for name in names:
             value = getattr(self, name)
             require(holds(value), name, value, rule, remedy)

@@ -211,9 +211,8 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
             return clicks.Settings(**common, unobserved_weight=weight, n_inner_steps=n_inner_steps)
         if isinstance(solver, Pooled):
             share = _LIST_SHARE if solver.list_share == "auto" else float(solver.list_share or 0.0)
-            return pooled.Settings(
-                **common, list_share=share, fold_in_damping=self._damping(FOLD_IN_DAMPING)
-            )
+            common["fold_in_damping"] = self._damping(FOLD_IN_DAMPING)
+            return pooled.Settings(**common, list_share=share)
         if isinstance(solver, DPSGD):
             return dpsgd.Settings(**common, n_inner_steps=n_inner_steps)
         return ratings.Settings(**common)
