@@ -239,7 +239,8 @@ def item_features(
     if labels is None:
         labels = [name for name in ("genres",) if name in table]
     if years is None:
-        years = next((name for name in table.columns.tolist() if _is_year(name)), None)
+        plain = {name: "".join(filter(str.isalpha, str(name).lower())) for name in table.columns}
+        years = next((name for name, letters in plain.items() if letters in _YEARS), None)
     asked = [("labels", name) for name in labels] + [("numbers", name) for name in numbers]
     asked += [("years", years)] if years else []
     for role, name in asked:
@@ -258,10 +259,6 @@ def item_features(
             "columns by labels, years or numbers."
         )
     return made.astype(np.float64)
-
-
-def _is_year(name: Any) -> bool:
-    return "".join(c for c in str(name).lower() if c.isalpha()) in _YEARS
 
 
 def _by_item(items: Any) -> "pd.DataFrame":

@@ -43,11 +43,6 @@ class Catalogue:
         return self.titles is None and self.items.equals(pd.RangeIndex(len(self.items)))
 
     @property
-    def has_integers(self) -> bool:
-        """Whether integers are among the ids, which could be taken for columns."""
-        return self.items.inferred_type in ("integer", "mixed-integer")
-
-    @property
     def has_strings(self) -> bool:
         """Whether all ids are strings."""
         return self.items.inferred_type in ("string", "empty")

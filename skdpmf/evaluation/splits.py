@@ -124,7 +124,8 @@ def split_users(
     users = ratings[held_out]
     # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
-    target = _choose(users.indptr, n_targets, rng)
+    rows = np.repeat(np.arange(users.shape[0]), np.diff(users.indptr))
+    target = _rank(rng.random_sample(rows.size), rows) < n_targets[rows]  # without replacement
     known, targets = keep_entries(users, ~target), keep_entries(users, target)
     return (_like(X, ratings[train], train), _like(X, known, held_out), _like(X, targets, held_out))
 
@@ -348,13 +349,6 @@ def _latest(frame: Any, share: float, by: str, user: str, time: str | None) -> n
             f"{trouble}. Pass another test_size, or split at random (by=None)."
         )
     return test
-
-
-def _choose(indptr: np.ndarray, n_chosen: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
-    """Mark n_chosen entries of each row, uniformly without replacement."""
-    n_entries = np.diff(indptr)
-    rows = np.repeat(np.arange(n_entries.size), n_entries)
-    return _rank(rng.random_sample(rows.size), rows) < n_chosen[rows]
 
 
 def _rank(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

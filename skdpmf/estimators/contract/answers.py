@@ -34,7 +34,9 @@ def columns_of(
         items = [items]
     listed = list(items)
     columns = all(isinstance(j, int | np.integer) and not isinstance(j, bool) for j in listed)
-    if catalogue is None or (columns and not (ids and catalogue.has_integers)):
+    # integers among the ids could be taken for columns
+    mixed = catalogue and catalogue.items.inferred_type in ("integer", "mixed-integer")
+    if catalogue is None or (columns and not (ids and mixed)):
         return check_items(listed, n_items, parameter)
     require(len(listed) > 0, parameter, items, "one item at least", "name items by their ids")
     return catalogue.columns(listed, parameter)

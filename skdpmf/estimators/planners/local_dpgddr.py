@@ -78,7 +78,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         return self._chosen("method")
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        budget = self._local_budget()
+        budget = PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
         if self._gradients is not None:
             return gradient.make_plan(budget, self._gradient_settings(), n_items)
         if budget.is_private and self.randomizer == "privunit":
@@ -89,9 +89,6 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     @property
     def _only_sums(self) -> bool:
         return self._gradients is None and self.randomizer == "privunit"
-
-    def _local_budget(self) -> PrivacyBudget:
-        return PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
 
     def _n_reports(self) -> int:
         """Return the largest number of rounds of the protocol."""
