@@ -7,16 +7,14 @@ from skdpmf._lazy import lazy_names
 if TYPE_CHECKING:
     from skdpmf.books.card import PrivacyCard
     from skdpmf.books.ledger import PrivacyLedger
-    from skdpmf.estimators import (
-        AdaptiveWeightALS,
-        CacheSGDFactorizer,
-        DPCovarianceRecommender,
-        DPItemMeans,
-        DPMFSampler,
-        LocalDPGDDR,
-        load_model,
-        private_multi_task_ridge,
-    )
+    from skdpmf.estimators.adaptive_weight_als import AdaptiveWeightALS
+    from skdpmf.estimators.cache_sgd import CacheSGDFactorizer
+    from skdpmf.estimators.contract.model_file import load_model
+    from skdpmf.estimators.dp_covariance import DPCovarianceRecommender
+    from skdpmf.estimators.dp_item_means import DPItemMeans
+    from skdpmf.estimators.dpmf_sampler import DPMFSampler
+    from skdpmf.estimators.local_dpgddr import LocalDPGDDR
+    from skdpmf.estimators.multi_task_ridge import private_multi_task_ridge
     from skdpmf.estimators.planners import Clicks
     from skdpmf.estimators.planners.adaptive_weight_als import DPALS, DPSGD, Pooled
     from skdpmf.estimators.planners.cache_sgd import Snapshots

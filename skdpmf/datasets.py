@@ -108,9 +108,8 @@ def fetch_movielens(
         raise ValueError(f"name={name!r} must be one of {known}: pass one of them.")
     path = _fetched(_MOVIELENS[name], data_home, download_if_missing, _MOVIELENS_LICENCE)
     ratings, catalogue = read_ratings(path), read_items(path)
-    rating_range = (1.0, 5.0) if name in ("100k", "1m") else (0.5, 5.0)
     data = _bunch(ratings, catalogue, path, _MOVIELENS_LICENCE)
-    data.rating_range = rating_range
+    data.rating_range = (1.0, 5.0) if name in ("100k", "1m") else (0.5, 5.0)
     return data
 
 
@@ -149,8 +148,7 @@ def fetch_lastfm(*, data_home: Any = None, download_if_missing: bool = True) -> 
     path = _fetched(_LASTFM, data_home, download_if_missing, _LASTFM_LICENCE)
     ratings = _table(path, "user_artists.dat", ["user", "item", "rating"])
     ratings["rating"] = ratings["rating"].astype(float)
-    catalogue = _table(path, "artists.dat", ["item", "title"])
-    return _bunch(ratings, catalogue, path, _LASTFM_LICENCE)
+    return _bunch(ratings, _table(path, "artists.dat", ["item", "title"]), path, _LASTFM_LICENCE)
 
 
 def _bunch(ratings: "pd.DataFrame", catalogue: "pd.DataFrame", path: Path, licence: str) -> Bunch:
@@ -215,8 +213,7 @@ def _table(path: Path, member: str, names: list[str]) -> "pd.DataFrame":
     import pandas as pd
 
     with zipfile.ZipFile(path) as archive, archive.open(member) as file:
-        columns = list(range(len(names)))
-        table = pd.read_csv(file, sep="\t", usecols=columns, quoting=csv.QUOTE_NONE)
+        table = pd.read_csv(file, sep="\t", usecols=list(range(len(names))), quoting=csv.QUOTE_NONE)
     table.columns = pd.Index(names)
     return table
 

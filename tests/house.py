@@ -22,7 +22,7 @@ LAYERS = {
     "data": set(),
     "baselines": {"kernels", "privacy", "data"},
     "mechanisms": {"baselines", "kernels", "privacy", "data"},
-    "books": {"mechanisms", "privacy"},
+    "books": {"mechanisms", "privacy", "data"},
     "local": {"estimators", "mechanisms", "kernels", "privacy", "data"},
     "distributed": {"privacy"},
     "estimators": {

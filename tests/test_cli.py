@@ -89,7 +89,7 @@ def test_refresh_goes_on_with_new_people_and_items(run):
     words = ("--users", 80, "--people", "new")
     code, out, err = run("refresh", "model", "more.csv", "-o", "newer", *words)
     assert code == 0
-    assert "with 80 users and 1 new items" in err
+    assert "with 80 users, 1 new items" in err
     assert "started from released values of earlier fits" in out
     assert out.count("NOT MET") == 1  # the new item is undeclared
     fresh = load_model("newer")

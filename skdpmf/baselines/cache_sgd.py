@@ -124,8 +124,7 @@ def batch_rows(n_users: int, n_components: int, n_threads: int, *, equal: bool =
     `equal`, as for row groups on disk, which would nearly all be cut for it, that holds only where
     there are few batches.
     """
-    fitting = CACHE_BYTES // (4 * factor_width(n_components))
-    rows = min(MOST_USERS, max(LEAST_USERS, fitting))
+    rows = min(MOST_USERS, max(LEAST_USERS, CACHE_BYTES // (4 * factor_width(n_components))))
     if n_threads > 1:
         n_batches = max(_BATCHES_PER_THREAD, -(-n_users // (rows * n_threads)))
         if equal or n_batches == _BATCHES_PER_THREAD:
@@ -210,8 +209,7 @@ class Descent:
     def round(self) -> None:
         """Finish a round; if it diverged, start all over at half the learning rate."""
         if self.waiting is None:
-            left = self.settings.max_iter - len(self.losses)
-            self.waiting = self.batches.read(self.done, left)
+            self.waiting = self.batches.read(self.done, self.settings.max_iter - len(self.losses))
         while self.done < len(self.batches):
             n = min(self.every - self.done % self.every, len(self.batches) - self.done)
             self.squares += sum(self.workers.run(self.update, islice(self.waiting, n)))
@@ -222,8 +220,7 @@ class Descent:
             self.shrink(self.factors.V, self.factors.item_bias, self.share)
         loss = np.sqrt(self.squares / max(1, self.batches.nnz))
         self.done, self.squares = 0, 0.0
-        limit = _DIVERGED * max(1.0, self.batches.spread)
-        if loss <= limit and np.isfinite(self.factors.V).all():
+        if loss <= _DIVERGED * max(1.0, self.batches.spread) and np.isfinite(self.factors.V).all():
             self.losses.append(float(loss))
         else:
             self.restart()

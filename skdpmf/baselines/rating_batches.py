@@ -253,21 +253,18 @@ class MatrixBatches:
     ratings lie in `bounds`, and a batch has `n_rows` users.
     """
 
-    def __init__(
-        self, R: Any, bounds: Any, n_rows: int, workers: Workers, scale: Scale | None = None
-    ) -> None:
+    def __init__(self, R: Any, bounds: Any, n_rows: int, workers: Any, scale: Any = None) -> None:
         if scale is None:
             pieces = (R.data[begin : begin + _PIECE] for begin in range(0, R.nnz, _PIECE))
             scale = Scale.of(pieces, bounds)
         self.shape, self.nnz, self.scale = R.shape, R.nnz, scale
         n_rows = min(n_rows, MOST_GROUP_ROWS)
         self._R, self._n_rows = R, n_rows
-        starts = range(0, R.shape[0], n_rows)
 
         def batch(start: int, _: int) -> Batch:
             return _in_item_order(R, start, min(start + n_rows, R.shape[0]), scale)
 
-        self._batches: list[Batch] = workers.run(batch, starts)
+        self._batches: list[Batch] = workers.run(batch, range(0, R.shape[0], n_rows))
         self.item_counts = np.zeros(R.shape[1], np.int64)
         squares = 0.0
         for block in self._batches:
@@ -395,12 +392,11 @@ def _in_item_order(R: Any, start: int, stop: int, scale: Scale) -> Batch:
     own = R.indices[R.indptr[start] : R.indptr[stop]]
     counts = np.bincount(own, minlength=R.shape[1])
     items = np.flatnonzero(counts)
-    places = np.cumsum(counts) - counts
     size = len(own) + _SPARE
     users, ratings = np.zeros(size, np.uint16), np.zeros(size, np.float32)
     order_by_item(
         *(R.indptr, R.indices, R.data, start, stop, scale.mean, scale.std),
-        *(places, users, ratings),
+        *(np.cumsum(counts) - counts, users, ratings),
     )
     indptr = np.append(0, np.cumsum(counts[items]))
     return Batch(start, stop, items.astype(np.int32), indptr, users, ratings)

@@ -401,7 +401,9 @@ class PrivacyLedger(BudgetKeeper):
         0
         """
         with self._transaction() as (connection, spent, entries):
-            self._verify(connection, spent)
+            wrong = self._wrong(connection, spent)
+            if wrong:
+                raise tampered(self._path, wrong)
         return entries
 
     def _mu_of(self, epsilon: float, delta: float) -> float:
@@ -460,11 +462,6 @@ class PrivacyLedger(BudgetKeeper):
         if not spending.is_private:
             return Amount(0, 0)
         return rules.charge(self._rule, spending, self._order)
-
-    def _verify(self, connection: sqlite3.Connection, spent: Amount) -> None:
-        wrong = self._wrong(connection, spent)
-        if wrong:
-            raise tampered(self._path, wrong)
 
     def _wrong(self, connection: sqlite3.Connection, spent: Amount) -> str:
         """Return what is wrong with the file, or nothing; spent: its total."""
@@ -672,9 +669,7 @@ def _checked_at_most(at_most: Any, limit: PrivacyBudget | None, rule: str | None
             f"at_most={at_most!r} must be None or an integer >= 1: in how many fits one person may "
             "take part."
         )
-    if limit is not None and (
-        limit.unit != "user" or limit.delta == 0.0 or rule not in (None, "gaussian")
-    ):
+    if limit and (limit.unit != "user" or limit.delta == 0.0 or rule not in (None, "gaussian")):
         raise PrivacyParameterError(
             f"at_most={at_most!r} must be None for limit={limit!r} and rule={rule!r}: a ledger by "
             "person has unit 'user' and rule 'gaussian', which needs a delta such as 1e-5."

@@ -178,8 +178,7 @@ class Cohorts:
                 costs = np.repeat([cost for cost, *_ in cohorts], [k.shape[1] for *_, k in cohorts])
                 order = np.lexsort(keys[::-1])
                 keys, costs = keys[:, order], costs[order]
-                new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))
-                first = np.flatnonzero(new)
+                first = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
                 yield np.diff(first, append=len(costs)), np.add.reduceat(costs, first)
 
     def _read(self, part: int) -> Iterator[tuple[int, int, NDArray[np.uint64]]]:

@@ -24,6 +24,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from skdpmf.data.files import sync_folder
 from skdpmf.exceptions import LedgerError, PrivacyParameterError
 
 NO_SUM = "the total is not the sum of the entries"
@@ -76,9 +77,7 @@ def checked_path(path: Any) -> str:
 
 
 @contextmanager
-def transaction(
-    path: str, identity: str = "", *, write: bool = False
-) -> Iterator[sqlite3.Connection]:
+def transaction(path: str, identity: str = "", write: bool = False) -> Iterator[sqlite3.Connection]:
     """Run one transaction; committed and on the disk when the block ends, else rolled back.
 
     It begins with a look at the file: a ledger, of this identity, whose terms and total are as they
@@ -125,12 +124,7 @@ def make(path: str, terms: Mapping[str, str]) -> None:
                 os.link(part, path)
         finally:
             os.unlink(part)
-        if os.name == "posix":
-            folder = os.open(os.path.dirname(path), os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        sync_folder(Path(path).parent)
 
 
 def read_total(connection: sqlite3.Connection) -> tuple[int, int, int]:

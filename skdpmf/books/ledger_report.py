@@ -193,8 +193,7 @@ def read_entry(row: Sequence[Any]) -> dict[str, Any]:
     datetime.fromisoformat(time)
     if status not in ("reserved", "done", "failed"):
         raise ValueError(f"status {status!r}")
-    number = Amount(int(main), 0).number
-    facts = {"id": entry, "time": time, "status": status, "charge": number}
+    facts = {"id": entry, "time": time, "status": status, "charge": Amount(int(main), 0).number}
     plain: dict[str, Any] = json.loads(record)
     rules.Spending.from_dict(plain["releases"])
     for name in ("epsilon", "delta", "mu"):

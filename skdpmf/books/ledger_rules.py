@@ -308,18 +308,14 @@ def _epsilon_with_searches(
     return max(0.0, min(map(at, [order, *np.geomspace(1.01, 1e4, 400).tolist()])))
 
 
-def apart(
-    asked: Callable[[int], str], left: Callable[[int], str], digits: int, most: int
-) -> tuple[str, str]:
+def apart(asked: Any, left: Any, digits: int, most: int) -> tuple[str, str]:
     """Return what is asked and left, as texts of as many digits as it takes to see the lack."""
     while asked(digits) == left(digits) and digits < most:
         digits += 1
     return asked(digits), left(digits)
 
 
-def largest_fit(
-    rule: str, spending: Spending, left: Amount, order: float | None = None
-) -> Spending | None:
+def largest_fit(rule: str, spending: Spending, left: Amount, order: Any = None) -> Spending | None:
     """Return the request scaled down until it fits into what is left; None if nothing does."""
 
     def met(factor: float) -> bool:
@@ -361,8 +357,7 @@ def _log_delta_of_rho(rho: float, epsilon: float) -> float:
 
     from scipy.optimize import minimize_scalar
 
-    best = minimize_scalar(at, bounds=(-20.0, 40.0), method="bounded")
-    return float(best.fun)
+    return float(minimize_scalar(at, bounds=(-20.0, 40.0), method="bounded").fun)
 
 
 def _last(met: Callable[[float], bool], good: float, start: float = 0.0) -> float:

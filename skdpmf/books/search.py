@@ -114,8 +114,7 @@ class SearchPlan:
         n_values = price.MOST_VALUES
         if ledger is not None and ledger.rule == "zcdp":
             n_values = values_of_a_trial(ledger.limit.delta, trials.mean)
-        fit = replace(budget, epsilon=left).validate()
-        return cls(budget, trials, fit, score, n_values)
+        return cls(budget, trials, replace(budget, epsilon=left).validate(), score, n_values)
 
     @property
     def epsilon(self) -> float:
@@ -245,9 +244,7 @@ class SearchStatement(PrivacyStatement):
         RandomTrials(self.mean)  # refuses what is no law
 
     @classmethod
-    def of_search(
-        cls, plan: SearchPlan, fit: ReleasePlan, *, seeded: bool = False
-    ) -> SearchStatement:
+    def of_search(cls, plan: SearchPlan, fit: ReleasePlan, seeded: bool = False) -> SearchStatement:
         """Return the statement of a search, of its best trial's fit.
 
         Examples

@@ -32,9 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
     words = "the scale of the ratings (1 5)"
     parser.add_argument("--rating-range", nargs=2, type=float, default=(1.0, 5.0), help=words)
     parser.add_argument("--epsilon", type=float, default=4.0)
-    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        _show(options, Path(folder))
+        _show(parser.parse_args(arguments), Path(folder))
 
 
 def _show(options: argparse.Namespace, folder: Path) -> None:

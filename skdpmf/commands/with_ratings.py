@@ -185,9 +185,8 @@ def evaluate(options: argparse.Namespace) -> None:
             {"of": label} | {key.lower(): value for key, value in measures.items()}
             for label, measures in lists.items()
         ]
-        shared.print_json(
-            metric=metric, n_held_out=held_out.nnz, held_out=what, values=values, lists=plain
-        )
+        facts = {"metric": metric, "n_held_out": held_out.nnz, "held_out": what}
+        shared.print_json(**facts, values=values, lists=plain)
     elif _is_implicit(model):
         _print_lists(lists, f"against {held_out.nnz} clicks: {what}")
     else:
@@ -219,8 +218,7 @@ def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[s
 
 def _print_lists(lists: dict[str, dict[str, float]], against: str) -> None:
     print(f"Lists of {N_RANKED} unseen items, {against}")
-    heads = next(iter(lists.values()))
-    print("".join(f"  {head:>9}" for head in heads))
+    print("".join(f"  {head:>9}" for head in next(iter(lists.values()))))
     for label, measures in lists.items():
         print("".join(f"  {value:9.4f}" for value in measures.values()) + f"  {label}")
 
@@ -259,8 +257,7 @@ def _as_known(ids: Any, known: Any) -> Any:
     An integer is written as it was in its file, so that equal texts are equal ids.
     """
     by_text = {str(label): label for label in known}
-    found = ids.drop_duplicates()
-    same = {label: by_text.get(str(label), label) for label in found}
+    same = {label: by_text.get(str(label), label) for label in ids.drop_duplicates()}
     return ids if all(label == other for label, other in same.items()) else ids.map(same)
 
 

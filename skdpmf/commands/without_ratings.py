@@ -41,9 +41,8 @@ def plan(options: argparse.Namespace) -> None:
     from skdpmf.privacy.statement import PrivacyStatement
 
     with usage(options):
-        planned = described(options, None, planner_of(options.estimator)).plan(
-            options.items, options.users
-        )
+        planner = described(options, None, planner_of(options.estimator))
+        planned = planner.plan(options.items, options.users)
     if options.format == "json":
         private = not isinstance(planned, PrivacyStatement)
         stated = PrivacyStatement.from_plan(planned) if private else planned
@@ -162,8 +161,7 @@ def _write_card(options: argparse.Namespace) -> None:
     model = load_description(path)
     content = path.read_bytes()
     name = f"{Path(options.model).name}, SHA-256 {hashlib.sha256(content).hexdigest()}: {model!r}"
-    card = card_of_file(path, name)
-    output.write_bytes(getattr(card, writers[ending])().encode())
+    output.write_bytes(getattr(card_of_file(path, name), writers[ending])().encode())
     print_json(wrote=str(output)) if options.format == "json" else print(f"wrote {output}")
 
 
@@ -186,9 +184,8 @@ def ledger_at(path: str) -> "PrivacyLedger":
     from skdpmf.books.ledger import PrivacyLedger
 
     if not Path(path).expanduser().exists():
-        raise ValueError(
-            f"{path}: there is no such ledger. Make one: skdpmf ledger {path} create --epsilon E"
-        )
+        remedy = f"Make one: skdpmf ledger {path} create --epsilon E"
+        raise ValueError(f"{path}: there is no such ledger. {remedy}")
     return PrivacyLedger(Path(path).expanduser())
 
 
@@ -219,8 +216,7 @@ def described(options: argparse.Namespace, book: Any, cls: Any) -> Any:
         if delta is None:
             pure = options.estimator == "LocalDPGDDR" or math.isinf(options.epsilon)
             delta = 0.0 if pure else 1e-5
-        budget = PrivacyBudget(options.epsilon, delta, unit=options.unit, ledger=book)
-        model = cls(budget)
+        model = cls(PrivacyBudget(options.epsilon, delta, unit=options.unit, ledger=book))
     with usage(options):
         model.set_params(**params).plan(1)
     return model

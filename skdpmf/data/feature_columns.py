@@ -147,8 +147,7 @@ def _labels(item_features: Any) -> Any:
 
 def values_of(item_features: Any) -> NDArray[np.float64]:
     """Return features as a matrix of finite numbers, or raise ValueError."""
-    is_sparse: Any = sparse.issparse(item_features)
-    dense = item_features.toarray() if is_sparse else item_features
+    dense = item_features.toarray() if sparse.issparse(item_features) else item_features
     try:
         values = np.asarray(dense, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -240,7 +239,8 @@ def item_features(
     if labels is None:
         labels = [name for name in ("genres",) if name in table]
     if years is None:
-        years = next((name for name in table.columns.tolist() if _is_year(name)), None)
+        plain = {name: "".join(filter(str.isalpha, str(name).lower())) for name in table.columns}
+        years = next((name for name, letters in plain.items() if letters in _YEARS), None)
     asked = [("labels", name) for name in labels] + [("numbers", name) for name in numbers]
     asked += [("years", years)] if years else []
     for role, name in asked:
@@ -259,10 +259,6 @@ def item_features(
             "columns by labels, years or numbers."
         )
     return made.astype(np.float64)
-
-
-def _is_year(name: Any) -> bool:
-    return "".join(c for c in str(name).lower() if c.isalpha()) in _YEARS
 
 
 def _by_item(items: Any) -> "pd.DataFrame":
@@ -301,8 +297,7 @@ def _label_columns(texts: "pd.Series", name: str) -> "pd.DataFrame":
     import pandas as pd
     from sklearn.preprocessing import MultiLabelBinarizer
 
-    known = texts.fillna("").astype(str)
-    split = [[part for part in text.split("|") if part] for text in known]
+    split = [[part for part in text.split("|") if part] for text in texts.fillna("").astype(str)]
     binarizer = MultiLabelBinarizer()
     found = binarizer.fit_transform(split)
     columns = [f"{name}={label}" for label in binarizer.classes_]
@@ -325,9 +320,8 @@ def _periods(years: "pd.Series", n_periods: int) -> "pd.DataFrame":
     inside = [(years >= low) & (years < high) for low, high in itertools.pairwise(bounds)]
     names = [f"year<{edges[0]:g}"]
     names += [f"{low:g}<=year<{high:g}" for low, high in itertools.pairwise(edges)]
-    return pd.DataFrame(
-        np.column_stack(inside), columns=[*names, f"year>={edges[-1]:g}"], index=years.index
-    )
+    names.append(f"year>={edges[-1]:g}")
+    return pd.DataFrame(np.column_stack(inside), columns=names, index=years.index)
 
 
 def _number(values: "pd.Series", name: str) -> "pd.DataFrame":

@@ -35,8 +35,7 @@ def replaced_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
                 if found:
                     part.chmod(stat.S_IMODE(found))
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
+                sync(file)
             with use_named(path):
                 part.replace(path)
     finally:
@@ -104,6 +103,12 @@ def use_named(path: Path) -> Iterator[None]:
             "this process and in others, or choose another path"
         )
         raise PermissionError(error.errno, remedy, str(path)) from error
+
+
+def sync(file: IO[bytes]) -> None:
+    """Wait until the file is on disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:

@@ -43,11 +43,6 @@ class Catalogue:
         return self.titles is None and self.items.equals(pd.RangeIndex(len(self.items)))
 
     @property
-    def has_integers(self) -> bool:
-        """Whether integers are among the ids, which could be taken for columns."""
-        return self.items.inferred_type in ("integer", "mixed-integer")
-
-    @property
     def has_strings(self) -> bool:
         """Whether all ids are strings."""
         return self.items.inferred_type in ("string", "empty")
@@ -63,10 +58,9 @@ class Catalogue:
         """Return the columns of ids; ValueError names the first unknown one."""
         place, ids = self.place, list(ids)
         found = np.array([place.get(item, -1) for item in ids], dtype=np.int64)
-        if (found < 0).any():
-            raise ValueError(
-                self.unknown_ids([ids[at] for at in np.flatnonzero(found < 0)], parameter)
-            )
+        lost = [ids[at] for at in np.flatnonzero(found < 0)]
+        if lost:
+            raise ValueError(self.unknown_ids(lost, parameter))
         return found
 
     def unknown_ids(self, ids: Sequence[Any], parameter: str) -> str:
@@ -303,8 +297,7 @@ def labels_of(X: Any) -> tuple[Any, Any, tuple[str, ...], list[str] | None]:
     """Return ids of the rows and columns of a matrix, what of them is undeclared, and titles."""
     if isinstance(X, RatingMatrix):
         return X.users, X.items, X.undeclared, X.titles
-    users = X.index if hasattr(X, "iloc") else None
-    return users, getattr(X, "columns", None), (), None
+    return X.index if hasattr(X, "iloc") else None, getattr(X, "columns", None), (), None
 
 
 def catalogue_of(X: Any) -> Catalogue | None:
@@ -333,8 +326,7 @@ def labelled_rows(
     the argument that errors name. Unknown items are an error, or ignored.
     """
     if names_items(X):
-        dicts = [X] if isinstance(X, Mapping) else X
-        return _of_dicts(dicts, catalogue, n_items, name, unknown)
+        return _of_dicts([X] if isinstance(X, Mapping) else X, catalogue, n_items, name, unknown)
     if not isinstance(X, RatingMatrix) or catalogue is None or X.items.equals(catalogue.items):
         return X, 0
     place, names, rows = catalogue.place, X.items.tolist(), sparse.coo_array(X.X)

@@ -438,8 +438,7 @@ def _read_text(
         positions.pop("genres", None)
     used = {p: name for name, p in {**positions, **flags}.items()}
     quoting = _quoting(lines[0], sep)
-    skip = n_blank + has_header
-    frame = _parse(label, content, encoding, sep, quoting, skip, len(fields), used)
+    frame = _parse(label, content, encoding, sep, quoting, n_blank + has_header, len(fields), used)
     header = fields[positions["user"]].strip() if has_header and kind is _USERS else None
     ids = [role for role in _IDS if role in positions]
     if columns is None and not has_header and all(_stands_out(frame[role]) for role in ids):
@@ -519,7 +518,13 @@ def _match(fields: list[str], kind: _Kind, columns: Any, label: str) -> tuple[di
     """Return the position of each role in a line, and whether the first line is a header."""
     roles = kind.roles
     if columns is not None and not isinstance(columns, dict):
-        return _by_order(fields, list(columns), kind, label), False
+        names = list(columns)
+        if len(names) != len(fields):
+            raise ValueError(
+                f"columns={names} has {len(names)} names, but the lines of {label} have "
+                f"{len(fields)} fields ({fields}); give one name for each (any for the unused)."
+            )
+        return _by_name(names, kind, None, label), False
     known = set().union(*roles.values())
     if columns is not None or any(_normalised(f) in known for f in fields):
         return _by_name(fields, kind, columns, label), True
@@ -536,37 +541,20 @@ def _match(fields: list[str], kind: _Kind, columns: Any, label: str) -> tuple[di
     return {role: p for p, role in enumerate(roles) if p < len(fields)}, False
 
 
-def _by_order(fields: list[str], columns: list[str], kind: _Kind, label: str) -> dict[str, int]:
-    if len(columns) != len(fields):
-        raise ValueError(
-            f"columns={columns} has {len(columns)} names, but the lines of {label} have "
-            f"{len(fields)} fields ({fields}); give one name for each (any name for the unused)."
-        )
-    found = {
-        role: [p for p, name in enumerate(columns) if _normalised(name) in names]
-        for role, names in kind.roles.items()
-    }
-    if any(len(at) > 1 or (role in kind.required and not at) for role, at in found.items()):
-        raise ValueError(f"columns={columns} must name {list(kind.required)}, each of them once.")
-    return {role: at[0] for role, at in found.items() if at}
-
-
 def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[str, int]:
     columns = columns or {}
     unknown = [role for role in columns if role not in kind.roles]
     if unknown:
-        known = list(kind.roles)
-        raise ValueError(f"columns={columns} has the keys {unknown}; allowed are {known}.")
+        roles = list(kind.roles)
+        raise ValueError(f"columns={columns} has the keys {unknown}; allowed are {roles}.")
     names = [f.strip() for f in fields]
     positions = {}
-    for role, synonyms in kind.roles.items():
+    for role, known in kind.roles.items():
         if role in columns:
             found = [p for p, name in enumerate(names) if name == columns[role]]
         else:
             taken = columns.values()
-            found = [
-                p for p, n in enumerate(names) if _normalised(n) in synonyms and n not in taken
-            ]
+            found = [p for p, n in enumerate(names) if _normalised(n) in known and n not in taken]
             found = [p for p in found if _normalised(names[p]) == role] or found
         if len(found) == 1:
             positions[role] = found[0]
@@ -574,7 +562,7 @@ def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[s
             trouble = "several columns" if found else "no column"
             raise ValueError(
                 f"{label} has {trouble} for the {role}: found {names}, expected "
-                f"{columns.get(role) or 'one of ' + str(sorted(synonyms))}. Name it by "
+                f"{columns.get(role) or 'one of ' + str(sorted(known))}. Name it by "
                 f"columns={{{role!r}: ...}}; for a file without a header pass all names in order."
             )
     return positions
@@ -625,7 +613,6 @@ def _parse(
     first = [_TEXT if used.get(p) in _IDS else "0" for p in range(n)]
     content = sep.join(first).encode() + b"\n" + content
     unknown: Any = {p: _NO_NUMBER if name == "rating" else [""] for p, name in used.items()}
-    types: Any = {p: _TYPES[name] for p, name in used.items() if name in _TYPES}
     try:
         frame = pd.read_csv(
             io.BytesIO(content),
@@ -638,7 +625,7 @@ def _parse(
             names=list(range(n)),
             keep_default_na=False,
             na_values=unknown,
-            dtype=types,
+            dtype={p: _TYPES[name] for p, name in used.items() if name in _TYPES},
             low_memory=False,
         )
     except pd.errors.ParserError as error:

@@ -144,10 +144,8 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
         return codes, as_index(found, name)
     index = _declared(declared, parameter, name)
     if index.has_duplicates:
-        twice = index[index.duplicated()]
-        raise ValueError(
-            f"{parameter} must hold distinct ids; {_some(twice)} occurs more than once."
-        )
+        two = index[index.duplicated()]
+        raise ValueError(f"{parameter} must hold distinct ids; {_some(two)} occurs more than once.")
     codes = index.get_indexer(as_index(ids))
     unknown = np.flatnonzero(codes < 0)
     if unknown.size:
@@ -207,8 +205,7 @@ def rating_values(column: "pd.Series", where: str, remedy: str = "") -> Any:
     import pandas as pd
 
     if len(column) and (not pd.api.types.is_numeric_dtype(column) or column.dtype.kind == "c"):
-        numbers = pd.to_numeric(column, errors="coerce")
-        bad = column[numbers.isna() & column.notna()]
+        bad = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
         value = f" (such as {bad.iloc[0]!r} in row {bad.index[0]!r})" if len(bad) else ""
         raise ValueError(
             f"{where} has dtype {column.dtype}{value}; ratings must be numbers. Convert it with "

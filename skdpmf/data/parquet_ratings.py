@@ -273,9 +273,8 @@ class ParquetRatings:
         rows_per_part = int(rows_per_part)
         pyarrow_for(f"path={str(path)!r}")
         with store.new_folder(path, overwrite) as work:
-            table = _table(
-                source, work / "buckets", rows_per_part, columns, (users, items, n_items)
-            )
+            declared = users, items, n_items
+            table = _table(source, work / "buckets", rows_per_part, columns, declared)
             _write(work / "new", table, rows_per_part)
         return cls(path)
 
@@ -548,8 +547,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
         R, labels = as_rating_matrix(source), labels_of(source)
         refuse_infinite(source)
         matrices = (R[k : k + n_rows] for k in range(0, R.shape[0], n_rows))
-    rounded = (as_rating_matrix(R, dtype=np.float32) for R in matrices)
-    return Table(source.shape, rounded, *labels)
+    return Table(source.shape, (as_rating_matrix(R, dtype=np.float32) for R in matrices), *labels)
 
 
 @contextmanager

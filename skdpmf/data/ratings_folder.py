@@ -7,19 +7,18 @@ places are made of are held against ranges and order, and files have the names o
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from ..exceptions import RatingStoreError
-from .files import full_disk_named, owners_file, sync_folder, use_named
+from .files import full_disk_named, owners_file, sync, sync_folder, use_named
 from .table_chunks import plain_ids
 from .validation import MAX_ITEMS
 
@@ -175,12 +174,6 @@ def write_file(path: Path, content: bytes) -> None:
     with owners_file(path) as file:
         file.write(content)
         sync(file)
-
-
-def sync(file: IO[bytes]) -> None:
-    """Wait until the file is on disk."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 # The folder

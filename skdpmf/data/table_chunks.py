@@ -147,9 +147,8 @@ class _Codes:
                 f"text, as by pandas.read_csv(..., dtype={{{self.what!r}: str}})."
             )
         self.are_integers = are_integers if len(ids) else self.are_integers
-        codes, found = pd.factorize(
-            _native(ids.to_numpy()) if isinstance(ids.dtype, np.dtype) else ids
-        )
+        is_plain = isinstance(ids.dtype, np.dtype)
+        codes, found = pd.factorize(_native(ids.to_numpy()) if is_plain else ids)
         labels = plain_ids(found, where)
         if self.declared:
             at = [self.positions.get(label, -1) for label in labels]

@@ -153,8 +153,7 @@ def clipped(R: Any, rating_range: Any, *, warns: bool = False) -> Any:
 def warn_of_scale(ratings: np.ndarray, rating_range: tuple[float, float]) -> None:
     """Warn where more than a tenth of the ratings lies outside of the range."""
     low, high = rating_range
-    n_outside = np.count_nonzero(ratings < low) + np.count_nonzero(ratings > high)
-    if n_outside > ratings.size / 10:
+    if np.count_nonzero(ratings < low) + np.count_nonzero(ratings > high) > ratings.size / 10:
         warnings.warn(
             f"rating_range=({low:g}, {high:g}) must be the scale that the ratings were given on, "
             "and more than a tenth of those in X lie outside and are clipped: pass their scale as "
@@ -171,8 +170,7 @@ def _container(X: Any) -> Any:
         refuse_what_is_no_matrix(X)
     if _has_sparse_columns(X):
         X = X.sparse.to_coo()
-    is_sparse: Any = sparse.issparse(X)
-    if is_sparse:
+    if sparse.issparse(X):
         if X.format in ("bsr", "dia"):
             raise ValueError(
                 f"X is a sparse {X.format} container, whose padding zeros look like "
@@ -224,9 +222,8 @@ def _dense_float64(X: Any) -> Any:
 
 def _dense_parts(X: Any) -> tuple[Any, Any, Any]:
     known = np.isfinite(X)
-    indptr = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
     # Both boolean indexing and nonzero go row by row, in whatever order X lies in memory.
-    return X[known], known.nonzero()[1], indptr
+    return X[known], known.nonzero()[1], np.concatenate(([0], np.cumsum(known.sum(axis=1))))
 
 
 def _sparse_parts(X: Any) -> tuple[Any, Any, Any]:
@@ -283,11 +280,9 @@ def _group_by_row(rows: Any, n_users: int) -> tuple[Any, Any]:
     Rows outside 0..n_users-1 are left out. The order is None if the entries lie that way already.
     """
     valid = (rows >= 0) & (rows < n_users)
-    counts = np.bincount(rows[valid], minlength=n_users)
-    indptr = np.concatenate(([0], np.cumsum(counts)))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows[valid], minlength=n_users))))
     if not valid.all():
-        positions = np.flatnonzero(valid)
-        return positions[np.argsort(rows[valid], kind="stable")], indptr
+        return np.flatnonzero(valid)[np.argsort(rows[valid], kind="stable")], indptr
     if (rows[1:] >= rows[:-1]).all():
         return None, indptr
     # Transposing a matrix with one entry per row is a counting sort, in linear time.
@@ -563,9 +558,8 @@ def check_ratings(
         if remedy is None:
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
-        ) from None
+        words = f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
+        raise kind(words) from None
     R = as_rating_matrix(X)
     return R if rating_range is None else clipped(R, rating_range, warns=warns), X.dtype
 
@@ -696,8 +690,7 @@ _REMEDIES = {
 
 def unsummed(X: Any) -> Any:
     """Sparse X made ready for ``validate_data``, whose conversions would sum repeated entries."""
-    is_sparse: Any = sparse.issparse(X)
-    if not is_sparse:
+    if not sparse.issparse(X):
         return X
     if X.format in ("dok", "lil"):  # these hold no entry twice
         X = X.tocsr()

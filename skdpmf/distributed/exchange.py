@@ -80,9 +80,7 @@ class Worker(_Shared):
         """Return what the coordinator has made."""
         return self._ask(key, None)
 
-    def request(
-        self, key: Key, own: Any, release: Callable[[Any], Any], *, told: bool = True
-    ) -> Any:
+    def request(self, key: Key, own: Any, release: Callable[[Any], Any], told: bool = True) -> Any:
         """Hand in the block's sum, and return what is released of all."""
         return self._ask(key, own)
 
@@ -142,9 +140,7 @@ class Coordinator(_Shared):
         self.tell(key, value if told else None)
         return value
 
-    def request(
-        self, key: Key, own: Any, release: Callable[[Any], Any], *, told: bool = True
-    ) -> Any:
+    def request(self, key: Key, own: Any, release: Callable[[Any], Any], told: bool = True) -> Any:
         """Add up all blocks and release the sum.
 
         key: of the request; own: the sum over no users, which is 0 and shows the shape; release:
@@ -210,9 +206,7 @@ class _Blocks:
     def release(self, start: int, values: NDArray[np.float64]) -> Any:
         """Hand in, and in the coordinator release, a piece."""
         key, stream = (self.name, self.index, start), self.stream
-        return self.exchange.request(
-            key, values, lambda total: stream.release(start, total), told=False
-        )
+        return self.exchange.request(key, values, lambda total: stream.release(start, total), False)
 
 
 #: what a fit is to the other processes that take part in it

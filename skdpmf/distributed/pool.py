@@ -303,8 +303,7 @@ def n_processes() -> int:
     if nested or getattr(backend, "supports_sharedmem", False):
         return 0
     n = int(effective_n_jobs(None))
-    local = type(backend).__module__ == "joblib._parallel_backends"
-    return 0 if n == 1 and local else n
+    return 0 if n == 1 and type(backend).__module__ == "joblib._parallel_backends" else n
 
 
 def _in_dask_task() -> bool:
@@ -364,9 +363,8 @@ class Pool:
                 for number in missing:
                     self._owners.pop(number, None)
             self._dispatch += 1
-            tasks = self._tasks(key, history, missing, _WAITS[tries])
             before = len(missing)
-            for reply in self._map(tasks):
+            for reply in self._map(self._tasks(key, history, missing, _WAITS[tries])):
                 if not reply.blocks or not missing.issuperset(reply.blocks):
                     continue
                 total = added([reply.total] if total is None else [total, reply.total])
@@ -398,9 +396,7 @@ class Pool:
             wait = 0.05 if self.n_tasks > 1 else 0.0
             self._map([delayed(drop)(self._fit, wait)] * max(self.n_tasks, 1))
 
-    def _tasks(
-        self, key: Key, history: Sequence[Answer], missing: set[int], wait: float
-    ) -> list[Any]:
+    def _tasks(self, key: Key, history: Any, missing: set[int], wait: float) -> list[Any]:
         """Advance what is held, and start what nobody holds."""
         n_tasks, position = max(self.n_tasks, 1), len(history)
         owners: dict[str, list[int]] = {}
@@ -408,8 +404,7 @@ class Pool:
             owners.setdefault(process, []).append(number)
         tasks = []
         if not missing.isdisjoint(self._owners):
-            answers = tuple(history[self._told :])
-            stop = Stop(self._fit, self._dispatch, key, position, answers)
+            stop = Stop(self._fit, self._dispatch, key, position, tuple(history[self._told :]))
             tasks = [delayed(advance)(stop, owners, frozenset(missing), wait)] * n_tasks
         new = sorted(missing - set(self._owners))
         if new:
@@ -454,7 +449,6 @@ def fit_on_blocks(
     """
     n_rows = sum(block.n_rows for _, block in runs.values())
     pool.hold(runs, n_rows)
-    nobody = csr_array((0, n_items))
     # within the pool as in the workers: no processes inside of the solver
     with pool, parallel_config(backend="threading", n_jobs=1):
-        return release(nobody, Coordinator(pool.collect, n_rows))
+        return release(csr_array((0, n_items)), Coordinator(pool.collect, n_rows))

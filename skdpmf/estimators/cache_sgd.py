@@ -199,8 +199,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self._check_params()
         R = self._check_ratings(X)[0]
         self._check_start(R.shape)
-        scale = Scale(self.intercept_, self._unit_)
-        trained, batches = self._descend(R, scale, self._folded_in(R))
+        trained, batches = self._descend(R, Scale(self.intercept_, self._unit_), self._folded_in(R))
         model, counts = trained.factors, batches.item_counts
         share = counts / np.maximum(1, counts + self.item_counts_)
         V = self._unit_ * model.V[:, : self.components_.shape[0]].astype(np.float64)
@@ -242,9 +241,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     def _rank_by_counts(self) -> None:
         self._set_ranking(None, estimate_popularity(self.item_counts_, 0.0).log_mean)
 
-    def _descend(
-        self, R: Any, scale: "Scale | None", users: Any
-    ) -> "tuple[solver.Descent, Batches]":
+    def _descend(self, R: Any, scale: "Scale | None", users: Any) -> "tuple[solver.Descent, Any]":
         """Run the solver, from the present items and these users (biases, factors) if given."""
         from skdpmf.baselines import cache_sgd as solver
         from skdpmf.baselines.cache_sgd import Snapshot
@@ -326,8 +323,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         Z = fold_in(self._item_model_._replace(features=None), R, self.n_jobs)
         U = Z[:, Z.shape[1] - self.components_.shape[0] :]
         # the last fit's fit_bias, which may have been another
-        b = self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z))
-        return b, U
+        return self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z)), U
 
     def _penalty(self) -> tuple[float, ...]:
         """Penalty for each rating, user and user's bias, in standardised units: the last fit's."""

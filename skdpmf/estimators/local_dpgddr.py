@@ -178,8 +178,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         for _ in self._rounds():
             if self.budget.is_private:
                 streams = DeviceStreams(secret)
-                epsilon = float(self.budget.epsilon)
-                model = items.sampled_model(R, damping, epsilon, streams)
+                model = items.sampled_model(R, damping, float(self.budget.epsilon), streams)
             else:
                 model = items.exact_model(R, damping)
         middle, unit = middle_and_quarter(self.rating_range)
@@ -211,8 +210,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         if centers:
             means = np.full(n_items, middle)
             damping = float(self.user_damping)
-            factors = unit * model.factors
-            released = self._released(means, factors, damping, unit**2 * RIDGE, None)
+            released = self._released(means, unit * model.factors, damping, unit**2 * RIDGE, None)
             return released, int(n_devices), self._n_reports()
         means = np.zeros(n_items)
         tiny = np.finfo(np.float64).eps * np.eye(settings.n_components)

@@ -152,9 +152,8 @@ def private_multi_task_ridge(
     >>> [release.name for release in fit.plan.releases]
     ['task counts', 'Gram matrices', 'right-hand sides']
     """
-    settings = _checked_settings(
-        max_norm, max_value, alpha, weighting, weight_exponent, max_tasks_per_user
-    )
+    terms = max_norm, max_value, alpha, weighting, weight_exponent
+    settings = _checked_settings(*terms, max_tasks_per_user)
     check.require_budget(budget)
     check.require_random_state(random_state)
     holds = n_jobs is None or (check.is_int(n_jobs) and n_jobs != 0)
@@ -233,8 +232,7 @@ def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observatio
 
 def _merged(features: np.ndarray, Y: Any) -> solver.Observations:
     """Observations with features of their own: those of one pair become their mean."""
-    is_sparse: Any = sparse.issparse(Y)
-    if not is_sparse or Y.format != "csr" or Y.dtype.kind not in "buif":
+    if not sparse.issparse(Y) or Y.format != "csr" or Y.dtype.kind not in "buif":
         raise ValueError(
             f"Y of type {type(Y).__name__} must be a CSR matrix of real numbers with "
             "per_observation=True, so that rows of X can belong to its stored entries."
@@ -247,13 +245,11 @@ def _merged(features: np.ndarray, Y: Any) -> solver.Observations:
     (n_users, n_tasks), task, y = Y.shape, Y.indices[: Y.nnz], Y.data[: Y.nnz]
     row = np.repeat(np.arange(n_users), np.diff(Y.indptr))
     known = np.flatnonzero(np.isfinite(y) & (task >= 0) & (task < n_tasks))
-    pair, place, count = np.unique(
-        row[known] * n_tasks + task[known], return_inverse=True, return_counts=True
-    )
+    pairs = row[known] * n_tasks + task[known]
+    pair, place, count = np.unique(pairs, return_inverse=True, return_counts=True)
     mean = sparse.csr_array((1.0 / count[place], (place, known)), shape=(pair.size, len(features)))
     indptr = np.searchsorted(pair, np.arange(n_users + 1) * n_tasks)
-    small = max(pair.size, *Y.shape) <= np.iinfo(np.int32).max  # as for as_rating_matrix
-    index = np.int32 if small else np.int64
+    index = np.int32 if max(pair.size, *Y.shape) <= np.iinfo(np.int32).max else np.int64
     structure = (pair % n_tasks).astype(index), indptr.astype(index)
     targets = sparse.csr_array((mean @ y, *structure), shape=Y.shape)
     return solver.Observations(targets, mean @ features, np.arange(pair.size))

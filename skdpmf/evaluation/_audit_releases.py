@@ -199,8 +199,7 @@ def _in_noise(record: ReleaseRecord, values: NDArray[np.float64]) -> NDArray[np.
     """
     z = (values - record.statistic) / (record.noise_scale or 1e-300)
     if record.layout == "packed":
-        d = int(np.sqrt(2 * z.shape[-1]))
-        rows, columns = np.tril_indices(d)
+        rows, columns = np.tril_indices(int(np.sqrt(2 * z.shape[-1])))
         z = np.where(rows == columns, z, math.sqrt(2.0) * z)
     return np.asarray(z.ravel())
 

@@ -256,8 +256,7 @@ class _Run:
         for name, own in stated.items():
             if own[0].kind == "pure" and own[0].mechanism in reported:
                 for release in own:
-                    terms = release.mechanism, release.epsilon
-                    expected[terms] += self.R.shape[0] * release.count
+                    expected[release.mechanism, release.epsilon] += self.R.shape[0] * release.count
             else:
                 expected.update((name, i) for i in range(sum(release.count for release in own)))
         wrong = {one: made[one] for one in {*expected, *made} if made[one] != expected[one]}

@@ -278,9 +278,8 @@ class PopularityDisplay:
             As `by_popularity` and `plot`.
         """
         held_out = as_rating_matrix(y)
-        predicted = estimator.predict_entries(X, held_out)
         options = {"name": type(estimator).__name__, **options}
-        return cls.from_predictions(X, held_out, predicted, **options)
+        return cls.from_predictions(X, held_out, estimator.predict_entries(X, held_out), **options)
 
     @classmethod
     def from_predictions(
@@ -348,9 +347,7 @@ class PopularityDisplay:
             If the axes show other buckets or other test ratings.
         """
         counts = self.table[["min_count", "max_count", "n_ratings"]].to_numpy(dtype=int)
-        ticks = [
-            (f"{low} to {high}" if high > low else f"{low}") + f"\n({n})" for low, high, n in counts
-        ]
+        ticks = [(f"{a} to {b}" if b > a else f"{a}") + f"\n({n})" for a, b, n in counts]
         ax = axes_or_new(self, ax)
         # get_xticklabels leaves out those that shared axes hide
         shown = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]
@@ -660,9 +657,8 @@ class AuditDisplay:
 def _bars(axes: Any, values: dict[str, float], claimed: float, label: str) -> None:
     """Draw bars, of another colour beyond what is claimed, and at most three times as long."""
     beyond = [value > claimed * ROUNDING for value in values.values()]
-    colours = [VERMILION if far else BLUE for far in beyond]
     lengths = [min(value, 3.0 * claimed) for value in values.values()]
-    bars = axes.barh(list(values), lengths, color=colours)
+    bars = axes.barh(list(values), lengths, color=[VERMILION if far else BLUE for far in beyond])
     axes.bar_label(bars, [label % value for value in values.values()], padding=3)
     axes.axvline(claimed, color="black", linewidth=1.2)
     axes.set_xlim(0.0, 1.3 * max(claimed, *lengths, 0.0))

@@ -540,9 +540,8 @@ def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
             f"y_pred has shape {np.shape(y_pred)} and y_true has shape {np.shape(y_true)}: they "
             "must be equal. Predict for the same users and items."
         )
-    y_true, y_pred = (
-        X if _is_matrix(X) else np.asarray(X, dtype=np.float64)[None] for X in (y_true, y_pred)
-    )
+    if not _is_matrix(y_true):
+        y_true, y_pred = (np.asarray(y, dtype=np.float64)[None] for y in (y_true, y_pred))
     if np.isinf(_stored(y_true)).any():
         raise ValueError(
             "y_true holds an infinite rating: ratings must be finite, NaN where unknown. "

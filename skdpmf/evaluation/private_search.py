@@ -207,8 +207,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         spaces = _spaces(self.param_distributions)
         is_grid = not any(hasattr(values, "rvs") for one in spaces for values in one.values())
         known = [{}, *islice(ParameterGrid(spaces), _CHECKED if is_grid else 0)]
-        shape = n_rows, n_items
-        conditions = {self._check_candidate(plan, params, shape) for params in known}
+        conditions = {self._check_candidate(plan, params, (n_rows, n_items)) for params in known}
         return replace(plan, condition="; ".join(sorted(conditions - {""})))
 
     def fit(self, X: Any, y: Any = None) -> "PrivateSearchCV":

@@ -237,9 +237,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
                 "use the wrapped estimator itself."
             )
         if len(X) == 0:
-            raise ValueError(
-                "Found array with 0 sample(s) in X: at least one (user, item) pair is required."
-            )
+            raise ValueError("Found array with 0 sample(s) in X: a (user, item) pair is required.")
         validate_data(self, X, reset=reset, skip_check_array=True)
         columns = X.iloc if isinstance(X, pd.DataFrame) else X
         return _as_ids(columns[:, 0], "user"), _as_ids(columns[:, 1], "item")

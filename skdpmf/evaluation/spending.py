@@ -139,9 +139,8 @@ def _of_candidate(estimator: Any, n_items: int, n_fits: int) -> PrivacyStatement
     if isinstance(estimator, Pipeline):
         # later steps may have fewer items: see state_fits
         steps = _private_steps(estimator)
-        return _of_steps(
-            {name: _of_candidate(step, n_items, n_fits) for name, step in steps}, estimator
-        )
+        each = {name: _of_candidate(step, n_items, n_fits) for name, step in steps}
+        return _of_steps(each, estimator)
     plan = estimator.plan(n_items) if hasattr(estimator, "plan") else None
     if isinstance(plan, PrivacyStatement) and not plan.is_private:
         return plan

@@ -124,7 +124,8 @@ def split_users(
     users = ratings[held_out]
     # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
-    target = _choose(users.indptr, n_targets, rng)
+    rows = np.repeat(np.arange(users.shape[0]), np.diff(users.indptr))
+    target = _rank(rng.random_sample(rows.size), rows) < n_targets[rows]  # without replacement
     known, targets = keep_entries(users, ~target), keep_entries(users, target)
     return (_like(X, ratings[train], train), _like(X, known, held_out), _like(X, targets, held_out))
 
@@ -298,9 +299,7 @@ def rolling_folds(
     starts = [n - int(np.ceil(k * test_size * n)) for k in range(n_splits, 0, -1)]
     first = [in_order[start] for start in starts]
     after = [times >= start for start in first] + [np.zeros(n, dtype=bool)]
-    folds = [
-        (np.flatnonzero(~here), np.flatnonzero(here & ~later)) for here, later in pairwise(after)
-    ]
+    folds = [(np.flatnonzero(~a), np.flatnonzero(a & ~b)) for a, b in pairwise(after)]
     if not all(train.size and test.size for train, test in folds):
         raise ValueError(
             f"n_splits={n_splits} windows of test_size={test_size:g} of {n} rows must each hold a "
@@ -350,13 +349,6 @@ def _latest(frame: Any, share: float, by: str, user: str, time: str | None) -> n
             f"{trouble}. Pass another test_size, or split at random (by=None)."
         )
     return test
-
-
-def _choose(indptr: np.ndarray, n_chosen: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
-    """Mark n_chosen entries of each row, uniformly without replacement."""
-    n_entries = np.diff(indptr)
-    rows = np.repeat(np.arange(n_entries.size), n_entries)
-    return _rank(rng.random_sample(rows.size), rows) < n_chosen[rows]
 
 
 def _rank(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -427,9 +419,8 @@ def _parsed(times: "pd.Series", where: str) -> "pd.Series":
     if not are_texts.any():
         aware = values.map(lambda value: getattr(value, "tzinfo", None) is not None)
         _refuse_mixture(aware, values, where)
-        is_time = values.map(lambda value: hasattr(value, "year"))
         parsed = values.infer_objects()
-        if is_time.all():
+        if values.map(lambda value: hasattr(value, "year")).all():
             parsed = pd.to_datetime(values, utc=bool(aware.any()))
         if parsed.dtype == object:
             raise ValueError(

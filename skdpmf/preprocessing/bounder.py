@@ -239,10 +239,9 @@ class ContributionBounder(  # type: ignore[call-arg]
         if self.max_ratings_per_user is not None:
             priorities = slot_priorities(self._key_, "bounder", R.indptr, R.indices)
             R = bound_contributions(R, self.max_ratings_per_user, priorities)
-        is_sparse: Any = sparse.issparse(X)
         if isinstance(X, RatingMatrix):
             return X.with_ratings(R)
-        if is_sparse:
+        if sparse.issparse(X):
             return sparse.csr_array((R.data.astype(dtype), R.indices, R.indptr), shape=R.shape)
         return self._as_asked(dense_of(R, dtype), X)
 

@@ -202,8 +202,7 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     def _fit(self, R: Any, most: int, fit: Fit) -> None:
         self.counts_, deviation = release_on_blocks(self, R, fit)
-        order = np.argsort(-self.counts_, kind="stable")
-        keep = order[:most]
+        keep = np.argsort(-self.counts_, kind="stable")[:most]
         if self.min_signal is not None:
             seen = self.counts_[keep] > float(self.min_signal) * deviation
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
@@ -260,7 +259,7 @@ class DPItemSelector(  # type: ignore[call-arg]
         """
         check_is_fitted(self, "support_")
         X = labelled_rows(X, self._catalogue_, self.n_features_in_)[0]
-        is_sparse: Any = sparse.issparse(X)
+        is_sparse = sparse.issparse(X)
         places = np.flatnonzero(self.support_)
         if hasattr(X, "iloc") and self._container() != "polars":  # columns of any type stay so
             validate_data(self, X, reset=False, skip_check_array=True)

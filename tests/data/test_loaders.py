@@ -213,8 +213,8 @@ def test_bad_files_of_items_and_users(tmp_path, read, content, message):
     ("columns", "message"),
     [
         (["user", "item"], r"has 2 names, but the lines of .*r\.csv have 4 fields"),
-        (["user", "x", "rating", "y"], r"must name \['user', 'item'\]"),
-        (["user", "item", "rating", "rating"], r"each of them once"),
+        (["user", "x", "rating", "y"], r"no column for the item: found \['user', 'x'"),
+        (["user", "item", "rating", "rating"], r"several columns for the rating"),
         ({"artist": "a"}, r"keys \['artist'\]; allowed are \['user'"),
         ({"user": "nobody"}, r"no column for the user.*expected nobody"),
     ],

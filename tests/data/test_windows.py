@@ -79,7 +79,7 @@ def test_a_ledger_is_made(tmp_path, monkeypatch):
 
     def make_there(path, terms):
         with monkeypatch.context() as patch:
-            patch.setattr(os, "name", "nt")
+            patch.setattr(_files, "POSIX", False)
             make(path, terms)
         made.append(path)
 

@@ -52,7 +52,7 @@ class MeansSVD(BaseRecommender):
 def public_estimators():
     """One instance of each public estimator, with a budget where it asks for one."""
     found = []
-    for name in getattr(skdpmf.estimators, "__all__", ()):
+    for name in dir(skdpmf.estimators):
         estimator = getattr(skdpmf.estimators, name)
         if inspect.isclass(estimator) and not inspect.isabstract(estimator):
             found.append(_instance(estimator))

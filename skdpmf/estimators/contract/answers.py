@@ -37,7 +37,9 @@ def columns_of(
         items = [items]
     listed = list(items)
     columns = all(isinstance(j, int | np.integer) and not isinstance(j, bool) for j in listed)
-    if catalogue is None or (columns and not (ids and catalogue.has_integers)):
+    # integers among the ids could be taken for columns
+    mixed = catalogue and catalogue.items.inferred_type in ("integer", "mixed-integer")
+    if catalogue is None or (columns and not (ids and mixed)):
         return check_items(listed, n_items, parameter)
     require(len(listed) > 0, parameter, items, "one item at least", "name items by their ids")
     return catalogue.columns(listed, parameter)
@@ -79,8 +81,7 @@ def in_order(Y: Any, catalogue: Catalogue | None, n_items: int, parameter: str) 
     Y: a matrix, of which tables and a RatingMatrix are put in order by id, or dicts. Raises
     ValueError for an unknown id in a dict or RatingMatrix.
     """
-    is_table = hasattr(Y, "columns")
-    if is_table and catalogue is not None and set(Y.columns) == set(catalogue.items):
+    if hasattr(Y, "columns") and catalogue is not None and set(Y.columns) == set(catalogue.items):
         Y = Y[catalogue.items.tolist()]
     return labelled_rows(Y, catalogue, n_items, parameter)[0]
 

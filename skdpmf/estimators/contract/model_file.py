@@ -264,9 +264,7 @@ def card_of_file(path: Any, model: str) -> PrivacyCard:
     return replace(_loaded(path, planner_of)[2], model=model)
 
 
-def check_catalogue(
-    catalogue: Any, n_items: int
-) -> tuple[list[Any], list[str] | None, list[str] | None]:
+def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[Any], Any, Any]:
     """Return ids, titles, genres (None: none) of a catalogue as lists, or raise an error."""
     try:
         ids = [_python_id(item) for item in catalogue["item"]]
@@ -448,8 +446,7 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     if value is not None:
         for field, part in value._asdict().items():
-            default = value._field_defaults.get(field)
-            if isinstance(part, np.ndarray | tuple) or part != default:
+            if isinstance(part, np.ndarray | tuple) or part != value._field_defaults.get(field):
                 parts |= _flat(f"{name}.{field}", part)
     return parts
 
@@ -461,8 +458,7 @@ def _plain_params(params: dict[str, Any]) -> dict[str, Any]:
 def _plain(value: Any, name: str) -> Any:
     """Return a parameter as plain JSON."""
     if isinstance(value, PrivacyBudget):
-        terms = {term: getattr(value, term) for term in _BUDGET}
-        return {"PrivacyBudget": _plain_params(terms)}
+        return {"PrivacyBudget": _plain_params({term: getattr(value, term) for term in _BUDGET})}
     if isinstance(value, Options):
         return {type(value).__name__: _plain_params(value.get_params())}
     if isinstance(value, np.generic | np.ndarray):
@@ -519,8 +515,7 @@ def _model_of(
         model._item_model_ = model._item_model_._replace(features=model._features_.values)
     offsets, factors = model._item_model_[:2]
     n_items, k = len(offsets), numbers["n_components"]
-    columns = factors[:, factors.shape[1] - k :]
-    model.components_ = np.array(columns.T, order=numbers["order"])
+    model.components_ = np.array(factors[:, factors.shape[1] - k :].T, order=numbers["order"])
     if getattr(model, "_knowledge_", None) is not None:
         _require(model._knowledge_.fits(n_items), "knowledge must be that of the items")
     if name == "DPCovarianceRecommender":
@@ -625,9 +620,7 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
     _require(n > 0 and numbers["n_components"] <= d, "it has no items, or no such components")
     _require(sizes["r"] == (0 if is_encoded else d), "ridge must be that of the factors")
     _require(sizes.get("d+1", d + 1) == d + 1, "prior must have a row for each factor, and one")
-    holds = not is_encoded or arrays.keys().isdisjoint(
-        {"item_model.prior", "item_model.item_ridge"}
-    )
+    holds = not is_encoded or not {"item_model.prior", "item_model.item_ridge"} & arrays.keys()
     _require(holds, "an encoder has no prior and no ridge")
     holds = not is_knn or (d > 0 and not is_encoded)
     _require(holds, "neighbours need a user's offset")

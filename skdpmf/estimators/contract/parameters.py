@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, ClassVar
@@ -65,8 +65,7 @@ def check_items(items: Any, n_items: int, parameter: str = "items") -> np.ndarra
 
 def check_where(where: Any, shape: tuple[int, int]) -> Any:
     """Return a canonical CSR array of the stored positions of `where`, or raise ValueError."""
-    is_sparse: Any = sparse.issparse(where)
-    if is_sparse and where.format not in ("bsr", "dia"):
+    if sparse.issparse(where) and where.format not in ("bsr", "dia"):
         where = where.tocoo()
         ones = np.ones(where.data.size)
         where = sparse.coo_array((ones, (where.row, where.col)), shape=where.shape)
@@ -89,9 +88,7 @@ def check_count(value: Any, name: str) -> None:
 class _Checked:
     """Checks of the parameters of these names, each of which may raise ValueError."""
 
-    def _require(
-        self, names: Iterable[str], holds: Any, rule: str, remedy: str = "use the default"
-    ) -> None:
+    def _require(self, names: Any, holds: Any, rule: str, remedy: str = "use the default") -> None:
         for name in names:
             value = getattr(self, name)
             require(holds(value), name, value, rule, remedy)
@@ -115,6 +112,13 @@ class _Checked:
         self._require(names, lambda x: isinstance(x, bool | np.bool_), "True or False", remedy)
 
 
+def _call_of(value: Any, params: dict[str, Any]) -> str:
+    """Return the call that makes a value of these parameters, without its defaults."""
+    known = signature(type(value)).parameters
+    changed = [f"{k}={v!r}" for k, v in params.items() if repr(v) != repr(known[k].default)]
+    return f"{type(value).__name__}({', '.join(changed)})"
+
+
 class Options(_Checked, Parameters):
     """Parameters of one choice. A subclass is a dataclass with a ``_check``.
 
@@ -124,13 +128,7 @@ class Options(_Checked, Parameters):
 
     def __repr__(self) -> str:
         """Return the call that makes them; defaults are left out."""
-        known = self.__dataclass_fields__
-        changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if repr(value) != repr(known[name].default)
-        ]
-        return f"{type(self).__name__}({', '.join(changed)})"
+        return _call_of(self, self.get_params())
 
     def _check(self) -> None:
         """Raise ValueError for a parameter that is out of range."""
@@ -139,7 +137,7 @@ class Options(_Checked, Parameters):
 class OptionParameters(_Checked):
     """Parameters whose values are `Options`, or strings for those with their defaults."""
 
-    _options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    _options: ClassVar[Mapping[str, Mapping[Any, Any]]] = {}
     """Shorthands of each such parameter and their classes, None where there are no options."""
 
     def _chosen(self, name: str) -> Any:
@@ -149,8 +147,7 @@ class OptionParameters(_Checked):
     def _unfolded(self, name: str, value: Any) -> Any:
         if isinstance(value, Options):
             return value
-        kinds: Mapping[Any, Any] = self._options[name]
-        kind = kinds.get(value) if value is None or isinstance(value, str) else None
+        kind = self._options[name].get(value) if value is None or isinstance(value, str) else None
         return kind and kind()
 
     def _shorthand(self, name: str) -> str:
@@ -383,15 +380,13 @@ class _Alone:
 
     def __repr__(self) -> str:
         """Return the call that makes it, which scikit-learn breaks into lines where it is long."""
-        name, params = type(self).__name__, self.get_params(deep=False)
-        known = signature(type(self)).parameters
-        changed = [name for name in params if repr(params[name]) != repr(known[name].default)]
-        call = f"{name}({', '.join(f'{name}={params[name]!r}' for name in changed)})"
+        params = self.get_params(deep=False)
+        call = _call_of(self, params)
         if len(call) <= 80:
             return call
         import skdpmf.estimators
 
-        return repr(getattr(skdpmf.estimators, name)(**params))
+        return repr(getattr(skdpmf.estimators, type(self).__name__)(**params))
 
 
 def alone(planner: type[Planner]) -> type[Any]:

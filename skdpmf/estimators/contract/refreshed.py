@@ -116,9 +116,8 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
         return X, catalogue, 0
     known = Catalogue(range(n_items)) if catalogue is None else catalogue
     names = own.items.tolist()
-    new = [
-        at for at, item in enumerate(names) if item not in known.place and item not in known.dropped
-    ]
+    old = {*known.place, *known.dropped}
+    new = [at for at, item in enumerate(names) if item not in old]
     if len(new) == len(names):
         knows = "no names" if catalogue is None else f"such as {known.items[0]!r}"
         raise ValueError(

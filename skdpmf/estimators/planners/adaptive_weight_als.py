@@ -26,13 +26,6 @@ def _check_exponent(value: Any) -> None:
     require(holds, "weight_exponent", value, "a finite number >= 0 or None", "use the default")
 
 
-def _check_share(value: Any) -> None:
-    is_word = value is None or isinstance(value, str)
-    holds = value in ("auto", None) if is_word else is_finite(value) and 0.0 < value < 1.0
-    rule = "'auto', a number between 0 and 1, or None"
-    require(holds, "list_share", value, rule, "use 'auto'")
-
-
 @dataclass(repr=False)
 class Pooled(Options):
     """Item step of `AdaptiveWeightALS` that pools the gradients of all rounds: the default.
@@ -61,7 +54,10 @@ class Pooled(Options):
     weight_exponent: float | None = None
 
     def _check(self) -> None:
-        _check_share(self.list_share)
+        share, rule = self.list_share, "'auto', a number between 0 and 1, or None"
+        is_word = share is None or isinstance(share, str)
+        holds = share in ("auto", None) if is_word else is_finite(share) and 0.0 < share < 1.0
+        require(holds, "list_share", share, rule, "use 'auto'")
         _check_exponent(self.weight_exponent)
 
 
@@ -161,15 +157,11 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         return self._shorthand("solver") == "pooled" and not self.budget.is_private
 
     @property
-    def _exact_ratings(self) -> bool:
-        return self._is_exact and not self._implicit
-
-    @property
     def _pooled_ratings(self) -> bool:
         return not self._implicit and self._shorthand("solver") == "pooled"
 
     def _solver(self) -> Any:
-        if self._exact_ratings:
+        if self._is_exact and not self._implicit:
             return variational
         return (_CLICK_SOLVERS if self._implicit else _SOLVERS)[self._shorthand("solver")]
 
@@ -212,9 +204,8 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
             return clicks.Settings(**common, unobserved_weight=weight, n_inner_steps=n_inner_steps)
         if isinstance(solver, Pooled):
             share = _LIST_SHARE if solver.list_share == "auto" else float(solver.list_share or 0.0)
-            return pooled.Settings(
-                **common, list_share=share, fold_in_damping=self._damping(FOLD_IN_DAMPING)
-            )
+            common["fold_in_damping"] = self._damping(FOLD_IN_DAMPING)
+            return pooled.Settings(**common, list_share=share)
         if isinstance(solver, DPSGD):
             return dpsgd.Settings(**common, n_inner_steps=n_inner_steps)
         return ratings.Settings(**common)

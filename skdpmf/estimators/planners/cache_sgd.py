@@ -49,9 +49,8 @@ class Snapshots(Options):
     every: int | None = None
 
     def _check(self) -> None:
-        self._require(
-            ("path",), lambda x: isinstance(x, str | os.PathLike), "a path", "name a file"
-        )
+        is_path = isinstance(self.path, str | os.PathLike)
+        require(is_path, "path", self.path, "a path", "name a file")
         self._require(("every",), lambda n: n is None or is_count(n), "None or an integer >= 1")
 
 

@@ -124,8 +124,7 @@ class DPMFSamplerPlanner(PrivatePlanner):
 
     @property
     def _draw(self) -> PosteriorDraw | None:
-        draw: PosteriorDraw | None = self._chosen("guarantee")
-        return draw
+        return self._chosen("guarantee")
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         if self._draw is None:

@@ -1,7 +1,7 @@
 """Parameters of LocalDPGDDR, and its plan."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     _options: ClassVar[dict[str, Any]] = {"method": {"items": None, "gradient": GradientReports}}
 
     method: Any = "items"
-    randomizer: str = "privunit"
+    randomizer: Literal["privunit", "coordinate"] = "privunit"
     n_components: int = 8
     max_iter: int | None = None
     user_damping: float = 10.0
@@ -75,11 +75,10 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     @property
     def _gradients(self) -> GradientReports | None:
         """Return the options of reported gradients; None for method "items"."""
-        reports: GradientReports | None = self._chosen("method")
-        return reports
+        return self._chosen("method")
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        budget = self._local_budget()
+        budget = PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
         if self._gradients is not None:
             return gradient.make_plan(budget, self._gradient_settings(), n_items)
         if budget.is_private and self.randomizer == "privunit":
@@ -90,9 +89,6 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     @property
     def _only_sums(self) -> bool:
         return self._gradients is None and self.randomizer == "privunit"
-
-    def _local_budget(self) -> PrivacyBudget:
-        return PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")
 
     def _n_reports(self) -> int:
         """Return the largest number of rounds of the protocol."""
@@ -115,13 +111,11 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         """Return the share of the devices in each round; n_rows 0: not known, taken as many."""
         if not self._is_by_vectors:
             return (1.0,)
-        n_rounds = None if self.max_iter is None else int(self.max_iter)
         noise = items.mean_noise(float(self.budget.epsilon), n_items, n_rows)
-        return items.fractions_of(noise, n_rounds)
+        return items.fractions_of(noise, None if self.max_iter is None else int(self.max_iter))
 
     def _gradient_settings(self) -> gradient.Settings:
-        reports: Any = self._chosen("method")
-        method: Any = self.randomizer
+        reports = self._chosen("method")
         return gradient.Settings(
             n_components=int(self.n_components),
             max_iter=self._n_reports(),
@@ -129,7 +123,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
             user_step=float(reports.user_step),
             item_penalty=float(reports.alpha),
             user_penalty=float(reports.alpha),
-            method=method,
+            method=self.randomizer,
             projection_dim=None if reports.projection_dim is None else int(reports.projection_dim),
             back_projection=reports.back_projection,
         )
@@ -143,8 +137,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         dim = getattr(self._gradients, "projection_dim", None)
         rule = "None but for randomizer='coordinate'"
         remedy = "the error of the other does not fall with the number of values"
-        holds = dim is None or self.randomizer == "coordinate"
-        require(holds, "projection_dim", dim, rule, remedy)
+        require(dim is None or self.randomizer == "coordinate", "projection_dim", dim, rule, remedy)
         self._check_budget()
         # refuses budgets that it cannot plan for
         self._make_plan(1 if dim is None else int(dim))
