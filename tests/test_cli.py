@@ -230,6 +230,16 @@ def test_ids_that_look_like_numbers_are_the_same_in_all_files(run):
         assert (code, "12 rows of mixed.csv are left out" in err) == (0, True)
 
 
+def test_a_person_may_have_the_name_of_a_column(run):
+    table = pd.DataFrame({"user": ["ann", "bob", "user"], "item": ["x", "y", "x"], "rating": 3})
+    table.to_csv("named.csv", index=False)
+    pd.Series(["user", "ann", "bob", "cyd"]).to_csv("names.txt", index=False, header=False)
+    fit = ("fit", "named.csv", "--users", "names.txt", "--epsilon", 4, "-o", "named")
+    code, _, err = run(*fit, "--estimator", "DPItemMeans", "--overwrite")
+    said = "4 users, of whom its first line, 'user', is one: leave out any header"
+    assert (code, f"names.txt declares {said}\n" in err) == (0, True)
+
+
 def test_columns_in_order_and_the_method_for_clicks(run):
     frame = pd.read_csv("clicks.csv")[["item", "user"]].assign(other="x")
     frame.to_csv("bare.csv", index=False, header=False)
@@ -403,6 +413,20 @@ def test_liked_ratings_lie_above_five_eighths_of_the_scale(run):
         assert code == 0
         assert len(json.loads(out)["lists"]) == (2 if largest > 3.5 else 0)
         assert ("not measured, as no held-out rating is above 3.5" in err) == (largest < 3.5)
+
+
+def test_no_list_where_all_is_seen(run):
+    every = pd.DataFrame({"user": 1, "item": [f"i{j}" for j in range(16)], "rating": 5})
+    every.to_csv("every.csv", index=False)
+    words = ("every.csv", "--held-out", "every.csv")
+    code, out, err = run("evaluate", "model", *words)
+    assert code == 0
+    assert "Lists" not in out
+    assert "or the users have rated every item" in err
+    every[:15].to_csv("every.csv", index=False)  # the catalogue of the model of clicks
+    code, out, err = run("evaluate", "clicks", *words)
+    assert (code, out) == (1, "")
+    assert "its users have clicked on every item" in err
 
 
 def test_evaluate_on_held_out_ratings(run):

@@ -142,6 +142,8 @@ def test_parts_are_what_the_module_says(small, path):
         "item": [0, 1, 1, 2],
         "rating": [1.0, 2.5, 4.0, -3.0],
     }
+    about = "7 ratings of 5 users for 3 items in 3 parts"
+    assert repr(small) == f"<ParquetRatings: {about} at {str(path)!r}>"
     assert rows_of(small.read_rows(1, 2)) == SMALL_ROWS[2:4]
     assert rows_of(small.read_rows(1)) == SMALL_ROWS[2:]
     assert small.read_rows(2, 2).shape == (0, 3)

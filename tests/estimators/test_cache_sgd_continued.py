@@ -136,7 +136,7 @@ def test_partial_fit_takes_in_new_users(data):
 
 
 def test_items_without_new_ratings_do_not_move(data):
-    model = fitted(data[0][:1000])
+    model = fitted(data[0][:1000], alpha=0.04)
     before = model.components_.copy(), model.item_biases_.copy()
     new = dense(data[0])[1000:1010]
     new[:, 20:60] = NAN

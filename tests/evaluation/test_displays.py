@@ -195,6 +195,9 @@ def test_clones_are_fitted_at_each_epsilon():
     assert display.ax_.get_ylabel() == "score (higher is better)"
     assert utility().ax_.get_ylabel() == "minus score (lower is better)"
     np.testing.assert_allclose(utility().scores[-1], -folds)
+    y, toy = sparse.csr_array(ROWS), Toy(PrivacyBudget(3.0, 1e-5))
+    again = PrivacyUtilityDisplay.from_estimator(toy, ROWS, y, cv=3, epsilons=(1.0, math.inf))
+    np.testing.assert_allclose(again.scores, display.scores)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +259,8 @@ def test_releases_of_a_plan_make_up_the_whole():
     stated = BudgetDisplay.from_plan(PrivacyStatement.from_plan(plan))
     assert stated.names == display.names
     assert stated.title == title
+    fitted = Toy(PrivacyBudget(1.0, 1e-5)).fit(ROWS)
+    assert BudgetDisplay.from_estimator(fitted).shares == pytest.approx([1.0])
 
 
 def test_the_title_never_promises_more_than_is_spent():

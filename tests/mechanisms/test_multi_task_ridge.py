@@ -87,6 +87,19 @@ def test_without_privacy_it_is_ridge_regression(exponent, alpha, per_observation
         np.testing.assert_array_equal(record.output, record.statistic)
 
 
+@pytest.mark.parametrize("weighting", ["uniform", "tail"])
+def test_baselines_whose_cap_no_user_reaches_are_plain_ridge(weighting):
+    data, cap = base_data(), 100
+    params = {"weighting": weighting, "max_tasks_per_user": cap, "budget": NONPRIVATE}
+    result, _ = recorded_fit(data, alpha=0.3, **params)
+    for i, (y, theta) in enumerate(zip(data[1].T, result.coef, strict=True)):
+        k = ~np.isnan(y)
+        x = data[0][k, i]
+        # weights 1 / sqrt(cap) on the loss are a penalty sqrt(cap) times as strong
+        A = x.T @ x + 0.3 * np.sqrt(cap) * np.eye(N_FEATURES)
+        np.testing.assert_allclose(theta, np.linalg.solve(A, x.T @ y[k]), atol=1e-9)
+
+
 @pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET], ids=["non-private", "private"])
 def test_bounds_are_units_alone(budget):
     (X, Y), a, b = base_data(), 8.0, 0.25
