@@ -621,9 +621,11 @@ def moment_vectors(
     f, n, size = features[block], rows.n_ratings[block], columns.shape[1]
     indptr, indices = rows.indptr[start : stop + 1] - rows.indptr[start], rows.indices[own]
     (Z, spread), losses = np.empty((2, len(n), size)), np.empty(len(n))
+    residuals, none = rows.data[own] - b[indices], np.empty((0, size))
+    priors: Any = f @ users.slopes, users.noise
     row_posteriors(
-        *(indptr, indices, rows.data[own] - b[indices], columns, np.empty((0, size)), users.ridge),
-        *(f @ users.slopes, users.noise, 0, len(n), Z, spread, losses),
+        *(indptr, indices, residuals, columns, none, users.ridge),
+        *(*priors, 0, len(n), Z, spread, losses),
     )
     Z += row_signs(rows, size, start, stop) * np.sqrt(spread)
     T = np.column_stack((f, Z, np.sqrt(losses / np.maximum(n, 1))))
