@@ -373,7 +373,7 @@ MUTANTS += [
         "half the epsilon in the statement", ESTIMATOR, PUBLISHED,
         PUBLISHED + "        self.privacy_spent_ = None\n",
     ),
-    mistake("a larger presence", MEANS, "presence=im.USER_WEIGHT", "presence=2.0"),
+    mistake("a larger presence", MEANS, "presence=im.USER_WEIGHT", "presence=1.0"),
     mistake(
         "signed terms as unsigned (harmless)", MEANS, SUMMED, SUMMED.replace("True", "False"),
         "tests/mechanisms/test_residual_rounds.py",
