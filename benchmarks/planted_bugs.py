@@ -48,15 +48,15 @@ MUTANTS = [
     Mutant(
         "sums: terms are not clipped",
         "skdpmf/privacy/sums.py",
-        "factor = shrink_to_ball(_norms(rows, t, norm), clip)",
-        "factor = shrink_to_ball(_norms(rows, t, norm), 2.0 * clip)",
+        "        factor = shrink_to_ball(size, clip)\n",
+        "        factor = shrink_to_ball(size, 2.0 * clip)\n",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     Mutant(
         "sums: products are not clipped",
         "skdpmf/privacy/sums.py",
-        "shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])",
-        "shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * radius[start:stop])",
+        "shrink_to_ball(size, radius[start:stop])",
+        "shrink_to_ball(size, 1.1 * radius[start:stop])",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     # the curator

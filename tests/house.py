@@ -40,7 +40,9 @@ HOLDING = SUMMING | {"privacy/curator.py"}
 # Modules of `privacy` whose own loops are compiled, by the one module that does.
 COMPILED = {"privacy/sampler/cipher.py", "privacy/sampler/laws.py"}
 # Names that reach private values; names that Python mangles reach any private attribute.
-REACHES = re.compile(r"^(reveal|handle_\w+|make_handle|call_map|_HANDLES|_[A-Z]\w*?__\w*[^_])$")
+REACHES = re.compile(
+    r"^(reveal|handle_\w+|make_handle|call_map|_HANDLES|__wrapped__|__closure__|f_locals|_[A-Z]\w*?__\w*[^_])$"
+)
 # Names that only the curator's side makes; estimators and steps of a pipeline make a curator.
 HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum", "PiecedSum"}
 # devices hold their own rows, and report by randomisers of their own
@@ -84,6 +86,9 @@ SETS_STATEMENTS = re.compile(
     r"|evaluation/(fitted|private_search|regressor))"
 )
 MAPPERS = {"map", "keep", "products"}
+# Calls of maps that others notice, and methods that keep what they are given.
+SPEAKING = {"open", "print", "warnings", "logging", "os", "sys", "pickle", "setattr"}
+KEEPING = {"append", "extend", "add", "update", "setdefault", "tofile", "save", "savetxt", "dump"}
 MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit)|preprocessing/)")
 
 
@@ -320,7 +325,36 @@ def map_violations(path: str, source: str) -> list[str]:
         if not holds:
             shown = ast.unparse(function)
             found.append(f"{call.lineno}: {shown} is mapped and no function of a module")
+    for function in tree.body:
+        args = function.args.args if isinstance(function, ast.FunctionDef) else []
+        if isinstance(function, ast.FunctionDef) and [one.arg for one in args[:1]] == ["rows"]:
+            found += _effects(function)
     return found if MAPPING.match(path) else []
+
+
+def _effects(function: ast.FunctionDef) -> Iterator[str]:
+    """Yield what a map does beside returning values: it writes, warns, or stores."""
+    nodes = list(ast.walk(function))
+    own = {
+        node.id
+        for one in nodes
+        if isinstance(one, ast.Assign | ast.AnnAssign | ast.For | ast.With | ast.NamedExpr)
+        for node in ast.walk(one)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Global | ast.Nonlocal | ast.Raise | ast.Yield):
+            yield f"{node.lineno}: {type(node).__name__} in the map {function.name}"
+        if isinstance(node, ast.Call):
+            names = dotted(node.func).split(".")
+            if names[0] in SPEAKING or names[-1] in KEEPING:
+                yield f"{node.lineno}: {ast.unparse(node.func)} in the map {function.name}"
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        for target in targets if isinstance(node, ast.Assign | ast.AugAssign) else []:
+            while isinstance(target, ast.Subscript | ast.Attribute):
+                target = target.value
+            if isinstance(target, ast.Name) and target.id not in own:
+                yield f"{node.lineno}: {target.id} is written to in the map {function.name}"
 
 
 def passed_functions(tree: ast.Module) -> set[str]:

@@ -161,6 +161,15 @@ PLANTED = {
             "sums.products(users, lambda rows, start, stop: rows.data, clip=1.0)",
             "sums.products(*(users, self.vectors, head), clip=1.0)",
             "from skdpmf import x\nusers.map(x.y.z)",
+            "def f(rows):\n    global seen\n    seen = rows.data",
+            "def f(rows):\n    SEEN.append(rows.data)",
+            "def f(rows, total):\n    total += rows.data.sum()",
+            "def f(rows, out):\n    out[:] = rows.data\n    return out",
+            "def f(rows):\n    rows.data[:] = 0.0",
+            "def f(rows):\n    warnings.warn('a rating')",
+            "def f(rows):\n    rows.data.tofile('x')",
+            "def f(rows):\n    with open('x') as file:\n        return rows.data",
+            "def f(rows):\n    if rows.nnz > 9:\n        raise ValueError",
         )
     },
     house.compiler_violations: {
@@ -228,7 +237,13 @@ ALLOWED = [
     (house.reach_violations, "mechanisms/als.py", "from x import Users\nu: Users = c.users"),
     *(
         (house.map_violations, "mechanisms/als.py", MAPPED + call)
-        for call in ("users.map(f, b)", "users.map(h.k)", "sums.products(users, f)", "map(z)")
+        for call in (
+            "def g(rows):\n    x = 1\n    x[0] = 2",
+            "users.map(f, b)",
+            "users.map(h.k)",
+            "sums.products(users, f)",
+            "map(z)",
+        )
     ),
     *((house.noise_violations, path, "x = default_rng(0)") for path in house.DRAWING_MODULES),
     (house.noise_violations, "privacy/sampler/noise.py", "import secrets"),

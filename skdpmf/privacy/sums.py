@@ -4,8 +4,8 @@ Every function here takes per-user values, clips each user's *whole* contributio
 itself, truncates it towards zero to a public grid and returns S = sum over users i of x_i as a
 `BoundedSum`, with the largest distance of S on neighbouring data. Whatever the values are, and
 whoever computed them, the bound holds: `_own` takes values that were made for these users alone, as
-many as there are, and clips each to 1e50 (NaN to 0), so that products of three of them and their
-squares are finite, and 0 times one is 0.
+many as there are, and `_bounded_values` clips each to 1e50 (NaN to 0) before any is multiplied, so
+that products of three of them and their squares are finite, and 0 times one is 0.
 
 **Why.** x_i depends on user i's row, on what was released before and on public values only
 (`skdpmf.privacy.users`). So neighbours at unit "user" differ in one x_i:
@@ -147,7 +147,8 @@ def item_scalars(
     t = t if signed else np.maximum(t, 0.0)
     factor = np.ones(rows.n_users)
     if users.private:
-        factor = shrink_to_ball(_norms(rows, t, norm), clip)
+        t, size = _bounded_values(t, lambda t: _norms(rows, t, norm))
+        factor = shrink_to_ball(size, clip)
     share = _influence(users, influence)
     presences = (factor if signed else 1.0) * share * (rows.n_ratings > 0)
     s, q = float(scale), float(presence)
@@ -192,7 +193,7 @@ def user_scalars(
     some = reveal(users).n_ratings > 0
     own = _own(users, values, of_users=True)[some]
     if users.private:
-        own = np.clip(own, -clip, clip)
+        own = np.clip(_bounded_values(own)[0], -clip, clip)
     q, C = float(presence), float(clip)
     total = _truncated(users, own, grid, max(q, C), 1).sum()
     count = float(np.count_nonzero(some)) * _truncated(users, q, grid, max(q, C), 1)
@@ -239,9 +240,9 @@ def rating_sums(
     one, l1 = float(scale), norm == "l1"
     whole, both = one, (2.0 if l1 else math.sqrt(2.0)) * one
     if largest is not None:
-        v = _bounded_values(users, rows.data) / largest
+        v = rows.data / largest
         if users.private:
-            v = truncate_to_grid(np.clip(v, -1.0, 1.0), grid)
+            v = truncate_to_grid(np.clip(_bounded_values(v)[0], -1.0, 1.0), grid)
         values = np.stack((values, np.bincount(places, weights=v, minlength=n_places)))
         whole = one + 1.0 if l1 else math.hypot(one, 1.0)
         both = 2.0 * whole if l1 else max(2.0, math.sqrt(2.0) * whole)
@@ -273,9 +274,9 @@ def item_vectors(
     rows, t, U = reveal(users), _own(users, terms), _own(users, factors, of_users=True)
     factor, share = np.ones(rows.n_users), _influence(users, influence)
     if users.private:
-        # numpy's norm would copy the squares of all users' vectors
-        size = _norms(rows, t, "l2") * np.sqrt(np.einsum("ik,ik->i", U, U))
-        factor = shrink_to_ball(size, clip * share)
+        t, size = _bounded_values(t, lambda t: _norms(rows, t, "l2"))
+        U, length = _bounded_values(U, _lengths)
+        factor = shrink_to_ball(size * length, clip * share)
         check_exact(users.n_slots, math.sqrt(clip), grid)
     factor[rows.n_ratings == 0] = 0.0
     values = _by_item(users, t, factor, U, grid)
@@ -312,7 +313,8 @@ def item_grams(
     rows, U = reveal(users), np.ascontiguousarray(_own(users, factors, of_users=not of_ratings))
     weight, residual = np.maximum(_own(users, weights), 0.0), _own(users, residuals)
     if users.private:
-        length = np.sqrt(np.einsum("ik,ik->i", U, U))
+        weight, residual = _bounded_values(weight)[0], _bounded_values(residual)[0]
+        U, length = _bounded_values(U, _lengths)
         each, whole = (length, 1.0) if of_ratings else (1.0, length)
         size = _norms(rows, weight * each**2, "l2") * whole**2
         other = _norms(rows, weight * residual * each, "l2") * whole
@@ -361,7 +363,8 @@ def gram(
     """
     U, root = _own(users, factors, of_users=True), np.ones((reveal(users).n_users, 1))
     if weights is not None:
-        root = np.sqrt(np.clip(_own(users, weights, of_users=True), 0.0, 1.0))[:, None]
+        own = _bounded_values(_own(users, weights, of_users=True))[0]
+        root = np.sqrt(np.clip(own, 0.0, 1.0))[:, None]
     # more at once: threads would wait for each other between the short steps of few vectors
     return _products(users, lambda a, b: root[a:b] * U[a:b], clip, grid, True, influence, 2**13)
 
@@ -429,7 +432,8 @@ def centred_products(
     """
     _require(clip=clip)
     rows, given, n = reveal(users), _own(users, terms), len(centres)
-    w = np.clip(_own(users, at, of_users=True), 0, n - 1).astype(np.int64)
+    w = _bounded_values(_own(users, at, of_users=True))[0]
+    w = np.clip(w, 0, n - 1).astype(np.int64)
     m = np.vstack((np.rint(centres / grid) * grid, np.zeros(len(head))))
     squares, lower = np.sum(m * m, axis=1), np.tril_indices(len(head))
     check_exact(users.n_slots, 2.0 * (clip + math.sqrt(squares.max())), grid)
@@ -511,9 +515,10 @@ def _products(
         # one empty block where there are no users, for the shape
         for start in range(first, max(last, first + 1), step):
             stop = min(start + step, last)
-            x, factor = _bounded_values(users, vectors(start, stop)), rows.n_ratings[start:stop] > 0
+            x, factor = vectors(start, stop), rows.n_ratings[start:stop] > 0
             if users.private:
-                factor = factor * shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])
+                x, size = _bounded_values(x, lambda x: np.linalg.norm(x, axis=1))
+                factor = factor * shrink_to_ball(size, radius[start:stop])
             x = _truncated(users, x * factor[:, None], grid, clip, 2)
             total = total + x.T @ x
         return total
@@ -592,16 +597,25 @@ def _own(users: Users, values: PerUser, *, of_users: bool = False) -> NDArray[np
             f"a sum needs a value for each {'user' if of_users else 'rating'} of its users, and "
             "was given others."
         )
-    return _bounded_values(users, array)
+    return np.asarray(array, np.float64)
 
 
-def _bounded_values(users: Users, values: Any) -> NDArray[np.float64]:
-    """Return values of magnitude 1e50 at most, NaN as 0."""
-    flat = (values := np.asarray(values, np.float64)).ravel()
+def _bounded_values(values: Any, norms_of: Any = np.abs) -> tuple[Any, NDArray[np.float64]]:
+    """Return values of magnitude 1e50 at most, NaN as 0, and their norms.
+
+    The norms say whether any value is larger.
+    """
     with np.errstate(all="ignore"):  # in threads too
-        if users.private and not flat @ flat < _MOST**2:
+        norms = norms_of(values)
+        if not norms.max(initial=0.0) <= _MOST:
             values = np.clip(np.where(np.isnan(values), 0.0, values), -_MOST, _MOST)
-    return values
+            norms = norms_of(values)
+    return values, norms
+
+
+def _lengths(U: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return users' lengths; numpy's norm would copy the squares of all vectors."""
+    return np.asarray(np.sqrt(np.einsum("ik,ik->i", U, U)))
 
 
 def _require(norm: str = "l2", **numbers: float) -> None:

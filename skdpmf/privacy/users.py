@@ -354,8 +354,12 @@ def call_map(users: Users, function: Any, args: Any, public: Any, slots: Any, *b
             else value
             for argument, value in given
         ]
-        rows = Rows(rows.R[slots], rows.n_jobs)
-        rows.slots = slots
+        few = Rows(rows.R[slots], rows.n_jobs)
+        few.indptr, few.indices = (  # scipy chooses the type by size, and kernels compile by type
+            one.astype(like.dtype, copy=False)
+            for one, like in ((few.indptr, rows.indptr), (few.indices, rows.indices))
+        )
+        few.slots, rows = slots, few
     if not users.private:
         return function(rows, *block, *own, **public)
     try:
