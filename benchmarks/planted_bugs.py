@@ -48,15 +48,15 @@ MUTANTS = [
     Mutant(
         "sums: terms are not clipped",
         "skdpmf/privacy/sums.py",
-        "factor = shrink_to_ball(_norms(rows, t, norm), clip)",
-        "factor = shrink_to_ball(_norms(rows, t, norm), 2.0 * clip)",
+        "        factor = shrink_to_ball(size, clip)\n",
+        "        factor = shrink_to_ball(size, 2.0 * clip)\n",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     Mutant(
         "sums: products are not clipped",
         "skdpmf/privacy/sums.py",
-        "shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])",
-        "shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * radius[start:stop])",
+        "shrink_to_ball(size, radius[start:stop])",
+        "shrink_to_ball(size, 1.1 * radius[start:stop])",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     # the curator
@@ -373,7 +373,7 @@ MUTANTS += [
         "half the epsilon in the statement", ESTIMATOR, PUBLISHED,
         PUBLISHED + "        self.privacy_spent_ = None\n",
     ),
-    mistake("a larger presence", MEANS, "presence=im.USER_WEIGHT", "presence=2.0"),
+    mistake("a larger presence", MEANS, "presence=im.USER_WEIGHT", "presence=1.0"),
     mistake(
         "signed terms as unsigned (harmless)", MEANS, SUMMED, SUMMED.replace("True", "False"),
         "tests/mechanisms/test_residual_rounds.py",

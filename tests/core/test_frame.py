@@ -18,6 +18,7 @@ from skdpmf.privacy.text import SEEDED_ASSUMPTION
 from tests.books.ledgers import new_ledger
 from tests.core.audit import base_ratings
 
+pytestmark = pytest.mark.every_case
 BUDGET = PrivacyBudget(1.0, 1e-5)
 R = sparse.csr_array(np.arange(1.0, 13.0).reshape(4, 3))
 
