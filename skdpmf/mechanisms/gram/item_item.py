@@ -475,7 +475,7 @@ def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = 
         return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, False)
     x = x[:, head]
     turned, m = sparse.csr_array(x.T), head.size
-    diagonal = np.bincount(x.indices, x.data**2, m)
+    diagonal: Any = np.bincount(x.indices, x.data**2, m)
     # the geometric mean of what a click's item and its user have, whatever the set's shape
     n = x.sum(axis=1)
     ridge = EXACT_RIDGE * np.sqrt(diagonal @ diagonal / diagonal.sum() * (n @ n) / n.sum())
