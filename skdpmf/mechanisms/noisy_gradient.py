@@ -69,7 +69,6 @@ from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled import posteriors
-from skdpmf.mechanisms.als.pooled_update import PooledPosterior
 from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.common import planned_gram, planned_vectors, strength_of, subset
@@ -232,9 +231,8 @@ class _Limit(VariationalFit):
         terms = vars(settings) | by_popularity
         super().__init__(curator, pooled.Settings(**terms, item_means=True))
 
-    def start(self, rank: int) -> None:
-        self.posterior = PooledPosterior(self.averages, rank, VARIANCE)
-        self.posterior.theta[:, 1:] = self.curator.initial_normals((self.n_items, rank))
+    def directions(self, rank: int) -> NDArray[np.float64]:
+        return self.curator.initial_normals((self.n_items, rank))
 
     def columns(self) -> NDArray[np.float64]:
         return np.column_stack((np.ones(self.n_items), self.posterior.theta[:, 1:]))

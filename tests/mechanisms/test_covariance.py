@@ -195,6 +195,11 @@ def test_memory_limits_the_head_to_the_most_popular_items(budget, monkeypatch):
     monkeypatch.setattr(solver, "_MEMORY", 2 * 15 * 4 - 1)
     assert (solver.max_head(12), solver.max_head(3)) == (4, 3)
     assert not [note for note in model.plan(4).notes if "Memory" in note]
+    monkeypatch.undo()
+    monkeypatch.setattr(solver, "EXACT_HEAD", 5)
+    assert (solver.max_head(12), solver.max_head(12, private=False)) == (12, 5)
+    if not budget.is_private:
+        np.testing.assert_array_equal(fitted(X, budget).covariance_items_, largest)
 
 
 @pytest.mark.parametrize("unit", ["user", "rating"])

@@ -231,6 +231,30 @@ def test_exact_gram_is_that_of_raw_clicks():
     assert next(rounds, None) is None
 
 
+@pytest.mark.parametrize("dense", [0, 10**6])
+def test_leading_vectors_are_those_of_the_dense_matrix(dense, monkeypatch):
+    """What is left of the matrix is within a percent of the least, and lists follow from them."""
+    for name, value in {"EXACT_RANK": 8, "EXACT_SPARE": 12, "DENSE": dense}.items():
+        monkeypatch.setattr(solver, name, value)
+    X = clicks(n_users=500) * np.random.default_rng(1).uniform(0.1, 1.0, (500, N_ITEMS))
+    clean = exact(users_of(sparse.csr_array(X), private=False))
+    G = X.T @ X
+    found, least = clean.loadings @ clean.loadings.T, np.linalg.norm(np.linalg.eigvalsh(G)[:-8])
+    assert least <= np.linalg.norm(G - found) < 1.01 * least
+    np.testing.assert_allclose(clean.own + np.diag(found), np.diag(G), atol=1e-6)
+    whole = solver.lists_of(clean, X.sum(axis=0), 500)
+    dense_lists = dense_scores(found + np.diag(clean.own), clean.ridge, X)
+    np.testing.assert_allclose(scores(whole, X), dense_lists, rtol=1e-7, atol=1e-7)
+
+
+def test_an_own_part_stands_for_eigenvectors_that_are_left_out(monkeypatch):
+    monkeypatch.setattr(solver, "EXACT_RANK", 3)
+    X = clicks()
+    clean = exact(users_of(sparse.csr_array(X), private=False))
+    assert clean.loadings.shape == (N_ITEMS, 3)
+    np.testing.assert_allclose(clean.own + np.sum(clean.loadings**2, axis=1), X.sum(axis=0))
+
+
 def test_cohorts_add_up_with_the_variances_of_their_noise():
     X = clicks(n_users=3 * 300)
     known, counts, grams, exact = None, [], [], []

@@ -12,9 +12,13 @@ Posteriors are normal with diagonal covariances (`skdpmf.kernels.als`), and a ro
 1. users: the posteriors of all z_i, given those of the items;
 2. s2, W and Omega: what is most probable then; for s2 the mean expected squared error;
 3. items: the mirror image, given those of the users;
-4. m and tau: factors whose variance tau goes to 0 are not needed, so that the rank may be generous;
+4. m and tau;
 5. a change of coordinates in which the u_i have the second moment I and the v_j a diagonal one: the
    model is the same, and the next round's diagonal covariances fit it better.
+
+A fit starts with few factors, as many more would drown in their own doubt. Their number doubles
+as long as each one's posterior means have a part `_LIVELY` of its variance tau_c; below `_DEAD`
+they are chance, tau_c only falls from then on, and the factor is left out.
 
 The released model folds a user in by the ridge s2 Omega^-1 and, for each rated item, the mean of
 its v_j's posterior variances: an item that is not known well counts less. An item's variances are
@@ -29,6 +33,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from skdpmf.data.feature_columns import like_others
 from skdpmf.mechanisms.als import pooled
@@ -74,51 +79,44 @@ class VariationalFit(pooled.PooledFit):
 
     def start(self, rank: int) -> None:
         """Begin with the means, and few factors; the first user step takes them as they are."""
-        self.posterior = PooledPosterior(self.averages, 0, 1.0)
-        self.most, self.rank, lead = rank, 0, self.n_lead
-        self.spare = self.directions(rank)[:, :rank]
+        self.posterior, lead = PooledPosterior(self.averages, 0, 1.0), self.n_lead
+        self.spare, self.noise = self.directions(rank)[:, :rank], _NOISE
+        self.rank, self.most = 0, self.spare.shape[1]
         self.variance, self.centre = np.zeros((2, self.n_items, 1))
         self.centre += self.overall
-        self.noise = _NOISE
         variances = [_OFFSET_VARIANCE, _SLOPE_VARIANCE, _SLOPE_VARIANCE]
         self.omega: NDArray[Any] = np.diag(variances[:lead])
         self.slopes: NDArray[Any] = np.zeros((lead + 1, lead))
         self.tau = np.array([_MEAN_VARIANCE])
         self.grow(_FIRST_RANK)
 
-    def grow(self, more: int) -> None:
-        """Add factors, at most `more`: from directions that the others have not."""
-        theta, k, lead = self.posterior.theta, self.rank, self.n_lead
-        new = without_known(self.spare, theta[:, 1:], self.posterior.mass)
-        new = new[:, : min(more, self.most - k)]
-        n = new.shape[1]
-        size = _START_VARIANCE / (k + n) if n else 0.0
-        new = new * np.sqrt(size / np.maximum(np.mean(new**2, axis=0), 1e-12))
-        self.posterior.theta = np.column_stack((theta, new))
-        self.variance, self.centre = (
-            np.pad(part, ((0, 0), (0, n))) for part in (self.variance, self.centre)
-        )
-        self.omega, self.slopes = np.pad(self.omega, (0, n)), np.pad(self.slopes, (0, n))
-        np.fill_diagonal(self.omega[lead + k :, lead + k :], 1.0)
-        self.tau, self.rank = np.append(self.tau, np.full(n, size)), k + n
+    def grow(self, rank: int) -> None:
+        """Add factors up to this rank: directions that the others have not."""
+        new = without_known(self.spare, self.posterior.theta[:, 1:], self.posterior.mass)
+        self.resize(self.rank, new[:, : min(rank, self.most) - self.rank])
 
-    def shrink(self, n: int) -> None:
-        """Keep the first n factors."""
-        q = self.n_lead + n
-        self.posterior.theta = self.posterior.theta[:, : n + 1]
-        self.variance, self.centre = self.variance[:, : n + 1], self.centre[:, : n + 1]
-        self.omega, self.slopes = self.omega[:q, :q], self.slopes[: q + 1, :q]
-        self.tau, self.rank = self.tau[: n + 1], n
+    def resize(self, n: int, new: NDArray[np.float64]) -> None:
+        """Keep the first n factors and append new ones, (n_items, more)."""
+        q, more = self.n_lead + n, new.shape[1]
+        size = _START_VARIANCE / max(n + more, 1)
+        new = new * np.sqrt(size / np.maximum(np.mean(new**2, axis=0), 1e-12))
+        self.posterior.theta = np.column_stack((self.posterior.theta[:, : n + 1], new))
+        parts = self.variance, self.centre
+        self.variance, self.centre = (np.pad(p[:, : n + 1], ((0, 0), (0, more))) for p in parts)
+        self.omega = block_diag(self.omega[:q, :q], np.eye(more))
+        self.slopes = np.pad(self.slopes[: q + 1, :q], (0, more))
+        self.tau, self.rank = np.append(self.tau[: n + 1], np.full(more, size)), n + more
 
     def round(self, t: int) -> None:
         """Sweep, with more factors as long as all show something; those that show nothing go."""
         self.sweep()
-        while self.rank < self.most and self.shown().min(initial=1.0) > _LIVELY:
-            self.grow(max(self.rank, 1))
+        while self.rank < self.most and self.shown().min() > _LIVELY:
+            self.grow(2 * self.rank)
             self.sweep()
-        if (alive := int(np.sum(self.shown() > _DEAD))) < self.rank:
+        alive = int(np.sum(self.shown() > _DEAD))
+        if alive < self.rank:
             self.most = alive
-            self.shrink(alive)
+            self.resize(alive, np.zeros((self.n_items, 0)))
 
     def shown(self) -> NDArray[np.float64]:
         """Share of each factor's variance that the posterior means of rated items have."""

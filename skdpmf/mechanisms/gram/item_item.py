@@ -89,6 +89,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.kernels.rows import centre_rows
+from skdpmf.kernels.sums import pair_products
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
     count_weights,
@@ -135,6 +136,7 @@ POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popula
 RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
 EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
 EXACT_SPARE = 64  # vectors beyond the rank of the block iteration
+DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
 MOST_CENTRE, _N_CENTRES = 4.0, 512  # of s n |q|, and values that it has
 _STEP = MOST_CENTRE / _N_CENTRES
 COHORTS = 24.0  # that the head of a refresh is for
@@ -478,11 +480,21 @@ def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = 
     n = x.sum(axis=1)
     ridge = EXACT_RIDGE * np.sqrt(diagonal @ diagonal / diagonal.sum() * (n @ n) / n.sum())
     size = min(EXACT_RANK + EXACT_SPARE, m)
-    values, vectors = leading_vectors(lambda block: turned @ (x @ block), diagonal, size)
+    G = _dense_gram(x) if DENSE * x.nnz > m * m else None
+    product = (lambda block: turned @ (x @ block)) if G is None else G.__matmul__
+    values, vectors = leading_vectors(product, diagonal, size)
     leading = slice(None, -min(EXACT_RANK, m) - 1, -1)
     loadings = vectors[:, leading] * np.sqrt(values[leading])
     own = np.maximum(diagonal - np.sum(loadings**2, axis=1), 0.0)
     return CleanGram(head, loadings, own, float(ridge), False)
+
+
+def _dense_gram(x: Any) -> NDArray[np.float64]:
+    """Return x' x of clicks x <= 1 on the head: the work is that of pairs of a row's clicks."""
+    x.sort_indices()
+    items, unit = Rows(x, 1).by_item, 2.0 ** (np.ceil(np.log2(x.shape[0] + 1.0)) - 61.0)
+    given = x.indptr, x.indices, x.data, (items.indptr, items.indices, items.data)
+    return unpack_lower(pair_products(*given, unit) * unit)
 
 
 def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: float) -> Lists:
