@@ -164,8 +164,8 @@ MUTANTS = [
     Mutant(
         "clicks: centred rows without their norm",
         "skdpmf/kernels/rows.py",
-        "out[p] = scale * values[p]",
-        "out[p] = values[p]",
+        "np.where(known[rows], scale[rows] * x, 0.0)",
+        "np.where(known[rows], x, 0.0)",
         "tests/mechanisms/test_item_item.py tests/kernels/test_rows.py",
     ),
     Mutant(

@@ -110,7 +110,6 @@ def tile_solve(typingctx, tile, upper, at, width, inverse, row):
 @part
 def copy_gram(source, gram):
     """Overwrite the upper blocks of gram with another one of its shape."""
-    keep_small()
     n_rows, width = gram.shape
     lanes = lanes_of(gram)
     for r in range(n_rows):
@@ -124,7 +123,6 @@ def _add_sixteen(factors, indices, values, weights, begin, end, room, gram, rhs)
 
     One pass without a panel: all sums stay in registers. room: 32 elements of scratch.
     """
-    keep_small()
     k = factors.shape[1]
     weighted = weights.shape[0] > 0
     one = factors.dtype.type(1)
@@ -159,7 +157,6 @@ def _add_sixteen(factors, indices, values, weights, begin, end, room, gram, rhs)
 @part
 def _add_corner(rows, starts, targets, n, x, y, gram, at, total):
     """Add the tile of the elements x on and the vectors at y; return total + P_y^T targets."""
-    keep_small()
     a = tile_zero(total)
     for p in range(n):
         v = vload(rows, starts[p] + y)
@@ -172,7 +169,6 @@ def _add_corner(rows, starts, targets, n, x, y, gram, at, total):
 @part
 def _add_pair(rows, starts, targets, n, x, y, step, gram, at, total):
     """As `_add_corner`, with the next tile on the right; without targets, return total as it is."""
-    keep_small()
     a = tile_zero(total)
     b = tile_zero(total)
     for p in range(n):
@@ -312,7 +308,6 @@ def rounding_of(k, like):
 @part
 def largest_and_floor(gram, k, rounding, floor):
     """Return the largest diagonal element; floor = what rounding alone can leave of a pivot."""
-    keep_small()
     largest = gram[0, 0]
     for c in range(k):
         floor[c] = rounding * gram[c, c]
@@ -353,7 +348,6 @@ def _factor_blocks(gram, b, end, j, floor, inverse, rhs, y, n):
 @part
 def _finish_tile(gram, top, b, j, sums, inverse):
     """Overwrite a tile right of the diagonal with the factor's; sums: of the rows from top on."""
-    keep_small()
     width, own = gram.shape[1], top + b
     at = own * width + j
     tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
@@ -409,7 +403,6 @@ def cholesky(gram, k, floor, inverse, rhs, y):
 @part
 def substitute_forward(gram, k, inverse, rhs, out):
     """Put the solution of U^T y = rhs into out; rhs is spoilt."""
-    keep_small()
     width = gram.shape[1]
     lanes = lanes_of(gram)
     for r in range(k):

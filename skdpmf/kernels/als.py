@@ -20,7 +20,8 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
-from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later, part, part_fast
+from skdpmf.kernels.jit_and_threads import Array, jit, later, part, part_fast
+from skdpmf.kernels.rows import row_blocks
 
 _gram = later("_gram")
 _vectors = later("_vectors")
@@ -29,7 +30,6 @@ _vectors = later("_vectors")
 # time by this factor; the last attempt adds more than the diagonal itself in either precision.
 _JITTER_GROWTH = 100
 _ATTEMPTS = 9
-_ENTRIES_AT_ONCE = 1 << 17  # of plain forms, to bound their memory
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
@@ -38,7 +38,6 @@ _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
 @part
 def _new_systems(first, n):
     """Return scratch of n systems like one with this Gram matrix: gram, rhs, x, inverse, floor."""
-    _vectors.keep_small()
     n_rows, width = n * first.shape[0], n * first.shape[1]
     rhs, x = _vectors.scratch(width, first), _vectors.scratch(width, first)
     inverse, floor = _vectors.scratch(n_rows, first), _vectors.scratch(n_rows, first)
@@ -101,15 +100,12 @@ def systems(
     Columns are D = sqrt(w) (factors, values) of each rating, and a row's products D^T D hold its
     Gram matrix, and its right-hand side in the last column.
     """
-    n_blocks = 1 + int(indptr[stop] - indptr[start]) // _ENTRIES_AT_ONCE
-    for first, last in balanced_blocks(indptr[start : stop + 1], n_blocks):
-        rows = slice(start + first, start + last)
+    for rows, own, _ in row_blocks(indptr, start, stop):
         bounds = indptr[rows.start : rows.stop + 1]
-        own = slice(bounds[0], bounds[-1])
         D = np.column_stack((factors[indices[own]], values[own]))
         if weights.size:
             D *= np.sqrt(weights[own])[:, None]
-        products = np.empty((last - first, D.shape[1], D.shape[1]), D.dtype)
+        products = np.empty((len(bounds) - 1, D.shape[1], D.shape[1]), D.dtype)
         for s, (a, b) in enumerate(pairwise((bounds - bounds[0]).tolist())):
             np.dot(D[a:b].T, D[a:b], out=products[s])
         yield rows, products, D

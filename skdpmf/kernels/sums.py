@@ -98,7 +98,7 @@ def accumulate_rhs(indptr, indices, terms, scale, factors, grid, start, stop, ou
     2^53 grid^2 for all items and columns: the caller's condition. Without a grid sums are rounded.
     """
     k = factors.shape[1]
-    z = np.empty(k)
+    z = _vectors.scratch(k, out)
     for i in range(start, stop):
         for c in range(k):
             z[c] = _truncated(factors[i, c], grid)
@@ -279,7 +279,7 @@ def accumulate_pairs(
     2^-50 no user counts for more than its exact abs(w_u x_ui x_uj / unit).
     """
     per_unit = 1.0 / unit
-    sums = np.zeros(2 * stop, np.int64)
+    sums = _vectors.scratch(2 * stop, np.int64)
     n_stored = item_user.shape[0]
     at = 0
     for i in range(start, stop):
