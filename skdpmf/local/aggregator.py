@@ -25,8 +25,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import fresh_key
 from skdpmf.privacy.statement import PrivacyStatement
 
-__all__ = ["MAX_REPORTS", "LocalAggregator"]
-
 MAX_REPORTS = 2**32  # so that sums stay below 2^63
 _DIGEST = 16
 

@@ -32,16 +32,6 @@ except ImportError as error:
         'pip install "skdpmf[local]". LocalDPGDDR simulates devices without it.'
     ) from error
 
-__all__ = [
-    "MAX_ITEMS",
-    "Announcement",
-    "MessageError",
-    "ReleasedModel",
-    "Report",
-    "Snapshot",
-    "VersionError",
-]
-
 VERSION = 3
 MAX_BYTES = 2**28  # of a message: more than the largest catalogue needs
 MAX_ITEMS = 2**23 - 2  # so that a report has at most 2^24 values

@@ -36,8 +36,6 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["item_count_sensitivity", "item_count_weights"]
-
 _INSIDE = 1.0 - 2.0**-40  # rounded, the weights of a user must not exceed the bound
 
 

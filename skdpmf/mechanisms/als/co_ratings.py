@@ -26,8 +26,6 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import spread_over_head
 from skdpmf.privacy.users import Rows
 
-__all__ = ["co_rating_directions", "co_rating_vectors"]
-
 _STANDS_OUT = 1.1  # eigenvalues, in those of noise and chance
 
 

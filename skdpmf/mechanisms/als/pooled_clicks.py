@@ -105,8 +105,6 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import Rows
 
-__all__ = ["EXACT_ROUNDS", "MOST_FACTORS", "fit", "make_plan"]
-
 CLIP = 0.4  # C, below a typical user's root mean squared residual
 CONSTANT = 0.5  # a
 FACTOR_DEVIATION = 0.8  # sqrt(t), divided by sqrt(alpha)

@@ -38,21 +38,6 @@ from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.joint_release import geometric_mean, item_prior
 from skdpmf.mechanisms.knowledge import Knowledge
 
-__all__ = [
-    "LEAST_LENGTH",
-    "RESIDUAL_VARIANCE",
-    "PooledKnowledge",
-    "PooledPosterior",
-    "UserPrior",
-    "discount",
-    "knowledge_of",
-    "learnt_users",
-    "noisy_regression",
-    "own_ratings",
-    "packed_evidence",
-    "unpacked_evidence",
-]
-
 _KEPT = 0.92  # of what is known about factors, a round
 _KEPT_BY_REFRESH = 0.9  # and of what earlier fits know
 _LEAST_SQUARE = 1e-300
@@ -145,11 +130,7 @@ class PooledPosterior:
     unobserved: Any = 0.0  # what pairs without a click add to M_j
 
     def __init__(
-        self,
-        averages: Any,
-        rank: int,
-        factor_variance: float,
-        known: PooledKnowledge | None = None,
+        self, averages: Any, rank: int, factor_variance: float, known: PooledKnowledge | None = None
     ) -> None:
         curator, known_mean = averages.curator, (averages.precision, averages.shift)
         self.item_columns, self.n_jobs = curator.item_columns, curator.n_jobs

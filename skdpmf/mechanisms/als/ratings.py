@@ -33,8 +33,6 @@ from skdpmf.privacy.sensitivity import item_mean_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
-__all__ = ["RatingFit", "RatingModel", "Settings", "first_releases", "residuals_of"]
-
 OFFSET = 1.0  # a, the constant coordinate of phi
 CLIP = 0.6  # C, below a typical user's root mean squared residual: most contributions are clipped
 # Ridge of u_i, times alpha: weaker while training, where |x_i| <= 1 regularises as well.

@@ -55,25 +55,11 @@ from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
 from skdpmf.mechanisms.common import row_norms, rows_of
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
-    DeviceStreams,
-)
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.sampler.noise import initial_normals
 from skdpmf.privacy.sums import shrink_to_ball
-
-__all__ = [
-    "Model",
-    "Projection",
-    "Settings",
-    "fit",
-    "initial_factors",
-    "make_plan",
-    "projection_row",
-    "report_epsilon",
-]
 
 Floats = NDArray[np.float64]
 

@@ -48,23 +48,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.sums import shrink_to_ball
 
-__all__ = [
-    "LocalItemMeans",
-    "Model",
-    "Rows",
-    "count_weight",
-    "deviations",
-    "exact_model",
-    "fractions_of",
-    "make_plan",
-    "mean_noise",
-    "residual_dimension",
-    "residual_rows",
-    "sampled_model",
-    "statistics_dimension",
-    "statistics_rows",
-]
-
 Floats = NDArray[np.float64]
 
 _OVERALL_WEIGHT = 0.15  # g

@@ -117,17 +117,6 @@ from skdpmf.privacy.sampler.laws import (
     rounded_draws,
 )
 
-__all__ = [
-    "PrivUnit",
-    "PrivUnitParameters",
-    "ReportLimits",
-    "add_reports",
-    "in_half_space",
-    "privunit_parameters",
-    "report_limits",
-    "unit_rows",
-]
-
 GRID_BITS = 27  # the most for which 13 * 2^b, the sampler's largest magnitude, is an int32
 NORM_TOLERANCE = 1e-12
 REFUSAL_RATE = 1e-9  # of honest reports, at most

@@ -30,21 +30,6 @@ from skdpmf.mechanisms.device_reports.item_means import (
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.noise import stream_key
 
-__all__ = [
-    "Protocol",
-    "Released",
-    "Round",
-    "Settings",
-    "announced_rows",
-    "device_key",
-    "group_of",
-    "protocol_name",
-    "report_dimension",
-    "report_id",
-    "report_key",
-    "simulate",
-]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

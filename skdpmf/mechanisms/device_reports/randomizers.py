@@ -42,20 +42,6 @@ from skdpmf.privacy.sampler.grid import as_float, require_number
 from skdpmf.privacy.sampler.noise import fresh_key, require_key, stream_key
 from skdpmf.privacy.text import outward
 
-__all__ = [
-    "COIN",
-    "MAX_EPSILON",
-    "CoordinateSampling",
-    "DeviceStreams",
-    "bernoulli_threshold",
-    "check_count",
-    "check_epsilon",
-    "check_integer",
-    "check_keys",
-    "shuffle_note",
-    "shuffled_epsilon",
-]
-
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint32]
 

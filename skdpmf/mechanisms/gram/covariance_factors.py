@@ -49,17 +49,6 @@ from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, 
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
 from skdpmf.kernels.sums import triangle_starts
 
-__all__ = [
-    "NOISE_SHRINKAGE",
-    "PackedCovariance",
-    "clean_covariance",
-    "divide_covariance",
-    "leading_factors",
-    "neighbor_ridge",
-    "noise_level",
-    "without_noise",
-]
-
 _SHRINKAGE = 0.5  # of omega v^2 / t^2
 _SPREADS = 0.003, 1.0  # least and most of t^2 / v^2
 _DIAGONAL_SHRINKAGE, NOISE_SHRINKAGE = 2.0, 10.0  # of average weights, and of the noise's deviation

@@ -23,23 +23,6 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.sums import item_scalars, stack
 from skdpmf.privacy.users import Rows, Users
 
-__all__ = [
-    "COUNT_WEIGHT",
-    "FIT_DAMPING",
-    "FOLD_IN_DAMPING",
-    "PRIOR_VARIANCE",
-    "RATING_VARIANCE",
-    "USER_WEIGHT",
-    "ItemMeanReleases",
-    "ItemMeans",
-    "choose_rank",
-    "design_of",
-    "estimate_item_means",
-    "geometric_mean",
-    "item_prior",
-    "posterior",
-]
-
 COUNT_WEIGHT = 0.3  # s
 USER_WEIGHT = 0.1  # q
 CLIP = 0.8  # C, just below a typical user's root mean squared deviation in quarter ranges
@@ -97,13 +80,7 @@ class ItemMeanReleases:
     """
 
     def __init__(
-        self,
-        curator: Curator,
-        users: Users,
-        name: str,
-        *,
-        damping: float,
-        grid: float,
+        self, curator: Curator, users: Users, name: str, *, damping: float, grid: float
     ) -> None:
         self.curator, self.name = curator, name
         common: dict[str, Any] = {"grid": grid, "presence": USER_WEIGHT}
@@ -213,10 +190,7 @@ def design_of(mass: Any, log_mass: Any, columns: Any = None) -> NDArray[np.float
 
 
 def posterior(
-    x: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    design: NDArray[np.float64],
-    guess: float,
+    x: NDArray[np.float64], variance: NDArray[np.float64], design: NDArray[np.float64], guess: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Means and variances of b* given x ~ N(b*, variance), with the prior of `item_prior`."""
     t, line = item_prior(x, variance, design, guess)
@@ -225,10 +199,7 @@ def posterior(
 
 
 def item_prior(
-    x: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    design: NDArray[np.float64],
-    guess: float,
+    x: NDArray[np.float64], variance: NDArray[np.float64], design: NDArray[np.float64], guess: float
 ) -> tuple[float, NDArray[np.float64]]:
     """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
 

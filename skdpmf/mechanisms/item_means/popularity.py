@@ -31,8 +31,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DOUBT", "LIST", "Popularity", "estimate_popularity", "is_known"]
-
 _GRID_SIZE, _STEPS = 80, 200
 # Smallest popularity there is, as parts of the noise and of the largest count.
 _LEAST_OF_NOISE, _LEAST_OF_COUNTS = 0.02, 1e-6

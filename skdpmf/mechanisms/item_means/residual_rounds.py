@@ -52,16 +52,6 @@ from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import BoundedSum, item_scalars
 from skdpmf.privacy.users import PerUser, Rows, Users
 
-__all__ = [
-    "COUNTS",
-    "RESIDUALS",
-    "RaterCounts",
-    "ResidualAverages",
-    "n_average_rounds",
-    "residual_releases",
-    "residual_shares",
-]
-
 COUNTS, RESIDUALS = "item counts", "item residuals"
 # Share of the counts, and rounds among which the rest is divided: Laplace noise grows with their
 # number, Gaussian noise with its root. From `_MUCH` epsilon on it can bear as many as "much".

@@ -30,8 +30,6 @@ from scipy import fft, special
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.posterior_draw.target import State, Target
 
-__all__ = ["MAX_RHAT", "MIN_ESS", "Diagnostics", "chain_quantities", "diagnose"]
-
 MAX_RHAT, MIN_ESS = 1.01, 400.0
 
 

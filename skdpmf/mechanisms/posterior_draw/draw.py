@@ -41,8 +41,6 @@ from skdpmf.privacy.sampler.noise import NoiseSource
 if TYPE_CHECKING:
     from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 
-__all__ = ["Model", "Settings", "assumptions", "fit", "make_plan"]
-
 HALF_RANGE = 2.0  # h, in quarter ranges
 FOLD_IN_RIDGE = 2.0  # of u_i, times alpha, for users of standard deviation 1
 DRAW = "item factors"

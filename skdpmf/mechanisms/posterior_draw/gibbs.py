@@ -28,8 +28,6 @@ from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.posterior_draw.target import State, Target, draw_precisions
 from skdpmf.privacy.sampler.noise import NoiseSource
 
-__all__ = ["GibbsChain"]
-
 Array = NDArray[np.float64]
 
 _NONE, _NOTHING = np.empty(0), np.empty((0, 0))
@@ -74,12 +72,7 @@ class GibbsChain:
     """
 
     def __init__(
-        self,
-        target: Target,
-        noise: NoiseSource,
-        *,
-        name: str = "gibbs",
-        n_jobs: int | None = None,
+        self, target: Target, noise: NoiseSource, *, name: str = "gibbs", n_jobs: int | None = None
     ) -> None:
         self.target, self._noise, self._name, self._n_jobs = target, noise, name, n_jobs
         (n_users, n_items), k = target.R.shape, target.n_components

@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
-__all__ = ["State", "Target", "draw_precisions"]
-
 GAMMA_SHAPE = 1.0  # of the precisions' prior, where they are sampled; its mean is 1 / std^2
 
 
