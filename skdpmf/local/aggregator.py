@@ -10,14 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from skdpmf.data.files import replaced_file, sync_folder
-from skdpmf.local.messages import (
-    Announcement,
-    MessageError,
-    ReleasedModel,
-    Report,
-    Snapshot,
-    VersionError,
-)
+from skdpmf.local import messages
+from skdpmf.local.messages import Announcement, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.item_means import make_plan
 from skdpmf.mechanisms.device_reports.protocol import Protocol
 from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
@@ -165,9 +159,9 @@ class LocalAggregator:
             try:
                 found = report if isinstance(report, Report) else Report.from_bytes(report)
                 reason = self._objection(found)
-            except VersionError:
+            except messages.VersionError:
                 reason = "wrong version"
-            except MessageError:
+            except messages.MessageError:
                 reason = "malformed"
             if reason:
                 self.refused[reason] += 1
@@ -261,7 +255,7 @@ class LocalAggregator:
         """
         with self._lock:
             run, told = self._run, self._announcement
-            data = Snapshot(
+            data = messages.Snapshot(
                 first=self._first.to_bytes(),
                 n_reports=self.n_reports,
                 refused=dict(self.refused),
@@ -299,8 +293,10 @@ class LocalAggregator:
         """
         body, digest = bytes(data[:-_DIGEST]), bytes(data[-_DIGEST:])
         if _digest(body) != digest:
-            raise MessageError("data is no whole snapshot: take the last one that was saved.")
-        saved = Snapshot.from_bytes(body)
+            raise messages.MessageError(
+                "data is no whole snapshot: take the last one that was saved."
+            )
+        saved = messages.Snapshot.from_bytes(body)
         first = Announcement.from_bytes(saved.first)
         own = cls(
             *(first.n_items, first.rating_range, first.epsilon),

@@ -19,19 +19,13 @@ from scipy import sparse
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.common import rows_of
+from skdpmf.mechanisms.posterior_draw import guarantee as bounds
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
     Diagnostics,
     chain_quantities,
     diagnose,
 )
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
-from skdpmf.mechanisms.posterior_draw.guarantee import (
-    inverse_temperature,
-    item_loss_bound,
-    loss_bound,
-    posterior_epsilon,
-    user_weights,
-)
 from skdpmf.mechanisms.posterior_draw.target import Target
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
@@ -73,14 +67,14 @@ class Settings:
     @property
     def loss_bound(self) -> float:
         """Bound B on a user's loss."""
-        return loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        return bounds.loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def bound(self) -> float:
         """Bound on what a user's loss can do to the released draw."""
         if self.item_bias:
             return self.loss_bound
-        return item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        return bounds.item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def coldest(self) -> float:
@@ -92,7 +86,7 @@ class Settings:
         if not budget.is_private:
             return self.coldest
         bound = self.loss_bound if self.calibration == "paper" else self.bound
-        allowed = inverse_temperature(
+        allowed = bounds.inverse_temperature(
             budget.epsilon, bound, neighbors=budget.neighbors, calibration=self.calibration
         )
         return min(self.coldest, allowed)
@@ -122,7 +116,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     a = settings.inverse_temperature(budget)
     epsilon = np.inf
     if budget.is_private:
-        epsilon = posterior_epsilon(a, settings.bound, neighbors=budget.neighbors)
+        epsilon = bounds.posterior_epsilon(a, settings.bound, neighbors=budget.neighbors)
     what = "item factors and biases" if settings.item_bias else "item factors, users' integrated"
     draw = PureRelease(
         DRAW,
@@ -236,7 +230,7 @@ def _target(
     n, row = np.diff(R.indptr), rows_of(R)
     own_mean = np.bincount(row, weights=R.data, minlength=R.shape[0]) / (n + settings.user_damping)
     e = np.clip(R.data - own_mean[row], -HALF_RANGE, HALF_RANGE)
-    weights = user_weights(
+    weights = bounds.user_weights(
         n,
         settings.max_ratings_per_user,
         HALF_RANGE,
