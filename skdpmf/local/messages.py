@@ -285,8 +285,7 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
         >>> announcement.group_of("f" * 32)
         0
         """
-        own = converted("report_id", report_id, Id)
-        return of_run.group_of(self.protocol, self.fractions, own)
+        return of_run.group_of(self.protocol, self.fractions, converted("report_id", report_id, Id))
 
 
 class Report(_Message, frozen=True, eq=False, tag="report"):

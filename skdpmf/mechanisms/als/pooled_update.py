@@ -206,8 +206,7 @@ class PooledPosterior:
             for t in range(start, stop):
                 work(slice(t * _ITEMS_AT_ONCE, (t + 1) * _ITEMS_AT_ONCE))
 
-        starts = np.arange(-(-len(self.shift) // _ITEMS_AT_ONCE) + 1)
-        run_blocks(run, starts, self.n_jobs)
+        run_blocks(run, np.arange(-(-len(self.shift) // _ITEMS_AT_ONCE) + 1), self.n_jobs)
 
     def knowledge(
         self, averages: Knowledge, signal: float, choices: GramSums | None = None
@@ -363,8 +362,7 @@ def learnt_users(
     ``released`` (p + q + 1, p + q + 1) are sums over ``count`` users of products, scaled by
     ``scales``; ``guess`` (q, q) is the diagonal ridge where noise hides everything.
     """
-    q = len(guess)
-    p = len(released) - q - 1
+    p = len(released) - len(guess) - 1
     slopes = noisy_regression(released[:p, :p], released[:p, p:-1], deviation)
     left = released[p:-1, p:-1] - slopes.T @ released[:p, p:-1]
     left -= released[p:-1, :p] @ slopes - slopes.T @ released[:p, :p] @ slopes

@@ -187,8 +187,7 @@ class RatingFit(AlternatingFit):
 
 def _offsets(rows: Rows, b: Any, damping: float) -> NDArray[np.float64]:
     """Damped mean of each user's deviations from the items' means."""
-    deviation = rows.data - b[rows.indices]
-    total = np.bincount(rows.user, weights=deviation, minlength=rows.n_users)
+    total = np.bincount(rows.user, weights=rows.data - b[rows.indices], minlength=rows.n_users)
     return np.asarray(total / (rows.n_ratings + damping))
 
 

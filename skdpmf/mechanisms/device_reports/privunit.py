@@ -411,8 +411,7 @@ class PrivUnit:
         """
         indices = np.asarray(indices)
         ptr = np.array([0, indices.shape[0]])
-        keys = np.asarray(key)[None]
-        total = self.sum_reports(keys, ptr, indices, values, padded=self.padded)
+        total = self.sum_reports(np.asarray(key)[None], ptr, indices, values, padded=self.padded)
         return total.astype(np.int32)
 
     def sum_reports(

@@ -150,8 +150,7 @@ class Protocol:
         if current is None:
             raise RuntimeError("all rounds are closed: there is nothing left to close.")
         if self.n:  # a round without any report says nothing
-            mean = self.randomiser.estimate(self.sum, self.n)[:-1]
-            told = mean, self.n, self.randomiser.variance
+            told = self.randomiser.estimate(self.sum, self.n)[:-1], self.n, self.randomiser.variance
             if current.kind == "statistics":
                 self.means.add_statistics(*told)
             else:

@@ -172,8 +172,7 @@ def leading_factors(
     """
     root = mass ** (_POWER if cleaning and noisy else 0.5)
     # eigenvalues within the bulk lie so close that they would take most of the time
-    restarts = _RESTARTS if cleaning else None
-    ends = _spectrum(clean.covariance, root, mass / root, n_jobs, restarts)
+    ends = _spectrum(clean.covariance, root, mass / root, n_jobs, _RESTARTS if cleaning else None)
     own = clean.covariance[triangle_starts(len(mass))[1:] - 1] * root**2
     diagonal = clean.mean * root**2 if cleaning else own
     k = min(n_components, len(mass))

@@ -215,8 +215,7 @@ def item_prior(
 
     def line(t: float) -> NDArray[np.float64]:
         weighted = design / (variance + t)[:, None]
-        beta = np.linalg.solve(weighted.T @ design + precision, weighted.T @ x)
-        return np.asarray(design @ beta)
+        return np.asarray(design @ np.linalg.solve(weighted.T @ design + precision, weighted.T @ x))
 
     def log_density(t: float) -> float:
         total, left = variance + t, x - line(t)

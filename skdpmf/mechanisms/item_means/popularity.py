@@ -88,8 +88,7 @@ def is_known(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> bool:
 def _binned(x: NDArray[np.float64], deviation: float, step: float) -> tuple[NDArray, NDArray]:
     """Middles and sizes of bins: as wide as the noise near 0, as the grid's distances far off."""
     scale = deviation / step
-    place = np.rint(np.arcsinh(x / scale) * (_BINS / step))
-    values, counts = np.unique(place, return_counts=True)
+    values, counts = np.unique(np.rint(np.arcsinh(x / scale) * (_BINS / step)), return_counts=True)
     return scale * np.sinh(values * (step / _BINS)), counts
 
 

@@ -162,8 +162,7 @@ class ResidualAverages:
 
         Residuals must not be released before: they have the weights of the counts so far.
         """
-        weights = self.users.map(count_weights, self.norm)
-        total = self._sums(weights, clip=1.0, signed=False)
+        total = self._sums(self.users.map(count_weights, self.norm), clip=1.0, signed=False)
         measured = self.curator.release(name, total, statistic=COUNTS)
         counted: tuple[Any, float] = measured, self.curator.deviation(name, COUNTS)
         if self._counted is not None:

@@ -136,8 +136,7 @@ class GibbsChain:
         directions = uniforms = _NOTHING
         if bound < np.inf:
             directions = self._normals(f"{side}' directions", (n, d), t)
-            shape = (n, 3 + _TRIES)
-            uniforms = self._noise.uniforms(shape, f"{self._name}: {side}' choices", t)
+            uniforms = self._noise.uniforms((n, 3 + _TRIES), f"{self._name}: {side}' choices", t)
         draws = normals, directions, uniforms
         accepted = np.zeros(n, np.bool_)
 
