@@ -35,6 +35,8 @@ from skdpmf.privacy.sampler.noise import NoiseSource
 if TYPE_CHECKING:
     from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 
+Floats = NDArray[np.float64]
+
 HALF_RANGE = 2.0  # h, in quarter ranges
 FOLD_IN_RIDGE = 2.0  # of u_i, times alpha, for users of standard deviation 1
 DRAW = "item factors"
@@ -95,8 +97,8 @@ class Settings:
 class Model(NamedTuple):
     """Released model in quarter ranges: y_ij ~ b_j + o_i + u_i . v_j."""
 
-    item_bias: NDArray[np.float64]  # b
-    factors: NDArray[np.float64]  # V (n_items x n_components)
+    item_bias: Floats  # b
+    factors: Floats  # V (n_items x n_components)
     ridge: float  # of u_i in the fold-in
     diagnostics: Diagnostics | None  # reads the data, and is no release
 
@@ -168,7 +170,7 @@ def fit(
     noise: NoiseSource,
     *,
     rounds: Iterable[int],
-    levels: NDArray[np.float64] | None = None,
+    levels: Floats | None = None,
     diagnosed: bool = False,
     n_jobs: int | None,
 ) -> Model:
@@ -218,11 +220,7 @@ def fit(
 
 
 def _target(
-    R: Any,
-    settings: Settings,
-    budget: PrivacyBudget,
-    noise: NoiseSource,
-    levels: NDArray[np.float64] | None,
+    R: Any, settings: Settings, budget: PrivacyBudget, noise: NoiseSource, levels: Floats | None
 ) -> Target:
     tau = settings.max_ratings_per_user
     if tau is not None:
@@ -273,7 +271,7 @@ def _chain(
     )
 
 
-def _mean_factors(draws: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+def _mean_factors(draws: list[Floats]) -> Floats:
     """Mean of the draws, each turned to the last one by the nearest rotation.
 
     The posterior does not know the frame of the factors, so that their plain mean would be 0.
