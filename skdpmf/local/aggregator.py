@@ -203,14 +203,9 @@ class LocalAggregator:
             If a round is still open.
         """
         with self._lock:
-            released = self._run.model()
-            return ReleasedModel(
-                protocol=self.protocol,
-                rating_range=self.rating_range,
-                epsilon=self.epsilon,
-                n_reports=self.n_reports,
-                **released._asdict(),
-            )
+            names = ("protocol", "rating_range", "epsilon", "n_reports")
+            own = {name: getattr(self, name) for name in names}
+            return ReleasedModel(**own, **self._run.model()._asdict())
 
     def statement(self, delta: float | None = None) -> PrivacyStatement:
         """Say what is protected, against whom, and what that rests on.
@@ -298,13 +293,9 @@ class LocalAggregator:
             )
         saved = messages.Snapshot.from_bytes(body)
         first = Announcement.from_bytes(saved.first)
-        own = cls(
-            *(first.n_items, first.rating_range, first.epsilon),
-            fractions=first.fractions,
-            user_damping=first.user_damping,
-            n_devices=first.n_devices,
-            protocol=first.protocol,
-        )
+        names = ("fractions", "user_damping", "n_devices", "protocol")
+        facts = {name: getattr(first, name) for name in names}
+        own = cls(first.n_items, first.rating_range, first.epsilon, **facts)
         own.refused.update(saved.refused)
         own._ids = set(saved.ids)
         for at, terms in enumerate(zip(saved.sums, saved.n_reports, strict=True), 1):

@@ -263,18 +263,14 @@ class _Fit(pooled.PooledRounds, ClickFit):
         X = self.half(own.indptr, own.indices, target[own.indices], own.data, self.factors)
         self.factors = self.half(by_item.indptr, by_item.indices, target[item], weight, X)
 
-    def half(
-        self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any
-    ) -> NDArray[np.float64]:
+    def half(self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any) -> Any:
         """Ridge regressions of all rows on the factors of what clicks join them to."""
         factors = np.ascontiguousarray(factors)
         everywhere = self.settings.unobserved_weight * (factors.T @ factors)
         penalty = self.settings.alpha * CLICK_RIDGE * np.diff(indptr)
         out = np.empty((len(indptr) - 1, factors.shape[1]))
         given = indptr, indices, target, weight, factors, everywhere, penalty
-        run_blocks(
-            lambda start, stop: solve_rows_weighted(*given, start, stop, out), indptr, self.n_jobs
-        )
+        run_blocks(lambda a, b: solve_rows_weighted(*given, a, b, out), indptr, self.n_jobs)
         return out
 
 

@@ -206,9 +206,7 @@ class PooledPosterior:
 
         run_blocks(run, np.arange(-(-len(self.shift) // _ITEMS_AT_ONCE) + 1), self.n_jobs)
 
-    def knowledge(
-        self, averages: Knowledge, signal: float, choices: GramSums | None = None
-    ) -> PooledKnowledge:
+    def knowledge(self, averages: Knowledge, signal: float, choices: Any = None) -> PooledKnowledge:
         """Return what a refresh starts from."""
         P, p = (part.copy() for part in self._evidence())
         P[:, 0, 0] -= self.known_mean[0]

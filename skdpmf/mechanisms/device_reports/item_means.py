@@ -123,15 +123,8 @@ def make_plan(
     statistic = "a user's items, and their deviations from the user's mean"
     if n_rounds > 1:
         statistic += f", in one of {n_rounds} rounds"
-    report = PureRelease(
-        "report of a device",
-        statistic,
-        (statistics_dimension(n_items),),
-        float(budget.epsilon),
-        mechanism,
-        1.0,
-        norm,
-    )
+    what = "report of a device", statistic, (statistics_dimension(n_items),)
+    report = PureRelease(*what, float(budget.epsilon), mechanism, 1.0, norm)
     return ReleasePlan(budget, (report,), local=True)
 
 
@@ -341,9 +334,7 @@ def _statistics_length(count_weight: float = _COUNT_WEIGHT) -> float:
 
 def _rows(parts: list[Any], n_devices: int, length: float) -> Rows:
     """Sort (device, coordinate, value) by device, and scale to a length of at most 1."""
-    device, index, value = (
-        np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3)
-    )
+    device, index, value = (np.concatenate([np.asarray(p[i]) for p in parts]) for i in range(3))
     order = np.lexsort((index, device))
     counts = np.bincount(device, minlength=n_devices)
     indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))

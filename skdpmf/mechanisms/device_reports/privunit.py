@@ -482,14 +482,9 @@ class PrivUnit:
         keys = check_keys(keys)
         indptr, indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
         values = np.asarray(values, np.float64)
-        if (
-            indptr.shape != (keys.shape[0] + 1,)
-            or indices.ndim != 1
-            or (
-                not indptr[0] == 0 <= np.diff(indptr).min(initial=0)
-                or not indptr[-1] == indices.shape[0] == values.shape[0]
-            )
-        ):
+        shaped = indptr.shape == (keys.shape[0] + 1,) and indices.ndim == 1
+        ascending = shaped and indptr[0] == 0 <= np.diff(indptr).min(initial=0)
+        if not (ascending and indptr[-1] == indices.shape[0] == values.shape[0]):
             raise PrivacyParameterError(
                 f"indptr of shape {indptr.shape} must have one value more than there are keys "
                 f"({keys.shape[0]}), and rise from 0 to the number of indices and values: pass the "

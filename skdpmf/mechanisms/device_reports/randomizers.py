@@ -198,9 +198,7 @@ class CoordinateSampling:
         # P(+1) = 1/2 + swing / 2^64 at x = 1
         self._swing = bernoulli_threshold(self.epsilon) - 2**63
         if self._swing < 2**11:
-            raise PrivacyParameterError(
-                f"epsilon={epsilon!r} must be at least 2**-50: spend more on a report."
-            )
+            raise PrivacyParameterError(f"epsilon={epsilon!r} must be at least 2**-50: spend more.")
         self.factor = 2.0**63 / self._swing
         self.variance = self.n_coordinates * self.factor**2
 
@@ -266,7 +264,7 @@ def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
     n, chance = check_count(n_devices), as_float(delta)
     if not 0.0 <= chance < 1.0:
         raise PrivacyParameterError(
-            f"delta={delta!r} must be in [0, 1): choose it well below 1 / n_devices."
+            f"delta={delta!r} must be in [0, 1): choose it far below 1 / n_devices."
         )
     if chance == 0.0:
         return local

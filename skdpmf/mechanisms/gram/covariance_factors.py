@@ -77,9 +77,7 @@ class PackedCovariance(NamedTuple):
     shrinkage: float = 0.0  # weight b of the average
 
 
-def divide_covariance(
-    cov: NDArray[Any], wgt: NDArray[Any], *, noise: tuple[float, float]
-) -> PackedCovariance:
+def divide_covariance(cov: NDArray[Any], wgt: NDArray[Any], *, noise: Any) -> PackedCovariance:
     """Return Cov / Wgt, in place of `cov`.
 
     cov, wgt (h (h + 1) / 2,) float: as released; `cov` is overwritten; noise: standard deviations
@@ -94,13 +92,7 @@ def divide_covariance(
 
 
 def clean_covariance(
-    cov: NDArray[Any],
-    wgt: NDArray[Any],
-    mass: Floats,
-    *,
-    noise: tuple[float, float],
-    typical: float,
-    n_jobs: int | None = None,
+    cov: Any, wgt: Any, mass: Floats, *, noise: Any, typical: float, n_jobs: int | None = None
 ) -> PackedCovariance:
     """Return the module's A and the cleaned Wgt, in place of `cov` and `wgt`.
 
@@ -215,9 +207,7 @@ def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
     return float(_NEIGHBOR_RIDGE + noise)
 
 
-def _clean_diagonal(
-    cov: NDArray[Any], wgt: NDArray[Any], noise: tuple[float, float]
-) -> tuple[Floats, float]:
+def _clean_diagonal(cov: NDArray[Any], wgt: NDArray[Any], noise: Any) -> tuple[Floats, float]:
     """Diagonal of A, between a twentieth and twenty times its average, and the average v."""
     total, weight = float(cov.sum(dtype=np.float64)), float(wgt.sum(dtype=np.float64))
     average = max(total / weight, 1e-6) if weight > 0.0 else 1e-6
@@ -272,12 +262,7 @@ def _spectrum(
 
 
 def _lanczos(
-    operator: LinearOperator,
-    k: int,
-    which: str,
-    start: Floats,
-    tolerance: float,
-    restarts: int | None = None,
+    operator: Any, k: int, which: str, start: Floats, tolerance: float, restarts: Any = None
 ) -> tuple[Any, Any]:
     """Eigenvalues and eigenvectors at one end; those that were found, if not all are."""
     try:

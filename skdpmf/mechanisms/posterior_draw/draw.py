@@ -228,15 +228,9 @@ def _target(
     n, row = np.diff(R.indptr), rows_of(R)
     own_mean = np.bincount(row, weights=R.data, minlength=R.shape[0]) / (n + settings.user_damping)
     e = np.clip(R.data - own_mean[row], -HALF_RANGE, HALF_RANGE)
-    weights = bounds.user_weights(
-        n,
-        settings.max_ratings_per_user,
-        HALF_RANGE,
-        settings.kappa,
-        max_weight=settings.weight_cap,
-        levels=levels,
-        epsilon=None if levels is None else budget.epsilon,
-    )
+    most, epsilon = settings.max_ratings_per_user, None if levels is None else budget.epsilon
+    given: Any = {"max_weight": settings.weight_cap, "levels": levels, "epsilon": epsilon}
+    weights = bounds.user_weights(n, most, HALF_RANGE, settings.kappa, **given)
     return Target(
         sparse.csr_array((e, R.indices, R.indptr), shape=R.shape),
         weights,

@@ -103,31 +103,18 @@ class GibbsChain:
         target, state = self.target, self._state
         biased = target.bias_std > 0.0
         item_std = np.append(state.item_precision**-0.5, target.bias_std)
-        self._half(
-            "users",
-            t,
-            (*self._by_user, state.item_bias if biased else _NONE, self._roots, self._ones),
-            (state.V, state.user_precision**-0.5),
-            (state.U, _NONE),
-        )
-        self._half(
-            "items",
-            t,
-            (*self._by_item, _NONE, self._ones, self._roots),
-            (state.U, item_std if biased else item_std[:-1]),
-            (state.V, state.item_bias if biased else _NONE),
-        )
+        bias = state.item_bias if biased else _NONE
+        ratings, given = (*self._by_user, bias, self._roots, self._ones), state.user_precision**-0.5
+        self._half("users", t, ratings, (state.V, given), (state.U, _NONE))
+        ratings, given = (*self._by_item, _NONE, self._ones, self._roots), item_std
+        given = given if biased else given[:-1]
+        self._half("items", t, ratings, (state.U, given), (state.V, bias))
         if target.sample_precisions:
             state.user_precision = self._precisions("users", t, target.user_rate(), state.U)
             state.item_precision = self._precisions("items", t, target.item_rate(), state.V)
 
     def _half(
-        self,
-        side: str,
-        t: int,
-        ratings: tuple[Any, ...],
-        given: tuple[Array, Array],
-        out: tuple[Array, Array],
+        self, side: str, t: int, ratings: Any, given: tuple[Array, Array], out: tuple[Array, Array]
     ) -> None:
         """One step of every row of one side."""
         n, d = len(out[0]), len(given[1])
