@@ -22,8 +22,6 @@ from numba.extending import intrinsic
 from skdpmf.kernels._vectors import _call
 from skdpmf.kernels.jit_and_threads import jit
 
-__all__ = ["CAN_FLUSH", "flushed_denormals", "set_flush_to_zero"]
-
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 # x86: MXCSR, results (0x8000, FTZ) and operands (0x0040, DAZ). ARM: FPCR, both at once (FZ).
 _FLUSH_BITS = {"x86_64": 0x8040, "aarch64": 1 << 24, "arm64": 1 << 24}

@@ -6,8 +6,6 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit_fast, later
 
-__all__ = ["empty_factors", "factor_width", "update_batch"]
-
 _lanes = later("_lanes")
 
 # A vector is 64 bytes: 16 columns.

@@ -10,22 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from skdpmf.data.files import replaced_file, sync_folder
-from skdpmf.local.messages import (
-    Announcement,
-    MessageError,
-    ReleasedModel,
-    Report,
-    Snapshot,
-    VersionError,
-)
+from skdpmf.local import messages
+from skdpmf.local.messages import Announcement, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.item_means import make_plan
 from skdpmf.mechanisms.device_reports.protocol import Protocol
 from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import fresh_key
 from skdpmf.privacy.statement import PrivacyStatement
-
-__all__ = ["MAX_REPORTS", "LocalAggregator"]
 
 MAX_REPORTS = 2**32  # so that sums stay below 2^63
 _DIGEST = 16
@@ -167,9 +159,9 @@ class LocalAggregator:
             try:
                 found = report if isinstance(report, Report) else Report.from_bytes(report)
                 reason = self._objection(found)
-            except VersionError:
+            except messages.VersionError:
                 reason = "wrong version"
-            except MessageError:
+            except messages.MessageError:
                 reason = "malformed"
             if reason:
                 self.refused[reason] += 1
@@ -211,14 +203,9 @@ class LocalAggregator:
             If a round is still open.
         """
         with self._lock:
-            released = self._run.model()
-            return ReleasedModel(
-                protocol=self.protocol,
-                rating_range=self.rating_range,
-                epsilon=self.epsilon,
-                n_reports=self.n_reports,
-                **released._asdict(),
-            )
+            names = ("protocol", "rating_range", "epsilon", "n_reports")
+            own = {name: getattr(self, name) for name in names}
+            return ReleasedModel(**own, **self._run.model()._asdict())
 
     def statement(self, delta: float | None = None) -> PrivacyStatement:
         """Say what is protected, against whom, and what that rests on.
@@ -263,7 +250,7 @@ class LocalAggregator:
         """
         with self._lock:
             run, told = self._run, self._announcement
-            data = Snapshot(
+            data = messages.Snapshot(
                 first=self._first.to_bytes(),
                 n_reports=self.n_reports,
                 refused=dict(self.refused),
@@ -301,16 +288,14 @@ class LocalAggregator:
         """
         body, digest = bytes(data[:-_DIGEST]), bytes(data[-_DIGEST:])
         if _digest(body) != digest:
-            raise MessageError("data is no whole snapshot: take the last one that was saved.")
-        saved = Snapshot.from_bytes(body)
+            raise messages.MessageError(
+                "data is no whole snapshot: take the last one that was saved."
+            )
+        saved = messages.Snapshot.from_bytes(body)
         first = Announcement.from_bytes(saved.first)
-        own = cls(
-            *(first.n_items, first.rating_range, first.epsilon),
-            fractions=first.fractions,
-            user_damping=first.user_damping,
-            n_devices=first.n_devices,
-            protocol=first.protocol,
-        )
+        names = ("fractions", "user_damping", "n_devices", "protocol")
+        facts = {name: getattr(first, name) for name in names}
+        own = cls(first.n_items, first.rating_range, first.epsilon, **facts)
         own.refused.update(saved.refused)
         own._ids = set(saved.ids)
         for at, terms in enumerate(zip(saved.sums, saved.n_reports, strict=True), 1):

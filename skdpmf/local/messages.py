@@ -32,16 +32,6 @@ except ImportError as error:
         'pip install "skdpmf[local]". LocalDPGDDR simulates devices without it.'
     ) from error
 
-__all__ = [
-    "MAX_ITEMS",
-    "Announcement",
-    "MessageError",
-    "ReleasedModel",
-    "Report",
-    "Snapshot",
-    "VersionError",
-]
-
 VERSION = 3
 MAX_BYTES = 2**28  # of a message: more than the largest catalogue needs
 MAX_ITEMS = 2**23 - 2  # so that a report has at most 2^24 values
@@ -295,8 +285,7 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
         >>> announcement.group_of("f" * 32)
         0
         """
-        own = converted("report_id", report_id, Id)
-        return of_run.group_of(self.protocol, self.fractions, own)
+        return of_run.group_of(self.protocol, self.fractions, converted("report_id", report_id, Id))
 
 
 class Report(_Message, frozen=True, eq=False, tag="report"):

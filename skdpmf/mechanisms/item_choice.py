@@ -36,8 +36,6 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["item_count_sensitivity", "item_count_weights"]
-
 _INSIDE = 1.0 - 2.0**-40  # rounded, the weights of a user must not exceed the bound
 
 
@@ -47,8 +45,7 @@ def item_count_weights(n_ratings: ArrayLike, *, norm: str = "l2") -> NDArray[np.
     They are lower than the formula by a factor 1 - 2^-40, against rounding.
     """
     n = np.asarray(n_ratings, dtype=np.float64)
-    weights = _INSIDE / np.maximum(n if norm == "l1" else np.sqrt(n), 1.0)
-    return np.where(n > 0.0, weights, 0.0)
+    return np.where(n > 0.0, _INSIDE / np.maximum(n if norm == "l1" else np.sqrt(n), 1.0), 0.0)
 
 
 def item_count_sensitivity(*, norm: str = "l2", neighbors: str = "add-remove") -> float:

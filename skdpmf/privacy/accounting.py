@@ -252,8 +252,7 @@ def gaussian_epsilon(mu: float, delta: float, **sampler: Any) -> float:
     if mu == 0.0 or is_met(mu, least, delta, slack, MARGIN):
         return least
     # the search starts where the tail bound delta <= Phi(-a) <= exp(-a^2 / 2) / 2 meets it
-    a = math.sqrt(-2.0 * math.log(slack.target(mu, delta)))
-    high = least + mu * (a + mu / 2.0)
+    high = least + mu * (math.sqrt(-2.0 * math.log(slack.target(mu, delta))) + mu / 2.0)
     while not is_met(mu, high, delta, slack, MARGIN):
         high *= 2.0
     return bisect(lambda epsilon: is_met(mu, epsilon, delta, slack, MARGIN), high, least)

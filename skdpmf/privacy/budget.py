@@ -362,8 +362,7 @@ class PrivacyBudget(Parameters):
     def _repr_html_(self) -> str:
         from skdpmf.privacy.text import folded, guarantee_lines
 
-        guarantee = guarantee_lines(self.epsilon, self.delta, 0.0, 0.0)
-        return folded(repr(self), "\n".join(guarantee))
+        return folded(repr(self), "\n".join(guarantee_lines(self.epsilon, self.delta, 0.0, 0.0)))
 
 
 def check_relation(unit: object, neighbors: object) -> None:

@@ -26,8 +26,6 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import spread_over_head
 from skdpmf.privacy.users import Rows
 
-__all__ = ["co_rating_directions", "co_rating_vectors"]
-
 _STANDS_OUT = 1.1  # eigenvalues, in those of noise and chance
 
 
@@ -47,10 +45,9 @@ def co_rating_vectors(
     row, columns = row[columns >= 0], columns[columns >= 0]
     unit = popularity**-0.5
     powers = np.column_stack((popularity, np.sqrt(popularity), np.ones(n_head)))
-    basis = np.linalg.qr(powers * unit[:, None])[0]
     z = np.zeros((n_users, n_head))
     z[row, columns] = unit[columns]
-    for b in basis.T:
+    for b in np.linalg.qr(powers * unit[:, None])[0].T:
         # by user and not by matrix products, whose rounding could depend on other users
         along = np.bincount(row, weights=(b * unit)[columns], minlength=n_users)
         z -= along[:, None] * b

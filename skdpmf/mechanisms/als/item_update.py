@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.jit_and_threads import run_blocks
 
-__all__ = ["ItemPosterior", "lift", "unpack_lower"]
-
 _FORGETTING = 0.9  # gamma
 _RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
 _LEAST_EIGENVALUE = 0.02  # of a pooled Gram matrix, relative to its trace

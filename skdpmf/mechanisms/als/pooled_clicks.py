@@ -69,6 +69,9 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.mechanisms import common
+from skdpmf.mechanisms.als import pooled
+from skdpmf.mechanisms.als import pooled_update as update
 from skdpmf.mechanisms.als.clicks import (
     COUNTS,
     NOTES,
@@ -79,33 +82,13 @@ from skdpmf.mechanisms.als.clicks import (
 )
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import START, plan_of
-from skdpmf.mechanisms.als.pooled import (
-    GRADIENTS,
-    GRAM,
-    PooledRounds,
-    weighted_residuals,
-    without_known,
-)
-from skdpmf.mechanisms.als.pooled_update import (
-    PooledKnowledge,
-    PooledPosterior,
-    knowledge_of,
-    packed_evidence,
-)
-from skdpmf.mechanisms.common import (
-    click_directions,
-    head_directions,
-    planned_gram,
-    planned_vectors,
-    share_of_features,
-)
+from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, weighted_residuals
+from skdpmf.mechanisms.als.pooled_update import PooledKnowledge, packed_evidence
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import Rows
-
-__all__ = ["EXACT_ROUNDS", "MOST_FACTORS", "fit", "make_plan"]
 
 CLIP = 0.4  # C, below a typical user's root mean squared residual
 CONSTANT = 0.5  # a
@@ -129,14 +112,14 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     k, rounds, radius = settings.n_components, settings.max_iter, float(np.hypot(1.0, CONSTANT))
     counts, start, _ = first_releases(budget, settings, n_items, head_clip=CLIP)
-    gradients = planned_vectors(
+    gradients = common.planned_vectors(
         *(budget, GRADIENTS, "sum over users of w c e phi for each item, every round"),
         *(n_items, k + 1),
         bound=CLIP * radius,
         count=rounds,
     )
     statistic = "sum over users of phi phi', every round"
-    gram = planned_gram(budget, GRAM, statistic, k + 1, bound=radius, count=rounds)
+    gram = common.planned_gram(budget, GRAM, statistic, k + 1, bound=radius, count=rounds)
     return plan_of(budget, [counts, start, gradients, gram], SHARES, NOTES)
 
 
@@ -154,7 +137,7 @@ def fit(
     return _Fit(curator, settings, known).run(rounds)
 
 
-class _Fit(PooledRounds, ClickFit):
+class _Fit(pooled.PooledRounds, ClickFit):
     rank_scale = RANK_SCALE
     taste_variance = 0.0
     tastes = 0.0, 0.0  # precision of f in all cohorts, and precision times f
@@ -162,7 +145,7 @@ class _Fit(PooledRounds, ClickFit):
     def start(self) -> None:
         if not self.private:
             clicks, chosen = self.users.without_privacy().R, self.settings.chooses_rank
-            self.factors = click_directions(clicks, self.rank, chosen)
+            self.factors = common.click_directions(clicks, self.rank, chosen)
             self.rank = self.factors.shape[1]
             return
         is_started = self.rank > self.n_known or self.curator.item_columns.shape[1] > 0
@@ -208,7 +191,7 @@ class _Fit(PooledRounds, ClickFit):
         if self.rank:
             return self.posterior.knowledge(own, self.signal)
         evidence = packed_evidence(np.zeros((self.n_items, 1, 1)), *np.zeros((2, self.n_items, 1)))
-        return knowledge_of(own, evidence, np.zeros((0, 0)), self.signal)
+        return update.knowledge_of(own, evidence, np.zeros((0, 0)), self.signal)
 
     def start_around(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
         """Factors to start with: what clicks of popular items have in common beside popularity."""
@@ -220,14 +203,14 @@ class _Fit(PooledRounds, ClickFit):
         deviation = self.curator.deviation(START)
         A = expected[head, None] * self.tastes_around(b)[head]
         scaled = unpack_lower(noisy) * self.n_users
-        share, error = share_of_features(scaled, A, deviation * self.n_users)
+        share, error = common.share_of_features(scaled, A, deviation * self.n_users)
         if error:
             precision, shift = np.array(self.tastes) + np.array([1.0, share]) / error**2
             if self.tastes[0]:
                 share, error = shift / precision, precision**-0.5
             self.tastes = float(precision), float(shift)
         self.taste_variance = max(float(share - SURE_OF_TASTES * error), 0.0)
-        V = head_directions(noisy, head, self.mass, self.rank, deviation)
+        V = common.head_directions(noisy, head, self.mass, self.rank, deviation)
         scale = np.sqrt(np.mean(V[head] ** 2))
         return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
 
@@ -280,18 +263,14 @@ class _Fit(PooledRounds, ClickFit):
         X = self.half(own.indptr, own.indices, target[own.indices], own.data, self.factors)
         self.factors = self.half(by_item.indptr, by_item.indices, target[item], weight, X)
 
-    def half(
-        self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any
-    ) -> NDArray[np.float64]:
+    def half(self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any) -> Any:
         """Ridge regressions of all rows on the factors of what clicks join them to."""
         factors = np.ascontiguousarray(factors)
         everywhere = self.settings.unobserved_weight * (factors.T @ factors)
         penalty = self.settings.alpha * CLICK_RIDGE * np.diff(indptr)
         out = np.empty((len(indptr) - 1, factors.shape[1]))
         given = indptr, indices, target, weight, factors, everywhere, penalty
-        run_blocks(
-            lambda start, stop: solve_rows_weighted(*given, start, stop, out), indptr, self.n_jobs
-        )
+        run_blocks(lambda a, b: solve_rows_weighted(*given, a, b, out), indptr, self.n_jobs)
         return out
 
 
@@ -314,7 +293,7 @@ def _solve_users(rows: Rows, b: Any, V: Any, ridge: Any, centre: Any) -> NDArray
     return np.column_stack((np.full(rows.n_users, CONSTANT), X))
 
 
-class _Posterior(PooledPosterior):
+class _Posterior(update.PooledPosterior):
     """The posterior of ratings, plus the terms of unobserved pairs, around popularities."""
 
     def __init__(self, run: _Fit, b: NDArray[np.float64], V: NDArray[np.float64]) -> None:
@@ -337,7 +316,7 @@ class _Posterior(PooledPosterior):
             return
         self._solve()
         n = run.n_known
-        new = without_known(V, self.theta[:, 1 : n + 1], self.mass)
+        new = pooled.without_known(V, self.theta[:, 1 : n + 1], self.mass)
         self.theta[:, n + 1 :] = new[:, : V.shape[1] - n]
 
     def add_gradients(self, gradients: Any, gram: Any, a: float, noise: float) -> None:

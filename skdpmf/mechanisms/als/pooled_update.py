@@ -38,20 +38,7 @@ from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.joint_release import geometric_mean, item_prior
 from skdpmf.mechanisms.knowledge import Knowledge
 
-__all__ = [
-    "LEAST_LENGTH",
-    "RESIDUAL_VARIANCE",
-    "PooledKnowledge",
-    "PooledPosterior",
-    "UserPrior",
-    "discount",
-    "knowledge_of",
-    "learnt_users",
-    "noisy_regression",
-    "own_ratings",
-    "packed_evidence",
-    "unpacked_evidence",
-]
+Floats = NDArray[np.float64]
 
 _KEPT = 0.92  # of what is known about factors, a round
 _KEPT_BY_REFRESH = 0.9  # and of what earlier fits know
@@ -85,20 +72,20 @@ class PooledKnowledge(NamedTuple):
     """
 
     # the parts of `Knowledge`; clicks have no averages, and tastes in the place of the level
-    counts: NDArray[np.float64]
-    exposure: NDArray[np.float64]
-    precision: NDArray[np.float64]
-    shift: NDArray[np.float64]
-    scalars: NDArray[np.float64]
-    factor_shift: NDArray[np.float64]  # (n_items, k + 1) precision times mean
-    factor_weights: NDArray[np.float64]  # (n_items, 2) s_j, e_j
-    factor_gram: NDArray[np.float64]  # (k + 1, k + 1) K
-    spread: NDArray[np.float64]  # (k, k) second moment of users' unit vectors
-    signal: NDArray[np.float64]  # (1,) of all cohorts
+    counts: Floats
+    exposure: Floats
+    precision: Floats
+    shift: Floats
+    scalars: Floats
+    factor_shift: Floats  # (n_items, k + 1) precision times mean
+    factor_weights: Floats  # (n_items, 2) s_j, e_j
+    factor_gram: Floats  # (k + 1, k + 1) K
+    spread: Floats  # (k, k) second moment of users' unit vectors
+    signal: Floats  # (1,) of all cohorts
     head: NDArray[np.int64]  # the parts of `GramSums`; empty: no lists so far
-    shares: NDArray[np.float64]
+    shares: Floats
     packed: NDArray[np.float32]
-    facts: NDArray[np.float64]
+    facts: Floats
 
     @property
     def averages(self) -> Knowledge:
@@ -145,11 +132,7 @@ class PooledPosterior:
     unobserved: Any = 0.0  # what pairs without a click add to M_j
 
     def __init__(
-        self,
-        averages: Any,
-        rank: int,
-        factor_variance: float,
-        known: PooledKnowledge | None = None,
+        self, averages: Any, rank: int, factor_variance: float, known: PooledKnowledge | None = None
     ) -> None:
         curator, known_mean = averages.curator, (averages.precision, averages.shift)
         self.item_columns, self.n_jobs = curator.item_columns, curator.n_jobs
@@ -164,9 +147,7 @@ class PooledPosterior:
         self.start(prior, known, known_mean)
         self._solve()
 
-    def start(
-        self, prior: NDArray[np.float64], known: PooledKnowledge | None, mean: Any = (0.0, 0.0)
-    ) -> None:
+    def start(self, prior: Floats, known: PooledKnowledge | None, mean: Any = (0.0, 0.0)) -> None:
         """Begin with what is known; prior (n_items, d): diagonals of L; mean: evidence on b_j."""
         n_items, d = prior.shape
         self.prior, self.known_mean = prior, mean
@@ -182,7 +163,7 @@ class PooledPosterior:
         self.n_rounds = 0
         self._grams, self._gram_weight = np.zeros((d, d)), 0.0
 
-    def pooled_gram(self, gram: NDArray[np.float64], deviation: float, a: float) -> Any:
+    def pooled_gram(self, gram: Floats, deviation: float, a: float) -> Any:
         """Posterior mean of H / n, from rounds with noise of this deviation, and a weak guess."""
         weight = 1.0 / max(deviation, 1e-9) ** 2
         self._grams = _GRAM_KEPT * self._grams + weight * gram
@@ -193,9 +174,7 @@ class PooledPosterior:
         sure = _GRAM_DEVIATION**-2.0
         return _positive((self._grams + sure * np.diag(guess)) / (self._gram_weight + sure))
 
-    def add_gradients(
-        self, gradients: NDArray[np.float64], gram: NDArray[np.float64], a: float, noise: float
-    ) -> None:
+    def add_gradients(self, gradients: Floats, gram: Floats, a: float, noise: float) -> None:
         """Add a round: released G, and what is known of H / n."""
         F = gram.copy()
         F[:, 0] /= a
@@ -225,12 +204,9 @@ class PooledPosterior:
             for t in range(start, stop):
                 work(slice(t * _ITEMS_AT_ONCE, (t + 1) * _ITEMS_AT_ONCE))
 
-        starts = np.arange(-(-len(self.shift) // _ITEMS_AT_ONCE) + 1)
-        run_blocks(run, starts, self.n_jobs)
+        run_blocks(run, np.arange(-(-len(self.shift) // _ITEMS_AT_ONCE) + 1), self.n_jobs)
 
-    def knowledge(
-        self, averages: Knowledge, signal: float, choices: GramSums | None = None
-    ) -> PooledKnowledge:
+    def knowledge(self, averages: Knowledge, signal: float, choices: Any = None) -> PooledKnowledge:
         """Return what a refresh starts from."""
         P, p = (part.copy() for part in self._evidence())
         P[:, 0, 0] -= self.known_mean[0]
@@ -238,7 +214,7 @@ class PooledPosterior:
         evidence = packed_evidence(P, p, self.theta)
         return knowledge_of(averages, evidence, self.spread, signal, choices)
 
-    def _evidence(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _evidence(self) -> tuple[Floats, Floats]:
         """P_j and p_j of this fit and of earlier ones."""
         if self.base is None:
             return self.precision, self.shift
@@ -258,7 +234,7 @@ class PooledPosterior:
 
         self._in_threads(solve)
 
-    def _explained(self, prior: Any, centre: Any) -> NDArray[np.float64]:
+    def _explained(self, prior: Any, centre: Any) -> Floats:
         """D_j B: what the item columns show of the item vectors beside their centre."""
         D, root = self.item_columns, np.sqrt(prior)
         P, p = self._evidence()
@@ -283,7 +259,7 @@ def knowledge_of(
     return PooledKnowledge(*parts)
 
 
-def discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> None:
+def discount(P: Floats, p: Floats, kept: float) -> None:
     """Keep a part of what is known about factors, and all about the means alone, in place."""
     if P.shape[1] == 1:
         return
@@ -296,9 +272,7 @@ def discount(P: NDArray[np.float64], p: NDArray[np.float64], kept: float) -> Non
     p[:, 0] += (1.0 - kept) * shift
 
 
-def packed_evidence(
-    P: NDArray[np.float64], p: NDArray[np.float64], theta: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def packed_evidence(P: Floats, p: Floats, theta: Floats) -> tuple[Floats, Floats, Floats]:
     """Return evidence as `PooledKnowledge` has it; the posterior mean theta stays where it is."""
     K = P.mean(axis=0)
     first = K[0, 0]
@@ -310,9 +284,7 @@ def packed_evidence(
     return p + np.einsum("jab,jb->ja", change, theta), np.column_stack((s, e)), K
 
 
-def unpacked_evidence(
-    known: PooledKnowledge, n_items: int, d: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def unpacked_evidence(known: PooledKnowledge, n_items: int, d: int) -> tuple[Floats, Floats]:
     """Return P_j and p_j of earlier fits, discounted, (n_items, d, d) and (n_items, d)."""
     size = len(known.factor_gram)
     P = known.factor_weights[:, 0, None, None] * known.factor_gram
@@ -324,7 +296,7 @@ def unpacked_evidence(
     return precision, shift
 
 
-def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+def _positive(gram: Floats) -> Floats:
     """Return the Gram matrix with the factors' eigenvalues, and the constant's, above 0."""
     gram = gram.copy()
     gram[0, 0] = max(gram[0, 0], 0.05)
@@ -335,13 +307,8 @@ def _positive(gram: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def own_ratings(
-    V: NDArray[np.float64],
-    share: NDArray[np.float64],
-    n_ratings: float,
-    noise: float,
-    level: NDArray[np.float64],
-    ridge: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    V: Floats, share: Floats, n_ratings: float, noise: float, level: Floats, ridge: Floats
+) -> Floats:
     """Return E y_ij x_i, (n_items, k), for ratings that are noise: what x_i has learnt of y_ij.
 
     x_i = u_i / |u_i|, of second moment `level`, u_i = A^-1 sum_j y_ij v_j with A = B + ridge and
@@ -360,17 +327,13 @@ def own_ratings(
 class UserPrior(NamedTuple):
     """Prior of users' coefficients: z_i ~ N(f_i slopes, noise ridge^-1)."""
 
-    slopes: NDArray[np.float64]  # (p, q)
-    ridge: NDArray[np.float64]  # (q, q)
+    slopes: Floats  # (p, q)
+    ridge: Floats  # (q, q)
     noise: float  # variance of a rating around the model
 
 
 def learnt_users(
-    released: NDArray[np.float64],
-    deviation: float,
-    scales: NDArray[np.float64],
-    guess: NDArray[np.float64],
-    count: float,
+    released: Floats, deviation: float, scales: Floats, guess: Floats, count: float
 ) -> UserPrior:
     """Return the prior from noisy second moments of (f_i, z_i, root mean squared residual).
 
@@ -382,8 +345,7 @@ def learnt_users(
     ``released`` (p + q + 1, p + q + 1) are sums over ``count`` users of products, scaled by
     ``scales``; ``guess`` (q, q) is the diagonal ridge where noise hides everything.
     """
-    q = len(guess)
-    p = len(released) - q - 1
+    p = len(released) - len(guess) - 1
     slopes = noisy_regression(released[:p, :p], released[:p, p:-1], deviation)
     left = released[p:-1, p:-1] - slopes.T @ released[:p, p:-1]
     left -= released[p:-1, :p] @ slopes - slopes.T @ released[:p, :p] @ slopes
@@ -409,7 +371,7 @@ def likely_ratio(measured: float, error: float) -> float:
     return geometric_mean(tried, -0.5 * density)
 
 
-def noisy_regression(gram: Any, cross: Any, noise: float) -> NDArray[np.float64]:
+def noisy_regression(gram: Any, cross: Any, noise: float) -> Floats:
     """Slopes (p, q) of a regression from noisy moments (p, p) and (p, q), shrunk as noise demands.
 
     In expectation cross = gram @ slopes. In the eigenbasis of the Gram matrix, with eigenvalues l,

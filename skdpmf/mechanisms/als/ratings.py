@@ -33,8 +33,6 @@ from skdpmf.privacy.sensitivity import item_mean_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
-__all__ = ["RatingFit", "RatingModel", "Settings", "first_releases", "residuals_of"]
-
 OFFSET = 1.0  # a, the constant coordinate of phi
 CLIP = 0.6  # C, below a typical user's root mean squared residual: most contributions are clipped
 # Ridge of u_i, times alpha: weaker while training, where |x_i| <= 1 regularises as well.
@@ -189,8 +187,7 @@ class RatingFit(AlternatingFit):
 
 def _offsets(rows: Rows, b: Any, damping: float) -> NDArray[np.float64]:
     """Damped mean of each user's deviations from the items' means."""
-    deviation = rows.data - b[rows.indices]
-    total = np.bincount(rows.user, weights=deviation, minlength=rows.n_users)
+    total = np.bincount(rows.user, weights=rows.data - b[rows.indices], minlength=rows.n_users)
     return np.asarray(total / (rows.n_ratings + damping))
 
 

@@ -55,25 +55,11 @@ from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
 from skdpmf.mechanisms.common import row_norms, rows_of
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
-    DeviceStreams,
-)
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.sampler.noise import initial_normals
 from skdpmf.privacy.sums import shrink_to_ball
-
-__all__ = [
-    "Model",
-    "Projection",
-    "Settings",
-    "fit",
-    "initial_factors",
-    "make_plan",
-    "projection_row",
-    "report_epsilon",
-]
 
 Floats = NDArray[np.float64]
 
@@ -172,9 +158,8 @@ def initial_factors(
     of a user depend on the slot alone. For ratings that are not centred, start from their
     magnitudes: products of signed ones predict 0.
     """
-    U = initial_normals(key, (n_users, n_components), "user factors")
     V = initial_normals(key, (n_items, n_components), "item factors")
-    return std * U, std * V
+    return std * initial_normals(key, (n_users, n_components), "user factors"), std * V
 
 
 def projection_row(key: bytes, s: int, n_rows: int, n_items: int) -> NDArray[np.float32]:
@@ -333,8 +318,7 @@ class _Fit:
         indices = (R.indices[:, np.newaxis] * np.int64(d) + np.arange(d)).ravel()
         keys, indptr = streams.keys(WHOLE, t, self.n_users), d * R.indptr.astype(np.int64)
         total = randomiser.sum_reports(keys, indptr, indices, X.ravel(), n_jobs=self.n_jobs)
-        mean = randomiser.estimate(total, self.n_users)[:-1]
-        return np.asarray(mean.reshape(self.n_items, d))
+        return np.asarray(randomiser.estimate(total, self.n_users)[:-1].reshape(self.n_items, d))
 
     def step(self, gradient: Floats, t: int) -> None:
         """Move V, once, then the users with the new V."""

@@ -48,23 +48,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.sums import shrink_to_ball
 
-__all__ = [
-    "LocalItemMeans",
-    "Model",
-    "Rows",
-    "count_weight",
-    "deviations",
-    "exact_model",
-    "fractions_of",
-    "make_plan",
-    "mean_noise",
-    "residual_dimension",
-    "residual_rows",
-    "sampled_model",
-    "statistics_dimension",
-    "statistics_rows",
-]
-
 Floats = NDArray[np.float64]
 
 _OVERALL_WEIGHT = 0.15  # g
@@ -140,15 +123,8 @@ def make_plan(
     statistic = "a user's items, and their deviations from the user's mean"
     if n_rounds > 1:
         statistic += f", in one of {n_rounds} rounds"
-    report = PureRelease(
-        "report of a device",
-        statistic,
-        (statistics_dimension(n_items),),
-        float(budget.epsilon),
-        mechanism,
-        1.0,
-        norm,
-    )
+    what = "report of a device", statistic, (statistics_dimension(n_items),)
+    report = PureRelease(*what, float(budget.epsilon), mechanism, 1.0, norm)
     return ReleasePlan(budget, (report,), local=True)
 
 
@@ -184,8 +160,7 @@ def sampled_model(R: Any, user_damping: float, epsilon: float, streams: DeviceSt
     x[np.searchsorted(rows.indptr, own, side="right") - 1] = rows.values[own] * length
     total = np.bincount(chosen, weights=randomiser.report(keys, x), minlength=dimension)
     known = LocalItemMeans(R.shape[1], user_damping)
-    mean = randomiser.estimate(total, n) / length
-    known.add_statistics(mean, n, randomiser.variance / length**2)
+    known.add_statistics(randomiser.estimate(total, n) / length, n, randomiser.variance / length**2)
     return known.model()
 
 
@@ -209,9 +184,8 @@ def statistics_rows(R: Any, user_damping: float, count_weight: float = _COUNT_WE
     n_devices, m = R.shape
     n, row = np.diff(R.indptr), rows_of(R)
     sums = np.bincount(row, weights=R.data, minlength=n_devices)
-    weight = 1.0 / np.sqrt(np.maximum(n, 1))
     own = R.data - (sums / (n + user_damping))[row]
-    deviation = weight[row] * own
+    deviation = 1.0 / np.sqrt(np.maximum(n, 1))[row] * own
     liking = np.maximum(1.0 + (count_weight - _COUNT_WEIGHT) * own, _LEAST_LIKING)
     liking /= row_norms(row, liking, n_devices)[row]
     clip = shrink_to_ball(row_norms(row, deviation, n_devices), im.CLIP)
@@ -236,8 +210,7 @@ def residual_rows(R: Any, item_means: Floats, mass: Floats, user_damping: float)
     """
     n_devices, m = R.shape
     n, row = np.diff(R.indptr), rows_of(R)
-    e = deviations(R, item_means, user_damping)
-    terms = popularity_weights(R, mass, _EXPONENT) * e
+    terms = popularity_weights(R, mass, _EXPONENT) * deviations(R, item_means, user_damping)
     clip = shrink_to_ball(row_norms(row, terms, n_devices), _RESIDUAL_CLIP)
     users = np.flatnonzero(n > 0)
     parts = [
@@ -356,17 +329,13 @@ def _mean(rows: Rows, n_devices: int, dimension: int) -> Floats:
 
 def _statistics_length(count_weight: float = _COUNT_WEIGHT) -> float:
     """Return L."""
-    squares = count_weight**2 + 1.0 + 2.0 * im.USER_WEIGHT**2 + _OVERALL_WEIGHT**2
-    return float(np.sqrt(squares))
+    return float(np.sqrt(count_weight**2 + 1.0 + 2.0 * im.USER_WEIGHT**2 + _OVERALL_WEIGHT**2))
 
 
 def _rows(parts: list[Any], n_devices: int, length: float) -> Rows:
     """Sort (device, coordinate, value) by device, and scale to a length of at most 1."""
-    device, index, value = (
-        np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3)
-    )
+    device, index, value = (np.concatenate([np.asarray(p[i]) for p in parts]) for i in range(3))
     order = np.lexsort((index, device))
     counts = np.bincount(device, minlength=n_devices)
     indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    values = value[order] * (_INSIDE / length)
-    return Rows(indptr, index[order].astype(np.int64), values)
+    return Rows(indptr, index[order].astype(np.int64), value[order] * (_INSIDE / length))

@@ -117,17 +117,6 @@ from skdpmf.privacy.sampler.laws import (
     rounded_draws,
 )
 
-__all__ = [
-    "PrivUnit",
-    "PrivUnitParameters",
-    "ReportLimits",
-    "add_reports",
-    "in_half_space",
-    "privunit_parameters",
-    "report_limits",
-    "unit_rows",
-]
-
 GRID_BITS = 27  # the most for which 13 * 2^b, the sampler's largest magnitude, is an int32
 NORM_TOLERANCE = 1e-12
 REFUSAL_RATE = 1e-9  # of honest reports, at most
@@ -422,8 +411,7 @@ class PrivUnit:
         """
         indices = np.asarray(indices)
         ptr = np.array([0, indices.shape[0]])
-        keys = np.asarray(key)[None]
-        total = self.sum_reports(keys, ptr, indices, values, padded=self.padded)
+        total = self.sum_reports(np.asarray(key)[None], ptr, indices, values, padded=self.padded)
         return total.astype(np.int32)
 
     def sum_reports(
@@ -494,14 +482,9 @@ class PrivUnit:
         keys = check_keys(keys)
         indptr, indices = np.asarray(indptr, np.int64), np.asarray(indices, np.int64)
         values = np.asarray(values, np.float64)
-        if (
-            indptr.shape != (keys.shape[0] + 1,)
-            or indices.ndim != 1
-            or (
-                not indptr[0] == 0 <= np.diff(indptr).min(initial=0)
-                or not indptr[-1] == indices.shape[0] == values.shape[0]
-            )
-        ):
+        shaped = indptr.shape == (keys.shape[0] + 1,) and indices.ndim == 1
+        ascending = shaped and indptr[0] == 0 <= np.diff(indptr).min(initial=0)
+        if not (ascending and indptr[-1] == indices.shape[0] == values.shape[0]):
             raise PrivacyParameterError(
                 f"indptr of shape {indptr.shape} must have one value more than there are keys "
                 f"({keys.shape[0]}), and rise from 0 to the number of indices and values: pass the "

@@ -18,32 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.data.validation import in_rating_units
-from skdpmf.mechanisms.device_reports.item_means import (
-    LocalItemMeans,
-    Rows,
-    count_weight,
-    residual_dimension,
-    residual_rows,
-    statistics_dimension,
-    statistics_rows,
-)
+from skdpmf.mechanisms.device_reports import item_means as items
+from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans, Rows
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.noise import stream_key
-
-__all__ = [
-    "Protocol",
-    "Released",
-    "Round",
-    "Settings",
-    "announced_rows",
-    "device_key",
-    "group_of",
-    "protocol_name",
-    "report_dimension",
-    "report_id",
-    "report_key",
-    "simulate",
-]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -84,7 +62,7 @@ class Released(NamedTuple):
 
 def report_dimension(kind: str, n_items: int) -> int:
     """Return the number of values of a report, with its dummy."""
-    of = statistics_dimension if kind == "statistics" else residual_dimension
+    of = items.statistics_dimension if kind == "statistics" else items.residual_dimension
     return of(n_items) + 1
 
 
@@ -97,8 +75,8 @@ def announced_rows(told: Any, R: Any, settings: Any) -> Rows:
     """
     user_damping = settings.user_damping
     if told.item_means is None or told.mass is None:
-        return statistics_rows(R, user_damping, count_weight(settings))
-    return residual_rows(R, told.item_means, told.mass, user_damping)
+        return items.statistics_rows(R, user_damping, items.count_weight(settings))
+    return items.residual_rows(R, told.item_means, told.mass, user_damping)
 
 
 def report_id(key: bytes, protocol: str) -> str:
@@ -152,7 +130,7 @@ class Protocol:
     def __init__(self, settings: Any) -> None:
         self.settings = settings
         self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
-        weight = count_weight(settings)
+        weight = items.count_weight(settings)
         self.means = LocalItemMeans(settings.n_items, settings.user_damping, weight)
         self._open(Round(0, "statistics"))
 
@@ -172,8 +150,7 @@ class Protocol:
         if current is None:
             raise RuntimeError("all rounds are closed: there is nothing left to close.")
         if self.n:  # a round without any report says nothing
-            mean = self.randomiser.estimate(self.sum, self.n)[:-1]
-            told = mean, self.n, self.randomiser.variance
+            told = self.randomiser.estimate(self.sum, self.n)[:-1], self.n, self.randomiser.variance
             if current.kind == "statistics":
                 self.means.add_statistics(*told)
             else:

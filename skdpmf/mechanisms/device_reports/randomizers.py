@@ -42,20 +42,6 @@ from skdpmf.privacy.sampler.grid import as_float, require_number
 from skdpmf.privacy.sampler.noise import fresh_key, require_key, stream_key
 from skdpmf.privacy.text import outward
 
-__all__ = [
-    "COIN",
-    "MAX_EPSILON",
-    "CoordinateSampling",
-    "DeviceStreams",
-    "bernoulli_threshold",
-    "check_count",
-    "check_epsilon",
-    "check_integer",
-    "check_keys",
-    "shuffle_note",
-    "shuffled_epsilon",
-]
-
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint32]
 
@@ -212,9 +198,7 @@ class CoordinateSampling:
         # P(+1) = 1/2 + swing / 2^64 at x = 1
         self._swing = bernoulli_threshold(self.epsilon) - 2**63
         if self._swing < 2**11:
-            raise PrivacyParameterError(
-                f"epsilon={epsilon!r} must be at least 2**-50: spend more on a report."
-            )
+            raise PrivacyParameterError(f"epsilon={epsilon!r} must be at least 2**-50: spend more.")
         self.factor = 2.0**63 / self._swing
         self.variance = self.n_coordinates * self.factor**2
 
@@ -280,7 +264,7 @@ def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
     n, chance = check_count(n_devices), as_float(delta)
     if not 0.0 <= chance < 1.0:
         raise PrivacyParameterError(
-            f"delta={delta!r} must be in [0, 1): choose it well below 1 / n_devices."
+            f"delta={delta!r} must be in [0, 1): choose it far below 1 / n_devices."
         )
     if chance == 0.0:
         return local

@@ -49,16 +49,7 @@ from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, 
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
 from skdpmf.kernels.sums import triangle_starts
 
-__all__ = [
-    "NOISE_SHRINKAGE",
-    "PackedCovariance",
-    "clean_covariance",
-    "divide_covariance",
-    "leading_factors",
-    "neighbor_ridge",
-    "noise_level",
-    "without_noise",
-]
+Floats = NDArray[np.float64]
 
 _SHRINKAGE = 0.5  # of omega v^2 / t^2
 _SPREADS = 0.003, 1.0  # least and most of t^2 / v^2
@@ -86,9 +77,7 @@ class PackedCovariance(NamedTuple):
     shrinkage: float = 0.0  # weight b of the average
 
 
-def divide_covariance(
-    cov: NDArray[Any], wgt: NDArray[Any], *, noise: tuple[float, float]
-) -> PackedCovariance:
+def divide_covariance(cov: NDArray[Any], wgt: NDArray[Any], *, noise: Any) -> PackedCovariance:
     """Return Cov / Wgt, in place of `cov`.
 
     cov, wgt (h (h + 1) / 2,) float: as released; `cov` is overwritten; noise: standard deviations
@@ -103,13 +92,7 @@ def divide_covariance(
 
 
 def clean_covariance(
-    cov: NDArray[Any],
-    wgt: NDArray[Any],
-    mass: NDArray[np.float64],
-    *,
-    noise: tuple[float, float],
-    typical: float,
-    n_jobs: int | None = None,
+    cov: Any, wgt: Any, mass: Floats, *, noise: Any, typical: float, n_jobs: int | None = None
 ) -> PackedCovariance:
     """Return the module's A and the cleaned Wgt, in place of `cov` and `wgt`.
 
@@ -121,7 +104,7 @@ def clean_covariance(
     blocks = _blocks(h)
     sums = np.zeros((len(blocks), 6))
 
-    def add(start: int, stop: int, out: NDArray[np.float64]) -> None:
+    def add(start: int, stop: int, out: Floats) -> None:
         pair_sums(cov, wgt, mass, start, stop, out)
 
     in_threads(add, [(*ends, out) for ends, out in zip(blocks, sums, strict=True)], n_jobs)
@@ -167,13 +150,13 @@ def without_noise(clean: PackedCovariance, deviation: float) -> PackedCovariance
 
 def leading_factors(
     clean: PackedCovariance,
-    mass: NDArray[np.float64],
+    mass: Floats,
     n_components: int,
     *,
     cleaning: bool,
     noisy: bool = False,
     n_jobs: int | None = None,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return L of the module's docstring.
 
     clean: from `clean_covariance`, or from `divide_covariance` without `cleaning`; mass (h,):
@@ -183,8 +166,7 @@ def leading_factors(
     """
     root = mass ** (_POWER if cleaning and noisy else 0.5)
     # eigenvalues within the bulk lie so close that they would take most of the time
-    restarts = _RESTARTS if cleaning else None
-    ends = _spectrum(clean.covariance, root, mass / root, n_jobs, restarts)
+    ends = _spectrum(clean.covariance, root, mass / root, n_jobs, _RESTARTS if cleaning else None)
     own = clean.covariance[triangle_starts(len(mass))[1:] - 1] * root**2
     diagonal = clean.mean * root**2 if cleaning else own
     k = min(n_components, len(mass))
@@ -198,7 +180,7 @@ def leading_factors(
 
 
 def noise_level(
-    clean: PackedCovariance, L: NDArray[np.float64], mass: NDArray[np.float64], clamp: float
+    clean: PackedCovariance, L: Floats, mass: Floats, clamp: float
 ) -> tuple[float, float]:
     """Return psi and kappa psi / tau^2: the ridges of factors and of the users' offsets.
 
@@ -225,9 +207,7 @@ def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
     return float(_NEIGHBOR_RIDGE + noise)
 
 
-def _clean_diagonal(
-    cov: NDArray[Any], wgt: NDArray[Any], noise: tuple[float, float]
-) -> tuple[NDArray[np.float64], float]:
+def _clean_diagonal(cov: NDArray[Any], wgt: NDArray[Any], noise: Any) -> tuple[Floats, float]:
     """Diagonal of A, between a twentieth and twenty times its average, and the average v."""
     total, weight = float(cov.sum(dtype=np.float64)), float(wgt.sum(dtype=np.float64))
     average = max(total / weight, 1e-6) if weight > 0.0 else 1e-6
@@ -237,12 +217,8 @@ def _clean_diagonal(
 
 
 def _spectrum(
-    packed: NDArray[Any],
-    root: NDArray[np.float64],
-    constant: NDArray[np.float64],
-    n_jobs: int | None,
-    restarts: int | None,
-) -> Callable[[NDArray[np.float64], int], tuple[Any, Any]]:
+    packed: NDArray[Any], root: Floats, constant: Floats, n_jobs: int | None, restarts: int | None
+) -> Callable[[Floats, int], tuple[Any, Any]]:
     """Return a function of what is added to M's diagonal and of k: eigenvalues and eigenvectors.
 
     The k largest, in descending order; for k = -1 the smallest one, roughly, of what is left of the
@@ -255,7 +231,7 @@ def _spectrum(
         packed_rows(packed, np.arange(h), np.arange(h), full)
         dense = full.astype(np.float64) * np.outer(root, root)
 
-        def all_of_them(added: NDArray[np.float64], k: int) -> tuple[Any, Any]:
+        def all_of_them(added: Floats, k: int) -> tuple[Any, Any]:
             M = dense + np.diag(added)
             if k < 0:
                 M -= np.outer(constant, constant @ M)
@@ -267,8 +243,8 @@ def _spectrum(
         return all_of_them
     product = _product(packed, root, n_jobs)
 
-    def ends(added: NDArray[np.float64], k: int) -> tuple[Any, Any]:
-        def times(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def ends(added: Floats, k: int) -> tuple[Any, Any]:
+        def times(x: Floats) -> Floats:
             x = x.ravel()
             if k < 0:
                 x = x - constant * (constant @ x)
@@ -286,12 +262,7 @@ def _spectrum(
 
 
 def _lanczos(
-    operator: LinearOperator,
-    k: int,
-    which: str,
-    start: NDArray[np.float64],
-    tolerance: float,
-    restarts: int | None = None,
+    operator: Any, k: int, which: str, start: Floats, tolerance: float, restarts: Any = None
 ) -> tuple[Any, Any]:
     """Eigenvalues and eigenvectors at one end; those that were found, if not all are."""
     try:
@@ -302,18 +273,16 @@ def _lanczos(
         return np.zeros(0), np.zeros((len(start), 0))
 
 
-def _product(
-    packed: NDArray[Any], root: NDArray[np.float64], n_jobs: int | None
-) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+def _product(packed: NDArray[Any], root: Floats, n_jobs: int | None) -> Callable[[Floats], Floats]:
     """Return x -> D A D x, D = diag(root)."""
     h = len(root)
     blocks = _blocks(h)
 
-    def product(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def product(x: Floats) -> Floats:
         column = np.ascontiguousarray(x[:, None], dtype=np.float64)
         parts = np.zeros((len(blocks), h, 1))
 
-        def part(start: int, stop: int, out: NDArray[np.float64]) -> None:
+        def part(start: int, stop: int, out: Floats) -> None:
             packed_product(packed, root, column, start, stop, out)
 
         in_threads(part, [(*ends, out) for ends, out in zip(blocks, parts, strict=True)], n_jobs)

@@ -23,22 +23,7 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.sums import item_scalars, stack
 from skdpmf.privacy.users import Rows, Users
 
-__all__ = [
-    "COUNT_WEIGHT",
-    "FIT_DAMPING",
-    "FOLD_IN_DAMPING",
-    "PRIOR_VARIANCE",
-    "RATING_VARIANCE",
-    "USER_WEIGHT",
-    "ItemMeanReleases",
-    "ItemMeans",
-    "choose_rank",
-    "design_of",
-    "estimate_item_means",
-    "geometric_mean",
-    "item_prior",
-    "posterior",
-]
+Floats = NDArray[np.float64]
 
 COUNT_WEIGHT = 0.3  # s
 USER_WEIGHT = 0.1  # q
@@ -76,12 +61,12 @@ class ItemMeans:
     drown in noise.
     """
 
-    mass: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    prior_mean: NDArray[np.float64]
+    mass: Floats
+    mean: Floats
+    prior_mean: Floats
     prior_variance: float
-    raw_mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
+    raw_mean: Floats
+    variance: Floats
     n_users: float
     typical_weight: float
     popularity: float
@@ -97,13 +82,7 @@ class ItemMeanReleases:
     """
 
     def __init__(
-        self,
-        curator: Curator,
-        users: Users,
-        name: str,
-        *,
-        damping: float,
-        grid: float,
+        self, curator: Curator, users: Users, name: str, *, damping: float, grid: float
     ) -> None:
         self.curator, self.name = curator, name
         common: dict[str, Any] = {"grid": grid, "presence": USER_WEIGHT}
@@ -127,7 +106,7 @@ class ItemMeanReleases:
         return estimate_item_means(statistic, float(scale), curator.n_rows, columns=columns)
 
 
-def _deviations(rows: Rows, damping: float) -> NDArray[np.float64]:
+def _deviations(rows: Rows, damping: float) -> Floats:
     """Weighted ratings less the user's own damped mean."""
     user, n = rows.user, rows.n_ratings
     own_mean = np.bincount(user, weights=rows.data, minlength=rows.n_users) / (n + damping)
@@ -154,11 +133,11 @@ def choose_rank(means: ItemMeans, mu: float, most: int, max_iter: int | None) ->
 
 
 def estimate_item_means(
-    statistic: NDArray[np.float64],
+    statistic: Floats,
     noise_scale: float,
     n_rows: int,
     *,
-    columns: NDArray[np.float64] | None = None,
+    columns: Floats | None = None,
     count_weight: float = COUNT_WEIGHT,
 ) -> ItemMeans:
     """Item means by empirical Bayes from the released (noisy) statistic.
@@ -201,7 +180,7 @@ def estimate_item_means(
     )
 
 
-def design_of(mass: Any, log_mass: Any, columns: Any = None) -> NDArray[np.float64]:
+def design_of(mass: Any, log_mass: Any, columns: Any = None) -> Floats:
     """Return what prior means are linear in: 1, log N less its mean over ratings, and columns.
 
     mass, log_mass (n_items,): popularity and its logarithm; columns (n_items, d): public columns
@@ -212,24 +191,14 @@ def design_of(mass: Any, log_mass: Any, columns: Any = None) -> NDArray[np.float
     return np.column_stack(design)
 
 
-def posterior(
-    x: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    design: NDArray[np.float64],
-    guess: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def posterior(x: Floats, variance: Floats, design: Floats, guess: float) -> tuple[Floats, Floats]:
     """Means and variances of b* given x ~ N(b*, variance), with the prior of `item_prior`."""
     t, line = item_prior(x, variance, design, guess)
     trust = t / (t + variance)
     return line + trust * (x - line), trust * variance
 
 
-def item_prior(
-    x: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    design: NDArray[np.float64],
-    guess: float,
-) -> tuple[float, NDArray[np.float64]]:
+def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tuple[float, Floats]:
     """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
 
     Where items differ little, or noise hides it, t and with it all differences become small: the
@@ -242,10 +211,9 @@ def item_prior(
     columns = np.full(design.shape[1] - len(_LINE), _COLUMN)
     precision = np.diag(np.append(_LINE, columns) ** -2.0)
 
-    def line(t: float) -> NDArray[np.float64]:
+    def line(t: float) -> Floats:
         weighted = design / (variance + t)[:, None]
-        beta = np.linalg.solve(weighted.T @ design + precision, weighted.T @ x)
-        return np.asarray(design @ beta)
+        return np.asarray(design @ np.linalg.solve(weighted.T @ design + precision, weighted.T @ x))
 
     def log_density(t: float) -> float:
         total, left = variance + t, x - line(t)
@@ -262,7 +230,7 @@ def item_prior(
     return t, line(t)
 
 
-def geometric_mean(values: NDArray[np.float64], log_density: Any) -> float:
+def geometric_mean(values: Floats, log_density: Any) -> float:
     """Return the geometric mean of values > 0 that are so probable."""
     chance = np.exp(log_density - np.max(log_density))
     return float(np.exp(chance @ np.log(values) / chance.sum()))

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DOUBT", "LIST", "Popularity", "estimate_popularity", "is_known"]
+Floats = NDArray[np.float64]
 
 _GRID_SIZE, _STEPS = 80, 200
 # Smallest popularity there is, as parts of the noise and of the largest count.
@@ -44,14 +44,12 @@ LIST, DOUBT = 20, 0.15
 class Popularity(NamedTuple):
     """Posterior of each item's popularity: means of N_j > 0 and of log N_j, and variance."""
 
-    mean: NDArray[np.float64]
-    log_mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
+    mean: Floats
+    log_mean: Floats
+    variance: Floats
 
 
-def estimate_popularity(
-    noisy: NDArray[np.float64], deviation: float, noise: str = "gaussian"
-) -> Popularity:
+def estimate_popularity(noisy: Floats, deviation: float, noise: str = "gaussian") -> Popularity:
     """Return the posterior of popularities, whose distribution is estimated from all counts.
 
     noisy (n_items,): released counts, weighted or not: unbiased, of any sign; deviation: standard
@@ -78,7 +76,7 @@ def estimate_popularity(
     return Popularity(np.maximum(mean, least), np.maximum(log_mean, np.log(least)), variance)
 
 
-def is_known(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> bool:
+def is_known(mean: Floats, deviation: Floats) -> bool:
     """Return whether a list of the most popular items has hardly anything to gain from more counts.
 
     mean, deviation (n_items,): of the posterior.
@@ -87,17 +85,14 @@ def is_known(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> bool:
     return bool(deviation[top].sum() <= DOUBT * mean[top].sum())
 
 
-def _binned(x: NDArray[np.float64], deviation: float, step: float) -> tuple[NDArray, NDArray]:
+def _binned(x: Floats, deviation: float, step: float) -> tuple[NDArray, NDArray]:
     """Middles and sizes of bins: as wide as the noise near 0, as the grid's distances far off."""
     scale = deviation / step
-    place = np.rint(np.arcsinh(x / scale) * (_BINS / step))
-    values, counts = np.unique(place, return_counts=True)
+    values, counts = np.unique(np.rint(np.arcsinh(x / scale) * (_BINS / step)), return_counts=True)
     return scale * np.sinh(values * (step / _BINS)), counts
 
 
-def _likelihood(
-    x: NDArray, deviation: float, noise: str, grid: NDArray, width: NDArray
-) -> NDArray[np.float64]:
+def _likelihood(x: NDArray, deviation: float, noise: str, grid: NDArray, width: NDArray) -> Floats:
     """Density of every x under each part of the prior, relative to its largest."""
     spread = np.sqrt(deviation**2 + width**2)
     z = (x[:, None] - grid) / spread
@@ -105,7 +100,7 @@ def _likelihood(
     return np.asarray(np.exp(log - log.max(axis=1, keepdims=True)))
 
 
-def _fit(likelihood: NDArray, share: NDArray, grid: NDArray) -> NDArray[np.float64]:
+def _fit(likelihood: NDArray, share: NDArray, grid: NDArray) -> Floats:
     """Weights of the prior's parts by EM, `share` the part of the items in each row."""
     weights = (grid / grid[0]) ** -0.5
     weights /= weights.sum()
@@ -116,7 +111,7 @@ def _fit(likelihood: NDArray, share: NDArray, grid: NDArray) -> NDArray[np.float
 
 def _posterior(
     x: NDArray, deviation: float, noise: str, grid: NDArray, width: NDArray, weights: NDArray
-) -> NDArray[np.float64]:
+) -> Floats:
     """Mean, mean of the logarithm and variance of each item."""
     part = _likelihood(x, deviation, noise, grid, width) * weights
     part /= part.sum(axis=1, keepdims=True)

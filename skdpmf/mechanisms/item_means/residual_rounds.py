@@ -52,16 +52,6 @@ from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
 from skdpmf.privacy.sums import BoundedSum, item_scalars
 from skdpmf.privacy.users import PerUser, Rows, Users
 
-__all__ = [
-    "COUNTS",
-    "RESIDUALS",
-    "RaterCounts",
-    "ResidualAverages",
-    "n_average_rounds",
-    "residual_releases",
-    "residual_shares",
-]
-
 COUNTS, RESIDUALS = "item counts", "item residuals"
 # Share of the counts, and rounds among which the rest is divided: Laplace noise grows with their
 # number, Gaussian noise with its root. From `_MUCH` epsilon on it can bear as many as "much".
@@ -172,8 +162,7 @@ class ResidualAverages:
 
         Residuals must not be released before: they have the weights of the counts so far.
         """
-        weights = self.users.map(count_weights, self.norm)
-        total = self._sums(weights, clip=1.0, signed=False)
+        total = self._sums(self.users.map(count_weights, self.norm), clip=1.0, signed=False)
         measured = self.curator.release(name, total, statistic=COUNTS)
         counted: tuple[Any, float] = measured, self.curator.deviation(name, COUNTS)
         if self._counted is not None:
@@ -196,9 +185,8 @@ class ResidualAverages:
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
         self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
         self.entry_weights = self.users.map(popularity_weights, self.mass, self.exponent, self.norm)
-        self.weights, self.typical = expected_weights(
-            self.mass, self.typical_weight, self.exponent, self.norm
-        )
+        terms = self.mass, self.typical_weight, self.exponent, self.norm
+        self.weights, self.typical = expected_weights(*terms)
         self.sampling = im.RATING_VARIANCE * self.typical / self.weights * share
         log_mass = found.log_mean + np.log(share)
         self.design = im.design_of(self.mass, log_mass, self.curator.item_columns)
@@ -249,16 +237,9 @@ class ResidualAverages:
 
     def _sums(self, terms: PerUser, *, clip: float, signed: bool) -> BoundedSum:
         """Sums of the terms by item and of the users' entries."""
-        return item_scalars(
-            self.users,
-            terms,
-            clip=clip,
-            grid=self.grid,
-            presence=im.USER_WEIGHT,
-            signed=signed,
-            norm=self.norm,
-            influence=self.influence,
-        )
+        how: Any = {"grid": self.grid, "norm": self.norm, "influence": self.influence}
+        how |= {"presence": im.USER_WEIGHT, "signed": signed}
+        return item_scalars(self.users, terms, clip=clip, **how)
 
     def _clip_factor(self, released: float, deviation: float) -> float:
         """Posterior mean of the users' mean clip factor, within [0.3, 1]."""

@@ -30,8 +30,6 @@ from scipy import fft, special
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.posterior_draw.target import State, Target
 
-__all__ = ["MAX_RHAT", "MIN_ESS", "Diagnostics", "chain_quantities", "diagnose"]
-
 MAX_RHAT, MIN_ESS = 1.01, 400.0
 
 
@@ -83,8 +81,7 @@ def _ranked(x: Any) -> Any:
     from scipy.stats import rankdata  # heavy
 
     n = x.shape[0] * x.shape[1]
-    rank = rankdata(x.reshape(n, -1), axis=0)
-    return special.ndtri((rank - 0.375) / (n + 0.25)).reshape(x.shape)
+    return special.ndtri((rankdata(x.reshape(n, -1), axis=0) - 0.375) / (n + 0.25)).reshape(x.shape)
 
 
 def _rhat(z: Any) -> Any:

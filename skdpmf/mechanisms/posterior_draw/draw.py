@@ -19,19 +19,13 @@ from scipy import sparse
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.common import rows_of
+from skdpmf.mechanisms.posterior_draw import guarantee as bounds
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
     Diagnostics,
     chain_quantities,
     diagnose,
 )
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
-from skdpmf.mechanisms.posterior_draw.guarantee import (
-    inverse_temperature,
-    item_loss_bound,
-    loss_bound,
-    posterior_epsilon,
-    user_weights,
-)
 from skdpmf.mechanisms.posterior_draw.target import Target
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
@@ -41,7 +35,7 @@ from skdpmf.privacy.sampler.noise import NoiseSource
 if TYPE_CHECKING:
     from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 
-__all__ = ["Model", "Settings", "assumptions", "fit", "make_plan"]
+Floats = NDArray[np.float64]
 
 HALF_RANGE = 2.0  # h, in quarter ranges
 FOLD_IN_RIDGE = 2.0  # of u_i, times alpha, for users of standard deviation 1
@@ -75,14 +69,14 @@ class Settings:
     @property
     def loss_bound(self) -> float:
         """Bound B on a user's loss."""
-        return loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        return bounds.loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def bound(self) -> float:
         """Bound on what a user's loss can do to the released draw."""
         if self.item_bias:
             return self.loss_bound
-        return item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        return bounds.item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def coldest(self) -> float:
@@ -94,7 +88,7 @@ class Settings:
         if not budget.is_private:
             return self.coldest
         bound = self.loss_bound if self.calibration == "paper" else self.bound
-        allowed = inverse_temperature(
+        allowed = bounds.inverse_temperature(
             budget.epsilon, bound, neighbors=budget.neighbors, calibration=self.calibration
         )
         return min(self.coldest, allowed)
@@ -103,8 +97,8 @@ class Settings:
 class Model(NamedTuple):
     """Released model in quarter ranges: y_ij ~ b_j + o_i + u_i . v_j."""
 
-    item_bias: NDArray[np.float64]  # b
-    factors: NDArray[np.float64]  # V (n_items x n_components)
+    item_bias: Floats  # b
+    factors: Floats  # V (n_items x n_components)
     ridge: float  # of u_i in the fold-in
     diagnostics: Diagnostics | None  # reads the data, and is no release
 
@@ -124,7 +118,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     a = settings.inverse_temperature(budget)
     epsilon = np.inf
     if budget.is_private:
-        epsilon = posterior_epsilon(a, settings.bound, neighbors=budget.neighbors)
+        epsilon = bounds.posterior_epsilon(a, settings.bound, neighbors=budget.neighbors)
     what = "item factors and biases" if settings.item_bias else "item factors, users' integrated"
     draw = PureRelease(
         DRAW,
@@ -176,7 +170,7 @@ def fit(
     noise: NoiseSource,
     *,
     rounds: Iterable[int],
-    levels: NDArray[np.float64] | None = None,
+    levels: Floats | None = None,
     diagnosed: bool = False,
     n_jobs: int | None,
 ) -> Model:
@@ -226,11 +220,7 @@ def fit(
 
 
 def _target(
-    R: Any,
-    settings: Settings,
-    budget: PrivacyBudget,
-    noise: NoiseSource,
-    levels: NDArray[np.float64] | None,
+    R: Any, settings: Settings, budget: PrivacyBudget, noise: NoiseSource, levels: Floats | None
 ) -> Target:
     tau = settings.max_ratings_per_user
     if tau is not None:
@@ -238,15 +228,9 @@ def _target(
     n, row = np.diff(R.indptr), rows_of(R)
     own_mean = np.bincount(row, weights=R.data, minlength=R.shape[0]) / (n + settings.user_damping)
     e = np.clip(R.data - own_mean[row], -HALF_RANGE, HALF_RANGE)
-    weights = user_weights(
-        n,
-        settings.max_ratings_per_user,
-        HALF_RANGE,
-        settings.kappa,
-        max_weight=settings.weight_cap,
-        levels=levels,
-        epsilon=None if levels is None else budget.epsilon,
-    )
+    most, epsilon = settings.max_ratings_per_user, None if levels is None else budget.epsilon
+    given: Any = {"max_weight": settings.weight_cap, "levels": levels, "epsilon": epsilon}
+    weights = bounds.user_weights(n, most, HALF_RANGE, settings.kappa, **given)
     return Target(
         sparse.csr_array((e, R.indices, R.indptr), shape=R.shape),
         weights,
@@ -281,7 +265,7 @@ def _chain(
     )
 
 
-def _mean_factors(draws: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+def _mean_factors(draws: list[Floats]) -> Floats:
     """Mean of the draws, each turned to the last one by the nearest rotation.
 
     The posterior does not know the frame of the factors, so that their plain mean would be 0.

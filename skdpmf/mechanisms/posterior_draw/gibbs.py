@@ -28,8 +28,6 @@ from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.mechanisms.posterior_draw.target import State, Target, draw_precisions
 from skdpmf.privacy.sampler.noise import NoiseSource
 
-__all__ = ["GibbsChain"]
-
 Array = NDArray[np.float64]
 
 _NONE, _NOTHING = np.empty(0), np.empty((0, 0))
@@ -74,12 +72,7 @@ class GibbsChain:
     """
 
     def __init__(
-        self,
-        target: Target,
-        noise: NoiseSource,
-        *,
-        name: str = "gibbs",
-        n_jobs: int | None = None,
+        self, target: Target, noise: NoiseSource, *, name: str = "gibbs", n_jobs: int | None = None
     ) -> None:
         self.target, self._noise, self._name, self._n_jobs = target, noise, name, n_jobs
         (n_users, n_items), k = target.R.shape, target.n_components
@@ -110,31 +103,18 @@ class GibbsChain:
         target, state = self.target, self._state
         biased = target.bias_std > 0.0
         item_std = np.append(state.item_precision**-0.5, target.bias_std)
-        self._half(
-            "users",
-            t,
-            (*self._by_user, state.item_bias if biased else _NONE, self._roots, self._ones),
-            (state.V, state.user_precision**-0.5),
-            (state.U, _NONE),
-        )
-        self._half(
-            "items",
-            t,
-            (*self._by_item, _NONE, self._ones, self._roots),
-            (state.U, item_std if biased else item_std[:-1]),
-            (state.V, state.item_bias if biased else _NONE),
-        )
+        bias = state.item_bias if biased else _NONE
+        ratings, given = (*self._by_user, bias, self._roots, self._ones), state.user_precision**-0.5
+        self._half("users", t, ratings, (state.V, given), (state.U, _NONE))
+        ratings, given = (*self._by_item, _NONE, self._ones, self._roots), item_std
+        given = given if biased else given[:-1]
+        self._half("items", t, ratings, (state.U, given), (state.V, bias))
         if target.sample_precisions:
             state.user_precision = self._precisions("users", t, target.user_rate(), state.U)
             state.item_precision = self._precisions("items", t, target.item_rate(), state.V)
 
     def _half(
-        self,
-        side: str,
-        t: int,
-        ratings: tuple[Any, ...],
-        given: tuple[Array, Array],
-        out: tuple[Array, Array],
+        self, side: str, t: int, ratings: Any, given: tuple[Array, Array], out: tuple[Array, Array]
     ) -> None:
         """One step of every row of one side."""
         n, d = len(out[0]), len(given[1])
@@ -143,8 +123,7 @@ class GibbsChain:
         directions = uniforms = _NOTHING
         if bound < np.inf:
             directions = self._normals(f"{side}' directions", (n, d), t)
-            shape = (n, 3 + _TRIES)
-            uniforms = self._noise.uniforms(shape, f"{self._name}: {side}' choices", t)
+            uniforms = self._noise.uniforms((n, 3 + _TRIES), f"{self._name}: {side}' choices", t)
         draws = normals, directions, uniforms
         accepted = np.zeros(n, np.bool_)
 

@@ -58,8 +58,6 @@ from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.mechanisms.posterior_draw.target import State, Target, draw_precisions
 from skdpmf.privacy.sampler.noise import NoiseSource
 
-__all__ = ["LangevinChain"]
-
 # Rounds from one draw of the precisions to the next: all rows must be diffused before.
 PRECISION_EVERY = 4
 # A rating adds at most this share of a user's row to the item's, and the other way round.

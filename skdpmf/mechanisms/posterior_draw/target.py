@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
-__all__ = ["State", "Target", "draw_precisions"]
-
 GAMMA_SHAPE = 1.0  # of the precisions' prior, where they are sampled; its mean is 1 / std^2
 
 
@@ -85,9 +83,7 @@ class State:
     item_precision: NDArray[np.float64]
 
 
-def draw_precisions(
-    x: NDArray[np.float64], rate: float, uniforms: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def draw_precisions(x: NDArray[np.float64], rate: float, uniforms: NDArray[np.float64]) -> Any:
     """Draw the precisions of one side's prior given its factors, by inverse transform.
 
     Their conditionals are Gamma(GAMMA_SHAPE + n / 2, rate + sum_i x_id^2 / 2), n counting all rows.

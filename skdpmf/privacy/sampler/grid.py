@@ -248,9 +248,7 @@ def grid_of(scale: float, bits: int, shape: tuple[int, ...], layout: str) -> Rel
     return ReleaseGrid(scale, (unit, unit / _SQRT2_DOWN if scale else 1.0), order, bits)
 
 
-def noise_parameters(
-    shape: tuple[int, ...], **terms: Any
-) -> tuple[float, NDArray[np.float64], int]:
+def noise_parameters(shape: tuple[int, ...], **terms: Any) -> tuple[float, Any, int]:
     """Return what `NoiseSource.release` will draw, from public values only.
 
     shape: of the statistic; **terms: of `release_grid`. Returns noise_scale: standard deviation (of
