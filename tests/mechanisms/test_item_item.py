@@ -352,6 +352,30 @@ def test_neither_noise_nor_chance_is_a_taste(noise):
         assert solver._count_tastes(work, vectors, deviation) == n_tastes
 
 
+def choices(tastes, seed=0, n_users=4000, n_items=200):
+    """Twelve clicks a user, by popularity and by tastes of these deviations."""
+    rng = np.random.default_rng(seed)
+    U, V = (rng.normal(size=(n, len(tastes))) for n in (n_users, n_items))
+    appeal = (U * tastes) @ V.T - 0.7 * np.log1p(np.arange(n_items))
+    ranks = np.argsort(np.argsort(-appeal - rng.gumbel(size=appeal.shape), axis=1), axis=1)
+    return (ranks < 12).astype(float)
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 20.0])
+def test_lists_have_few_vectors_without_tastes(monkeypatch, epsilon):
+    """No more than for one taste, however many are inside the edge; with tastes, all of them."""
+
+    def size(tastes):
+        """Vectors of tastes, without that of popularity."""
+        return run(choices(tastes), PrivacyBudget(epsilon, 1e-5))[0].encoder.shape[1] - 1
+
+    with_tastes = size([1.0, 1.0, 1.0])
+    assert size([0.0]) == solver.VECTORS_A_TASTE
+    monkeypatch.setattr(solver, "VECTORS_A_TASTE", 1000)
+    assert size([1.0, 1.0, 1.0]) == with_tastes > 10
+    assert size([0.0]) > 8
+
+
 def with_features(users, columns, budget=LARGE, seed=0):
     noise = RecordingNoise(derived_key(seed, "test"), Recorder(None))
     plan = solver.make_plan(budget, users.shape[1], users.shape[0])
