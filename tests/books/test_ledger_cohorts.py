@@ -375,9 +375,10 @@ def killed_fits(ledger, rng, kind=DPItemMeans):
             own, here = np.random.default_rng(rng.randrange(2**32)), {}
             release = private.release_on_blocks
 
-            def told(estimator, R, fit, metadata):
-                os.write(write, here["people"][fit.included].astype("<i8").tobytes() + END)
-                return release(estimator, R, fit, metadata)
+            def told(estimator, R, fit, levels):
+                included = fit.frame._Frame__included
+                os.write(write, here["people"][included].astype("<i8").tobytes() + END)
+                return release(estimator, R, fit, levels)
 
             private.release_on_blocks = told
             model = kind(PrivacyBudget(0.01, 1e-5, ledger=ledger))
