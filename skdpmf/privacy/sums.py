@@ -19,6 +19,11 @@ norms and products does not leave the ball. Truncation towards zero raises no ma
 norm. Sums of values on the grid are exact in float64, in any order and on any blocks of users
 (`check_exact`), so that nobody else's part of S changes by a bit.
 
+**Three kinds.** A linear sum (`item_scalars`, `item_vectors`, `user_scalars`, and for the unit of
+one rating `rating_sums`) adds vectors. A sum of rank one (`gram`, `products`, `centred_products`)
+adds x x', and <x x', y y'> = (x . y)^2 >= 0. The regression of each item (`item_grams`) adds one of
+each kind. Every kind has the bounds above.
+
 ``influence`` holds public factors f_i, clipped to [0, 1]: the contribution of user i is clipped to
 f_i C, so that what user i changes is f_i times the bound (personal levels).
 
@@ -37,22 +42,9 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
 from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, pair_products, row_norms
+from skdpmf.privacy import users as core
 from skdpmf.privacy.sampler.grid import check_exact, require_number, truncate_to_grid
-from skdpmf.privacy.users import (
-    Handle,
-    PerUser,
-    Rows,
-    Users,
-    call_map,
-    few_of,
-    handle_entry,
-    handle_values,
-    make_handle,
-    per_user,
-    refuse_unless_alike,
-    reveal,
-    sealed,
-)
+from skdpmf.privacy.users import Handle, PerUser, Rows, Users, reveal, sealed
 
 _HAIR, _MOST = 2.0**-40, 1e50
 _USERS_AT_ONCE, _RATINGS_AT_ONCE = 1024, 2**21
@@ -280,7 +272,7 @@ def item_vectors(
         check_exact(users.n_slots, math.sqrt(clip), grid)
     factor[rows.n_ratings == 0] = 0.0
     values = _by_item(users, t, factor, U, grid)
-    clipped = per_user(users, np.minimum(factor, share), True)
+    clipped = core.per_user(users, np.minimum(factor, share), True)
     return _bounded(users, values, float(clip), 2.0 * clip), clipped
 
 
@@ -333,7 +325,7 @@ def item_grams(
         rows.n_jobs,
     )
     if users.private:  # the kernel's sums are exact, whatever it does, or they are none
-        for j in few_of(rows.n_items):
+        for j in core.few_of(rows.n_items):
             own = np.empty((1, grams.shape[1])), np.empty((1, k))
             accumulate_items.plain(pattern[0][j : j + 2], *given[1:], 0, 1, *own)
             if any(map(np.any, (own[0] != grams[j], own[1] != vectors[j]))):
@@ -391,7 +383,7 @@ def products(
     """
 
     def made(start: int, stop: int, slots: Any = None) -> Any:
-        x = call_map(users, function, args, {}, slots, start, stop)
+        x = core.call_map(users, function, args, {}, slots, start, stop)
         x = x.toarray() if sparse.issparse(x) else x
         if len(x) != stop - start:
             raise PrivacyParameterError(
@@ -403,8 +395,8 @@ def products(
     def vectors(start: int, stop: int) -> Any:
         x = made(start, stop)
         if users.private and start == 0:
-            for slots in handle_entry(users).fit.looks_at(function, x.shape[1:], stop):
-                refuse_unless_alike(function, x[slots], made(0, len(slots), slots))
+            for slots in core.handle_entry(users).fit.looks_at(function, x.shape[1:], stop):
+                core.refuse_unless_alike(function, x[slots], made(0, len(slots), slots))
         return x
 
     return _products(users, vectors, clip, grid, diagonal, None, _USERS_AT_ONCE)
@@ -475,9 +467,9 @@ def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
 
     Its distance on neighbours is that of the pair: sqrt(a^2 + b^2), in l1 a + b.
     """
-    one, two = handle_entry(first).public, handle_entry(second).public
-    values, fit = (reveal(first), reveal(second)), handle_entry(first).fit
-    if fit is not handle_entry(second).fit:
+    one, two = core.handle_entry(first).public, core.handle_entry(second).public
+    values, fit = (reveal(first), reveal(second)), core.handle_entry(first).fit
+    if fit is not core.handle_entry(second).fit:
         raise PrivacyParameterError("first and second are sums of two fits: release them apart.")
     if one[1:] != two[1:] or values[0].shape != values[1].shape:
         raise PrivacyParameterError(
@@ -486,16 +478,16 @@ def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
         )
     a, b = one.sensitivity, two.sensitivity
     both = one._replace(sensitivity=a + b if one.norm == "l1" else math.hypot(a, b))
-    total: BoundedSum = make_handle(BoundedSum, fit, both, np.stack(values))
+    total: BoundedSum = core.make_handle(BoundedSum, fit, both, np.stack(values))
     return total
 
 
 @sealed
 def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
     """Return a sum with zeros at the end of each axis, which nobody contributes to."""
-    values, own = np.zeros(shape), handle_entry(total)
+    values, own = np.zeros(shape), core.handle_entry(total)
     values[tuple(map(slice, own.values.shape))] = own.values
-    wide: BoundedSum = make_handle(BoundedSum, own.fit, own.public, values)
+    wide: BoundedSum = core.make_handle(BoundedSum, own.fit, own.public, values)
     return wide
 
 
@@ -582,14 +574,14 @@ def _bounded(
     sensitivity = float(replace if users.neighbors == "replace" else add_remove)
     near, n = (users.unit, users.neighbors), n_slots or users.n_slots
     bound = Bound(sensitivity, norm, layout, *near, n, users.private)
-    total: BoundedSum = make_handle(BoundedSum, handle_entry(users).fit, bound, values)
+    total: BoundedSum = core.make_handle(BoundedSum, core.handle_entry(users).fit, bound, values)
     return total
 
 
 def _own(users: Users, values: PerUser, *, of_users: bool = False) -> NDArray[np.float64]:
     """Return values that were made for these users, one for each rating or for each user."""
-    array, rows = handle_values(users, values), reveal(users)
-    other = (handle_entry(values).place is None) != of_users
+    array, rows = core.handle_values(users, values), reveal(users)
+    other = (core.handle_entry(values).place is None) != of_users
     if users.private and other and not np.all(rows.n_ratings == 1):  # then both are the same
         array = array[:0]
     if len(array) != (rows.n_users if of_users else rows.nnz):

@@ -115,6 +115,32 @@ def test_shapes_follow_from_public_and_released_values():
             users_of(matrix()).map(function)
 
 
+def above_the_mean_of_all(rows):
+    """Ratings that are chosen by all rows."""
+    R = rows.R.copy()
+    R.data[R.data < R.data.mean()] = 0.0
+    R.eliminate_zeros()
+    return R
+
+
+def test_ratings_chosen_by_all_rows_end_the_fit():
+    rng = np.random.default_rng(0)
+    users = users_of(sparse.csr_array(rng.normal(size=(N_USERS, N_ITEMS))))
+    with pytest.raises(PrivacyParameterError, match="other values among all rows"):
+        users.keep(above_the_mean_of_all)
+
+
+def test_vectors_that_depend_on_all_rows_end_the_fit():
+    rng = np.random.default_rng(0)
+    users = users_of(sparse.csr_array(rng.normal(size=(N_USERS, N_ITEMS))))
+
+    def centred(rows, start, stop):
+        return rows.R[start:stop].toarray() - rows.data.mean()
+
+    with pytest.raises(PrivacyParameterError, match="other values among all rows"):
+        sums.products(users, centred, clip=1.0, grid=GRID)
+
+
 NOT_POSITIVE = (0.0, -1.0, np.nan, np.inf)
 PARAMETERS = [
     ("item_scalars", ("clip", "scale"), lambda u, **p: sums.item_scalars(u, u.map(ones), **p)),
