@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler import noise
-from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
 Key = tuple[str, int, int]
 _DIGEST, _ROW_KEY, _START = "digest of the rows", "key of the rows", "start of "
@@ -49,7 +49,7 @@ class Alone:
         if random_state is None:
             return recorded_key(noise.fresh_key)
         shape, digest = np.array(R.shape), data_digest(R, aligned)
-        return recorded_key(lambda: noise.derived_key(int(random_state), text, shape, digest))
+        return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
 
     def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> NoiseSource:
         """Return a `NoiseSource`, or what stands for it, with a key as of `key`."""
@@ -165,7 +165,7 @@ class Coordinator(_Shared):
         # neither released nor of use to anybody
         self.tell(key, None)
         shape = np.array((self.n_rows, R.shape[1]))
-        return recorded_key(lambda: noise.derived_key(int(random_state), text, shape, digest))
+        return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
 
     def tell(self, key: Key, value: Any) -> None:
         """Answer a request at which nothing is summed."""
