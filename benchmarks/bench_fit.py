@@ -29,9 +29,7 @@ PARSER = parser(
     rounds=3,  # 0: the default
     epsilon=4.0,
     n_jobs=2,
-    no_peer=False,
 )
-PARSER.add_argument("--solver", choices=("pooled", "dpals"), default="pooled")
 PARSER.add_argument("--task", help=argparse.SUPPRESS)
 
 
@@ -60,17 +58,15 @@ def fit_ours(path, variant, options):
     from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
     from skdpmf.data import make_ratings
     from skdpmf.mechanisms.als import pooled as pooled_als
-    from skdpmf.mechanisms.als import ratings
 
     budget = PrivacyBudget(options.epsilon, 1e-5)
     if variant == NOT_PRIVATE:
         budget = PrivacyBudget.nonprivate()
     if variant == FORCED:
-        ratings.RatingFit.choose_rank = lambda fit, means: (fit.settings.n_components, 0)
         pooled_als.PooledFit.choose_rank = lambda fit: fit.settings.n_components
     recommender = AdaptiveWeightALS(
         budget,
-        solver=Pooled(list_share=None) if options.solver == "pooled" else options.solver,
+        solver=Pooled(list_share=None),
         n_components=options.rank,
         max_iter=options.rounds or None,
         n_jobs=options.n_jobs,
@@ -148,13 +144,12 @@ def main(arguments=None):
         if result is None:
             sys.exit("the fit failed: see the error above")
         print_fit(f"AdaptiveWeightALS, {label}", result, target=True)
-    if not options.no_peer:
-        # implicit has threads of its own and asks for one in BLAS
-        result = in_child(__file__, "--task", "peer", *arguments, OPENBLAS_NUM_THREADS="1")
-        if result is None:
-            print("\nimplicit: not available (see above)")
-        else:
-            print_fit("implicit ALS, Cholesky (float32, implicit feedback)", result, target=False)
+    # implicit has threads of its own and asks for one in BLAS
+    result = in_child(__file__, "--task", "peer", *arguments, OPENBLAS_NUM_THREADS="1")
+    if result is None:
+        print("\nimplicit: not available (see above)")
+    else:
+        print_fit("implicit ALS, Cholesky (float32, implicit feedback)", result, target=False)
 
 
 if __name__ == "__main__":

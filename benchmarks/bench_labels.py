@@ -1,11 +1,10 @@
-"""Cost of ids and titles: the time of one user's answer, a web service, users' names in memory.
+"""Cost of ids and titles: the time of one user's answer, and a web service.
 
 One user asks by `{item: rating}`, one thread, medians after a warm-up. The web service is that of
 examples/serve_model.py, asked over loopback, a new connection each: how many answers it gives in a
-second of its own processor time. The names are those of a `RatingMatrix` of so many users, beside
-the same names as a list of Python strings.
+second of its own processor time.
 
-    python benchmarks/bench_labels.py --items 20000 --users 10000000
+    python benchmarks/bench_labels.py
 """
 
 import http.client
@@ -17,19 +16,17 @@ from pathlib import Path
 from wsgiref.simple_server import make_server
 
 import numpy as np
-import pandas as pd
 from harness import medians_by_turns, parser, print_head, print_row
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget
-from skdpmf.data import ratings_to_matrix
 from skdpmf.data.labels import RatingMatrix
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import serve_model
 
 N_TRAINED, N_RATED, RANK = 3000, 20, 32
-PARSER = parser(__doc__, items=20_000, users=10_000_000, repeats=300)
+PARSER = parser(__doc__, items=20_000, repeats=300)
 
 
 def labelled(n_items):
@@ -94,16 +91,6 @@ def main(arguments=None):
         ranking = model._ranking_
         width = RANK + (0 if ranking is None else ranking.lists.factors.shape[1])
         print_row(type(model).__name__, width, *(f"{cell:.2f}" for cell in cells))
-    three = pd.DataFrame({"user": 1, "item": list(row)[:3], "rating": 4.0})
-    pivot = milliseconds(lambda: ratings_to_matrix(three, items=X.items), 30)
-    print(f"\nratings_to_matrix of three ratings: {pivot:.2f}\n")
-    names = [f"user-{i}" for i in range(options.users)]
-    size = sys.getsizeof(names) + sum(map(sys.getsizeof, names))
-    empty = sparse.csr_array((options.users, 1))
-    index = RatingMatrix(empty, names).users.memory_usage(deep=True)
-    print(f"Names of {options.users:,} users, bytes each\n")
-    print_head("a list of strings", "a RatingMatrix")
-    print_row(f"{size / options.users:.1f}", f"{index / options.users:.1f}")
 
 
 if __name__ == "__main__":

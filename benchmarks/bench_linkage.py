@@ -12,15 +12,8 @@ without the newcomer. She has two attacks:
   the most, and the film whose prediction for the newcomer rose most, again times the number of
   ratings.
 
-The bound has a short proof. Guessing is right in 2 %. Let p_i be the chance that Eve says i if
-nobody joined; their sum is at most 1. If the fit is mu-GDP (`budget.mu` for its Gaussian noise),
-she says i with a chance of at most Phi(Phi^-1(p_i) + mu) if i is true. That is concave in p_i, so
-that no attack of any kind is right more often than Phi(Phi^-1(1/50) + mu). (A newcomer is one user
-more, which is what the unit "user" protects; the first release does not know her at all. Source of
-mu-GDP: J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy", J. R. Stat. Soc. B, 2022.)
-
 The table has the share of right answers, in percent, with its standard error, of the better attack
-of the two:
+of the two, and the bound on any attack, which that page proves:
 
     python benchmarks/bench_linkage.py
     python benchmarks/bench_linkage.py --data ml-1m.parquet --games 20

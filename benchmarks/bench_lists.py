@@ -7,13 +7,21 @@ items (exact counts), EASE without privacy on what is rated, and AdaptiveWeightA
 for lists. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet, or are made up. Prints a
 Markdown table for each measure.
 
+With --planted ratings of 1..10 are made up of people who like two of ten genres, which are
+`item_features`, and choose by popularity, on "both" by genres too. The tables have the share of
+their genres among ten listed items; Recall@20 of hidden ratings of 8 and more at the default taste,
+over that at taste 0; and of ten items, listed for four popular ones of a genre at the highest
+rating, those of this genre.
+
     SKDPMF_DATA=folder python benchmarks/bench_lists.py
     python benchmarks/bench_lists.py --users 1000 --methods AdaptiveWeightALS --epsilons .5 1 2
+    python benchmarks/bench_lists.py --planted --epsilons .5 1 4
 """
 
 import numpy as np
 from harness import SGD_SETTINGS, data_path, note, parser, print_head, print_row, spread
 from ratings import budget_of, liked_of, popular_part, some_users
+from scipy import sparse
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -24,7 +32,7 @@ from skdpmf import (
     Pooled,
 )
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import ndcg_at_k, popularity, recall_at_k, split_users
+from skdpmf.evaluation import ndcg_at_k, popularity, recall_at_k, split_ratings, split_users
 
 MODELS = {
     "AdaptiveWeightALS": lambda budget, seed: AdaptiveWeightALS(budget, random_state=seed),
@@ -37,6 +45,14 @@ MODELS = {
     ),
     "DPItemMeans": lambda budget, seed: DPItemMeans(budget, random_state=seed),
 }
+# n_users, n_items, users' mean number of ratings, lift of liked genres, noise, Zipf exponent of the
+# popularity, odds of choosing liked genres
+PLANTED = {
+    "clear": (3000, 500, 60, 4.0, 1.0, 0.8, 1.0),
+    "fewer ratings": (3000, 500, 30, 3.0, 1.2, 0.6, 1.0),
+    "weak, long-tailed": (2500, 400, 30, 3.0, 1.5, 1.1, 1.0),
+    "both": (2500, 400, 60, 2.0, 1.5, 0.8, 4.0),
+}
 PARSER = parser(
     __doc__,
     data=None,
@@ -47,6 +63,7 @@ PARSER = parser(
     users=0,  # only so many training users, at random; 0: all
     items=0,  # only so many items, the most popular ones; 0: all
     methods=MODELS,
+    planted=False,
 )
 
 
@@ -80,10 +97,65 @@ def cell(values):
     return spread(values) if values else "-"
 
 
+def planted(n_users, n_items, n_rated, lift, noise, exponent, odds, n_genres=10):
+    """Return ratings, genres, and which items are of a genre that each user likes."""
+    rng = np.random.default_rng(0)
+    genres = np.eye(n_genres)[rng.integers(n_genres, size=n_items)]
+    genres = np.maximum(genres, rng.random(genres.shape) < 0.03)
+    popularity = (1.0 + rng.permutation(n_items)) ** -exponent
+    tastes = np.argsort(rng.random((n_users, n_genres)), axis=1) < 2
+    suits = tastes @ genres.T > 0.0
+    n = np.clip(rng.lognormal(np.log(n_rated) - 0.32, 0.8, n_users), 8, 0.6 * n_items)
+    keys = np.log(popularity * np.where(suits, odds, 1.0)) + rng.gumbel(size=suits.shape)
+    chosen = np.argsort(np.argsort(-keys, axis=1), axis=1) < n[:, None]
+    ratings = 5.0 + rng.normal(size=n_items) + 0.8 * rng.normal(size=(n_users, 1))
+    ratings = ratings + lift * (suits - suits.mean()) + noise * rng.normal(size=suits.shape)
+    X = np.where(chosen, np.clip(np.rint(ratings), 1.0, 10.0), 0.0)
+    return sparse.csr_array(X), genres, suits
+
+
+def of_tastes(model, genres, popular, known, liked, suits):
+    """The three measures of --planted."""
+    listed, chosen = model.recommend(known, 20)[0], model.recommend(known, 20, taste=0.0)[0]
+    share = np.take_along_axis(suits, listed[:, :10], axis=1).mean()
+    four = [
+        genres[model.recommend(dict.fromkeys(own[:4].tolist(), 10.0), 10)[0][0], g].mean()
+        for g in range(genres.shape[1])
+        for own in [popular[genres[popular, g] > 0.0]]
+    ]
+    return share, recall_at_k(liked, listed, 20) / recall_at_k(liked, chosen, 20), np.mean(four)
+
+
+def print_planted(options, budgets):
+    measures = ("share of liked genres", "Recall@20 over taste 0", "four of a genre")
+    for name, given in PLANTED.items():
+        X, genres, suits = planted(*given)
+        train, (known, hidden) = X[300:], split_ratings(X[:300], random_state=options.split)
+        popular = np.argsort(-np.bincount(train.indices, minlength=len(genres)), kind="stable")
+        liked = sparse.csr_array(hidden.multiply(hidden >= 8.0))
+        print(f"{name}: chance has a share of {suits[:300].mean():.3f}\n")
+        print_head("", "", *(f"epsilon {b.epsilon:g}" for b in budgets))
+        for method in options.methods:
+            found = []
+            for budget in budgets:
+                runs = []
+                for seed in range(options.seeds if budget.is_private else 1):
+                    model = MODELS[method](budget, seed)
+                    model.set_params(item_features=genres, rating_range=(1.0, 10.0)).fit(train)
+                    runs.append(of_tastes(model, genres, popular, known, liked, suits[:300]))
+                found.append(np.transpose(runs))
+            for at, measure in enumerate(measures):
+                print_row(method, measure, *(spread(list(values[at]), 3) for values in found))
+        print()
+
+
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
     path = data_path(options)
     budgets = [budget_of(epsilon, options.delta) for epsilon in (*options.epsilons, np.inf)]
+    if options.planted:
+        print_planted(options, budgets)
+        return
     if path is None:
         X = make_ratings(1500, 200, random_state=0)
     else:

@@ -19,8 +19,6 @@ EXPONENTS = (0.0, 0.25, 0.5, 1.0)
 CAPS = (10, 30)  # tasks a user of the synthetic baselines; users have 20 on average
 NOISE = 0.3
 USERS, TASKS, FEATURES, TASKS_PER_USER, SKEW = 20_000, 500, 8, 20, 1.0
-
-
 WEIGHTINGS = {f"mu = {mu:g}": {"weight_exponent": mu} for mu in EXPONENTS} | {
     f"{name}, k = {cap}": {"weighting": name, "max_tasks_per_user": cap}
     for name in ("tail", "uniform")

@@ -6,7 +6,6 @@ its own; million ratings/s are medians over the rounds after the first, alternat
 
     python benchmarks/bench_sgd_disk.py
     python benchmarks/bench_sgd_disk.py --shape S --repeats 1
-    python benchmarks/bench_sgd_disk.py --shape M --before TREE    # a checkout of another commit
 """
 
 import argparse
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 
 import sgd_data
-from harness import SGD_SETTINGS
+from harness import SGD_SETTINGS, print_head, print_row
 from memory import peak_gib, shown_size
 from sgd_solvers import Factors, RoundTimes
 
@@ -61,7 +60,7 @@ def make(options):
 def fit(options):
     """Fit from the store or from memory; ratings/s of each round after the first."""
     CacheSGDFactorizer(options.size).fit(make_ratings(200, 100, random_state=0))  # compiles
-    store = ParquetRatings.open(options.store)
+    store = ParquetRatings(options.store)
     X = store if options.step == "disk" else store.read_rows()
     times = RoundTimes()
     estimator = CacheSGDFactorizer(
@@ -88,7 +87,7 @@ def fit(options):
 
 def snapshot_fit(options):
     """Fit from the store with snapshots; print the held-out RMSE."""
-    store = ParquetRatings.open(options.store)
+    store = ParquetRatings(options.store)
     estimator = CacheSGDFactorizer(
         options.size,
         n_jobs=options.threads,
@@ -109,25 +108,14 @@ def snapshot_fit(options):
 STEPS = {"make": make, "memory": fit, "disk": fit, "snapshots": snapshot_fit}
 
 
-def command(step, options, threads, script=__file__, folder=None):
-    words = [sys.executable, str(script), "--step", step, "--threads", str(threads)]
+def command(step, options, threads):
+    words = [sys.executable, __file__, "--step", step, "--threads", str(threads)]
     words += ["--shape", options.shape, "--size", str(options.size)]
-    folder = folder or options.folder
-    return [*words, "--rounds", str(options.rounds), "--folder", str(folder)]
+    return [*words, "--rounds", str(options.rounds), "--folder", str(options.folder)]
 
 
 def run(step, options, threads=1):
     done = subprocess.run(command(step, options, threads), stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def run_before(step, options, threads=1):
-    """Run the step by the script and package of the other commit."""
-    folder = options.folder / "before"
-    folder.mkdir(exist_ok=True)
-    words = command(step, options, threads, options.before / "benchmarks/bench_sgd_disk.py", folder)
-    environment = os.environ | {"PYTHONPATH": str(options.before)}
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -150,28 +138,21 @@ def killed_and_resumed(options):
 
 def compare(options):
     """Print the rates and the memory of both, by threads."""
-    before = "" if options.before is None else " | from disk before, M/s"
-    print(f"| threads | in memory, M/s | from disk, M/s | ratio | peak GiB | factors GiB{before} |")
-    print("| --- | --- | --- | --- | --- | --- |" + " --- |" * bool(before))
+    names = "threads", "in memory, M/s", "from disk, M/s", "ratio", "peak GiB", "factors GiB"
+    print_head(*names)
     for threads in (1, 2):
-        found = {"memory": [], "disk": []} | ({"before": []} if before else {})
+        found = {"memory": [], "disk": []}
         for _ in range(options.repeats):
             for step, results in found.items():
-                if step == "before":
-                    results.append(run_before("disk", options, threads))
-                else:
-                    results.append(run(step, options, threads))
+                results.append(run(step, options, threads))
         rates = {
             step: statistics.median(rate for result in results for rate in result["rates"])
             for step, results in found.items()
         }
         peak = max(result["peak"] for result in found["disk"])
-        ratio = rates["disk"] / rates["memory"]
-        cells = f"{rates['memory']:.0f} | {rates['disk']:.0f} | {ratio:.2f}"
-        cells += f" | {shown_size(peak)} | {found['disk'][0]['factors']:.2f}"
-        if before:
-            cells += f" | {rates['before']:.0f}"
-        print(f"| {threads} | {cells} |", flush=True)
+        cells = [threads, *(f"{rate:.0f}" for rate in rates.values())]
+        cells += [f"{rates['disk'] / rates['memory']:.2f}", shown_size(peak)]
+        print_row(*cells, f"{found['disk'][0]['factors']:.2f}")
 
 
 def main():
@@ -181,7 +162,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
-    parser.add_argument("--before", type=Path, help="checkout whose fits from disk run in turn")
     parser.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -194,8 +174,6 @@ def main():
         options.store = options.folder / f"{options.shape}.ratings"
         made = run("make", options)
         pace = made["nnz"] / made["seconds"] / 1e6
-        if options.before is not None:
-            run_before("make", options)
         made["peak"] = shown_size(made["peak"], unit=" GiB")
         text = "{nnz:,} ratings written in {seconds:.0f} s, peak {peak}, {MiB:.0f} MiB"
         print(f"{text.format(**made)} on disk, {pace:.1f} M/s with drawing them\n", flush=True)

@@ -3,17 +3,7 @@
 docs/attacks.md tells of the *whale*, one user, and of the *spammer*, who has k users. How far do
 the predictions of a poor new film rise on average, for real users who do not know it?
 
-A fit with Gaussian noise is mu-GDP for one user, `budget.mu`, and k mu-GDP for k. Let s be the
-standard deviation of that average over fits without an attack. Whatever the k users rate, it moves
-in expectation, within 1 and 5 stars, by no more than::
-
-    min(s sqrt(exp((k mu)^2) - 1), 4 (2 Phi(k mu / 2) - 1)).
-
-The first is the inequality of Hammersley, Chapman and Robbins for the chi-squared divergence of
-N(k mu, 1) from N(0, 1), the second the range times the total variation of these two: the laws of a
-mu-GDP fit are processed from them (J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy",
-J. R. Stat. Soc. B, 2022). So at a small epsilon one user is lost in the noise, which itself moves
-the prediction by s from fit to fit; and k users soon may do anything:
+That page also bounds the rise, whatever the k users rate, by the noise and the range:
 
     python benchmarks/bench_spammer.py
     python benchmarks/bench_spammer.py --data ml-1m.parquet

@@ -1,12 +1,15 @@
-"""Bugs to plant, one at a time in a copy of the checkout, and the tier of tests that finds each.
+"""Bugs to plant, one at a time in a copy of the checkout, and what finds each.
 
-    python benchmarks/planted_bugs.py               # all of them: half an hour
+    python benchmarks/planted_bugs.py               # all of them: an hour
     python benchmarks/planted_bugs.py noise ledger  # those whose names begin so
+    python benchmarks/planted_bugs.py mistake       # of mechanisms and estimators, in the docs
 
-The tests of the bug's area are run, first the first tier, then the rest. Prints a Markdown table.
+House rules read the file, then some small fits run, then the tests of the bug's area: first the
+first tier, then the rest. Prints a Markdown table.
 """
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -19,13 +22,18 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 class Mutant(NamedTuple):
-    """A bug: this text of a file becomes that one; where tests of it are."""
+    """A bug: this text of a file becomes that one; where tests of it are; cases that fit with it.
+
+    Another text may change too. Cases are those of `tests.core.cases`.
+    """
 
     name: str
     file: str
     old: str
     new: str
     tests: str
+    cases: tuple[str, ...] = ()
+    also: tuple[str, str] = ("", "")
 
 
 MUTANTS = [
@@ -40,15 +48,15 @@ MUTANTS = [
     Mutant(
         "sums: terms are not clipped",
         "skdpmf/privacy/sums.py",
-        "factor = shrink_to_ball(_norms(rows, t, norm), clip)",
-        "factor = shrink_to_ball(_norms(rows, t, norm), 2.0 * clip)",
+        "        factor = shrink_to_ball(size, clip)\n",
+        "        factor = shrink_to_ball(size, 2.0 * clip)\n",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     Mutant(
         "sums: products are not clipped",
         "skdpmf/privacy/sums.py",
-        "factor *= shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])",
-        "factor *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.1 * radius[start:stop])",
+        "shrink_to_ball(size, radius[start:stop])",
+        "shrink_to_ball(size, 1.1 * radius[start:stop])",
         "tests/core/test_sums.py tests/core/test_replay.py",
     ),
     # the curator
@@ -146,25 +154,18 @@ MUTANTS = [
         "tests/books/test_ledger.py",
     ),
     Mutant(
-        "refresh: noise without the knowledge",
-        "skdpmf/estimators/contract/private.py",
-        '            text += f" {digest_of(fit.start.known)}"',
-        "            pass",
-        "tests/estimators/test_refresh.py tests/core/test_refresh_replay.py",
-    ),
-    Mutant(
         "fit: rows of those who are left out stay",
-        "skdpmf/estimators/contract/private.py",
-        "R, fit = without_rows(R, ~fit.included), fit._replace(included=None)",
-        "fit = fit._replace(included=None)",
+        "skdpmf/privacy/frame.py",
+        "            R = _with_rows(R, self.__included)",
+        "            pass",
         "tests/estimators/test_cohorts.py tests/estimators/test_refresh.py",
     ),
     # mechanisms
     Mutant(
         "clicks: centred rows without their norm",
         "skdpmf/kernels/rows.py",
-        "out[p] = scale * values[p]",
-        "out[p] = values[p]",
+        "np.where(known[rows], scale[rows] * x, 0.0)",
+        "np.where(known[rows], x, 0.0)",
         "tests/mechanisms/test_item_item.py tests/kernels/test_rows.py",
     ),
     Mutant(
@@ -205,17 +206,10 @@ MUTANTS = [
     # statements, data and the contract
     Mutant(
         "statement: the limit for life",
-        "skdpmf/privacy/statement.py",
+        "skdpmf/privacy/text.py",
         "each person takes part in at most {at_most}, and all ",
         "each person takes part, and all ",
         "tests/privacy/test_statement.py tests/estimators/test_cohorts.py",
-    ),
-    Mutant(
-        "data: rows that are left out",
-        "skdpmf/estimators/contract/private.py",
-        "R = R if included is None else without_rows(R, ~included)",
-        "pass",
-        "tests/estimators/test_cohorts.py",
     ),
     Mutant(
         "columns: names in another order",
@@ -241,6 +235,194 @@ MUTANTS = [
 ]
 
 
+MEANS = "skdpmf/mechanisms/item_means/residual_rounds.py"
+BASELINE = "skdpmf/mechanisms/item_means/baseline.py"
+ESTIMATOR = "skdpmf/estimators/dp_item_means.py"
+CONTRACT = "skdpmf/estimators/contract/private.py"
+LOOP, DPALS = "skdpmf/mechanisms/als/loop.py", "skdpmf/mechanisms/als/dpals.py"
+REPLAYS = "tests/core/test_replay.py tests/core/test_maps.py"
+COHORTS = "tests/estimators/test_cohorts.py tests/estimators/test_ledger.py"
+# Texts that mistakes replace
+COUNTED = "        measured = self.curator.release(name, total, statistic=COUNTS)\n"
+SUMMED = "        total = self._sums(self.residuals(), clip=_CLIP, signed=True)\n"
+WEIGHTS = "        weights = self.users.map(count_weights, self.norm)\n"
+MAP = "    rows.run(lambda start, stop: centred_residuals(*given, start, stop, out))\n"
+FILLED = MAP + "    return out"
+PLANNED = "    return ReleasePlan.from_shares(budget, releases, shares, notes=notes)\n"
+ROUNDS = "    for t in rounds:\n        if later is not None and t < later.count:\n"
+PUBLISHED = "    def _publish(self, released: Any) -> None:\n"
+FITTED = "    def _fit(self, R, y, fit=None):\n        super()._fit(R, y, fit)\n"
+FRAMED = "with framed(estimator.budget, plan, estimator.random_state, users=users"
+KNOWN = "    curator = frame.curator(*given, exchange=exchange, **own, **public)\n"
+WIDE = "\n\ndef _wide(rows, start, stop):\n    k = 1 + int(rows.n_ratings.max())\n"
+WIDE += "    return np.ones((stop - start, k))\n"
+SUBSET = "bound_contributions(rows.R, tau, priorities(rows))"
+
+
+def mistake(
+    name: str,
+    file: str,
+    old: str,
+    new: str,
+    tests: str = REPLAYS,
+    case: str = "means of users",
+    also: tuple[str, str] = ("", ""),
+) -> Mutant:
+    """Return a mistake in a mechanism or an estimator."""
+    return Mutant(f"mistake: {name}", file, old, new, tests, (case,), also)
+
+
+MUTANTS += [
+    mistake(
+        "a multiplier overwritten in the plan", BASELINE, PLANNED,
+        PLANNED.replace("return", "plan =")
+        + "    own = [(r.name, r.statistic, r.shape, r.sensitivity, 0.1) for r in plan.releases]\n"
+        "    made = zip(plan.releases, own, strict=True)\n"
+        "    return ReleasePlan(budget, tuple(type(r)(*a, r.count) for r, a in made))\n",
+    ),
+    mistake(
+        "a multiplier overwritten during the fit", MEANS, COUNTED,
+        "        for one in self.curator.releases.values():\n"
+        "            object.__setattr__(one, 'noise_multiplier', 1e-3)\n" + COUNTED,
+    ),
+    mistake("counts twice", MEANS, COUNTED, COUNTED + COUNTED),
+    mistake(
+        "a round more", BASELINE, ROUNDS, "    for t in range(11):\n        if later is not None:\n"
+    ),
+    mistake(
+        "an unplanned release", MEANS, COUNTED, COUNTED.replace("name, total", "'more', total")
+    ),
+    mistake("exact sums by attribute", MEANS, COUNTED, "        measured = total.private_values\n"),
+    mistake(
+        "exact sums by astuple", MEANS, COUNTED,
+        "        from dataclasses import astuple\n\n        measured = astuple(total)[0]\n",
+    ),
+    mistake(
+        "exact sums by vars", MEANS, COUNTED,
+        "        measured = next(iter(vars(total).values()))\n",
+    ),
+    mistake(
+        "the number of ratings by vars of the users", MEANS, WEIGHTS,
+        WEIGHTS + "        self.extra = next(iter(vars(self.users).values())).nnz\n",
+    ),
+    mistake(
+        "a map that stores ratings in a global", MEANS, MAP,
+        "    globals()['_CLIP'] = 0.5 + 0.01 * float(np.tanh(rows.data.mean()))\n" + MAP,
+    ),
+    mistake("a map that subtracts the mean of all", MEANS, FILLED, FILLED + " - out.mean()"),
+    mistake("a map that scales by the maximum", MEANS, FILLED, FILLED + " / np.abs(out).max()"),
+    mistake(
+        "rounds stopped by an exception", MEANS, SUMMED,
+        "        try:\n            self.users.map(np.linalg.cholesky)\n"
+        "        except Exception:\n            return\n" + SUMMED,
+    ),
+    mistake(
+        "a count by the shape of a sum that is not released", MEANS, WEIGHTS,
+        WEIGHTS + "        wide = products(self.users, _wide, clip=1.0, grid=2.0**-20)\n"
+        "        self.exponent = 1e-3 * wide.shape[0]\n",
+        also=(
+            "from skdpmf.privacy.sums import BoundedSum, item_scalars\n",
+            "from skdpmf.privacy.sums import BoundedSum, item_scalars, products\n" + WIDE,
+        ),
+    ),
+    mistake("the length of a PerUser", MEANS, WEIGHTS, WEIGHTS + "        len(weights)\n"),
+    mistake(
+        "an estimator that adds the mean of R", ESTIMATOR, PUBLISHED,
+        FITTED + "        self.item_means_ += 1e-9 * R.data.mean()\n\n" + PUBLISHED,
+    ),
+    mistake(
+        "an estimator that keeps the number of ratings", ESTIMATOR, PUBLISHED,
+        FITTED + "        self.n_ratings_ = R.nnz\n\n" + PUBLISHED,
+    ),
+    mistake("two curators averaged", CONTRACT, KNOWN, KNOWN + KNOWN),
+    mistake(
+        "a constant key", CONTRACT, KNOWN,
+        "    from skdpmf.privacy.sampler.noise import NoiseSource\n\n"
+        "    exchange.noise = lambda *terms: NoiseSource(bytes(32))\n" + KNOWN,
+    ),
+    mistake(
+        "seed 0 for None", CONTRACT, FRAMED, FRAMED.replace("random_state", "random_state or 0"),
+        "tests/core/test_frame.py",
+    ),
+    mistake(
+        "the key of a refresh without its knowledge", CONTRACT, KNOWN,
+        KNOWN.replace("**public", "levels=levels"),
+        "tests/core/test_refresh_replay.py tests/estimators/test_refresh.py",
+    ),
+    mistake(
+        "knowledge with exact counts", MEANS,
+        "        return Knowledge(\n            counts=self._counts.copy(),\n",
+        "        total = self._sums(self.entry_weights, clip=1.0, signed=False)\n"
+        "        return Knowledge(\n            counts=total.private_values[:-1],\n",
+    ),
+    mistake(
+        "people who are left out are fitted", CONTRACT, FRAMED,
+        FRAMED.replace(".budget", ".budget.without_ledger()"), COHORTS,
+    ),
+    mistake(
+        "random ids are charged", CONTRACT,
+        "        users = X.user_ids if is_stored(X) else labels_of(X)[0]\n",
+        "        users = [f'somebody {id(plan)} {i}' for i in range(R.shape[0])]\n", COHORTS,
+    ),
+    mistake(
+        "features made of ratings", ESTIMATOR, PUBLISHED,
+        "    def _columns_of(self, X, R):\n        from skdpmf.data import feature_columns\n\n"
+        "        return feature_columns.item_columns(R.sum(axis=0)[:, None])\n\n" + PUBLISHED,
+    ),
+    mistake(
+        "half the epsilon in the statement", ESTIMATOR, PUBLISHED,
+        PUBLISHED + "        self.privacy_spent_ = None\n",
+    ),
+    mistake("a larger presence", MEANS, "presence=im.USER_WEIGHT", "presence=1.0"),
+    mistake(
+        "signed terms as unsigned (harmless)", MEANS, SUMMED, SUMMED.replace("True", "False"),
+        "tests/mechanisms/test_residual_rounds.py",
+    ),
+    mistake(
+        "a warning in a map", MEANS, MAP,
+        "    __import__('warnings').warn(str(rows.data.mean()), stacklevel=1)\n" + MAP,
+    ),
+    mistake(
+        "a map that writes a file", MEANS, MAP, "    rows.data.tofile('/dev/null')\n" + MAP
+    ),
+    mistake(
+        "a negative weight scale", "skdpmf/mechanisms/gram/covariance.py",
+        "            weight_scale=WEIGHT_SCALE,\n            noise=s.noise,\n            n_pieces",
+        "            weight_scale=-0.9,\n            noise=s.noise,\n            n_pieces",
+        REPLAYS, "covariance of users, Laplace",
+    ),
+    mistake(
+        "terms of all ratings over those kept", LOOP,
+        "        users, weight = bounded_weights(self.users, self.kept, N, s, cap)\n",
+        "        users = self.kept\n"
+        "        _, weight = bounded_weights(self.users, self.users, N, s, cap)\n",
+        case="als dpals, trimmed",
+    ),
+    mistake(
+        "a sum scaled afterwards", MEANS, SUMMED,
+        SUMMED + "        total.private_values[...] *= 3.0\n",
+    ),
+    mistake(
+        "add-remove sums for a replace budget", MEANS,
+        '    q, replace = im.USER_WEIGHT, neighbors == "replace"\n',
+        '    neighbors = "add-remove"\n    q, replace = im.USER_WEIGHT, False\n',
+    ),
+    mistake(
+        "a plan for half of the rounds", DPALS, "count=rounds),\n        planned_vectors(",
+        "count=rounds // 2),\n        planned_vectors(", case="als dpals",
+    ),
+    mistake(
+        "a subset by the largest values of all", "skdpmf/mechanisms/common.py", SUBSET,
+        "bound_contributions(rows.R, tau, 1.0 * (rows.data < np.median(rows.data)))",
+        case="als dpals, trimmed",
+    ),
+    mistake(
+        "the slack of the sampler left out", BASELINE, PLANNED,
+        PLANNED.replace("notes=notes", "notes=notes, eta=0.0, tau=0.0"),
+    ),
+]  # fmt: skip
+
+
 def copy_of(folder):
     """Copy what git tracks."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True)
@@ -248,6 +430,33 @@ def copy_of(folder):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if (CHECKOUT / name).is_file():
             (folder / name).write_bytes((CHECKOUT / name).read_bytes())
+
+
+def breaks_a_rule(folder, mutant):
+    """Whether a house rule sees the changed file."""
+    house, path = importlib.import_module("tests.house"), mutant.file.removeprefix("skdpmf/")
+    source = (folder / mutant.file).read_text(encoding="utf-8")
+    rules = house.import_violations, house.reach_violations, house.map_violations
+    rules = *rules, house.noise_violations, house.frame_violations, house.around_violations
+    return any(rule(path, source) for rule in rules)
+
+
+FIT = """
+import sys
+from tests.core.cases import CASES, NEIGHBORS
+for neighbors in NEIGHBORS:
+    CASES[sys.argv[1]]._replace(neighbors=neighbors).fit()
+"""
+
+
+def is_refused(folder, mutant):
+    """Whether a fit with the bug is refused."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    runs = [
+        subprocess.run([sys.executable, "-c", FIT, case], cwd=folder, env=environment)
+        for case in mutant.cases
+    ]
+    return any(run.returncode for run in runs)
 
 
 def is_found(folder, mutant, tier):
@@ -260,10 +469,21 @@ def is_found(folder, mutant, tier):
     return run.returncode == 1
 
 
+def finder(folder, mutant):
+    """Return what finds a bug."""
+    if breaks_a_rule(folder, mutant):
+        return "a house rule"
+    if is_refused(folder, mutant):
+        return "the fit"
+    tiers = {"first": "the first tier", "rest": "the rest of the tests"}
+    return next((tiers[tier] for tier in tiers if is_found(folder, mutant, tier)), "nothing")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="beginnings of names")
     options = parser.parse_args()
+    sys.path.insert(0, str(CHECKOUT))
     chosen = [m for m in MUTANTS if not options.names or m.name.startswith(tuple(options.names))]
     print("| bug | found by | seconds |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
@@ -273,8 +493,9 @@ def main():
             file, start = folder / mutant.file, time.perf_counter()
             before = file.read_text(encoding="utf-8")
             assert before.count(mutant.old) == 1, f"{mutant.name}: {mutant.file} has changed"
-            file.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
-            found = next((t for t in ("first", "rest") if is_found(folder, mutant, t)), "nothing")
+            changed = before.replace(mutant.old, mutant.new)
+            file.write_text(changed.replace(*mutant.also, 1), encoding="utf-8")
+            found = finder(folder, mutant)
             file.write_text(before, encoding="utf-8")
             seconds = time.perf_counter() - start
             print(f"| {mutant.name} | {found} | {seconds:.0f} |", flush=True)

@@ -242,25 +242,6 @@ def local_curve():
     )
 
 
-def dask_cluster():
-    """Thumbnail of the example: sums go up to the process that draws noise, models come down."""
-    figure, (axes,) = panels(height=4.0, width=5.6)
-    axes.set_axis_off()
-    axes.set_xlim(0.0, 3.0)
-    axes.set_ylim(0.0, 2.2)
-    box = {"boxstyle": "round,pad=0.5", "facecolor": "none", "linewidth": 2.0}
-    text = {"ha": "center", "va": "center", "fontsize": 15}
-    axes.text(1.5, 1.8, "one process\ndraws all noise", bbox={**box, "edgecolor": "C0"}, **text)
-    arrow = {"arrowstyle": "<->", "color": "C4", "linewidth": 2.0}
-    for place in (0.5, 1.5, 2.5):
-        axes.text(place, 0.3, "ratings", bbox={**box, "edgecolor": "C1"}, **text)
-        top = 1.5 + 0.35 * (place - 1.5)
-        axes.annotate("", (top, 1.52), (place, 0.52), arrowprops=arrow)
-    axes.text(0.3, 1.1, "sums\nup", color="C1", **text)
-    axes.text(2.75, 1.1, "noisy\nmodels\ndown", color="C0", **text)
-    return figure
-
-
 PICTURES = {
     "hero": hero,
     "utility": utility,
@@ -270,7 +251,6 @@ PICTURES = {
     "attacks-spammer": spammer,
     "covariance_curve": covariance_curve,
     "local_curve": local_curve,
-    "dask_cluster": dask_cluster,
 }
 PARSER = parser(__doc__)
 PARSER.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PICTURES)}")

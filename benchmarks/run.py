@@ -139,14 +139,11 @@ first-minute
     quick: bench_first_minute --repeats 1
     full: bench_first_minute
 labels
-    quick: bench_labels --users 1000000
+    quick: bench_labels
     full: bench_labels
 ledger
     quick: bench_ledger --entries 0 1000 --charges 60 --people 2000 --known 10000
     full: bench_ledger
-search-price
-    quick: bench_search_price
-    full: bench_search_price
 audit-times
     quick: bench_audit times --only DPItemMeans 'LocalDPGDDR, sampled sign' 'LocalDPGDDR, \
         Algorithm 2'

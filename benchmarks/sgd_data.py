@@ -10,26 +10,18 @@ MovieLens 1M (about 100 ratings a user, 125 an item). A user's items are drawn w
 
 A chunk depends on the shape, the seed and its number alone. Between chunks only the counts of the
 users and the model of the items are kept, so that the largest shape streams in little memory.
-
-    python benchmarks/sgd_data.py L --stream
 """
 
-import argparse
 import os
-import tempfile
-import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from memory import peak_gib, shown_size
 
 CHUNK_USERS = 4096
 HELD_OUT = 0.05  # of the entries
 N_FACTORS, FACTOR_STD, NOISE_STD = 12, 0.6, 0.8
 USER_BIAS_STD, ITEM_BIAS_STD, MEAN = 0.4, 0.5, 3.6
-VERSION = 1  # of the law above: part of the name of a cached file
 
 
 class Shape(NamedTuple):
@@ -183,13 +175,9 @@ def matrices(shape, seed=0):
     return tuple(map(join, parts))
 
 
-def cached_paths(name, cache, seed=0):
-    return [cache / f"sgd-{name}-{seed}-v{VERSION}-{part}.npz" for part in ("train", "held-out")]
-
-
 def load(name, cache, seed=0):
     """Training and held-out entries of a shape, made once and kept as .npz in the cache folder."""
-    paths = cached_paths(name, cache, seed)
+    paths = [cache / f"sgd-{name}-{seed}-v1-{part}.npz" for part in ("train", "held-out")]
     if all(path.exists() for path in paths):
         return tuple(map(sp.load_npz, paths))
     cache.mkdir(parents=True, exist_ok=True)
@@ -216,31 +204,3 @@ def rmse(model, held_out):
         errors = np.clip(predicted, 1, 5) - held_out.data[start : start + block]
         total += float(np.square(errors, dtype=np.float64).sum())
     return (total / held_out.nnz) ** 0.5
-
-
-def default_cache():
-    return Path(tempfile.gettempdir()) / "skdpmf-bench"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("shape", choices=list(SHAPES))
-    parser.add_argument(
-        "--stream", action="store_true", help="only count: keep one chunk at a time"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cache", type=Path, default=default_cache())
-    options = parser.parse_args()
-
-    begin = time.perf_counter()
-    if options.stream:
-        n_train = sum(len(users) for users, _, _ in tables(SHAPES[options.shape], options.seed))
-    else:
-        n_train = load(options.shape, options.cache, options.seed)[0].nnz
-    seconds = time.perf_counter() - begin
-    peak = shown_size(peak_gib(), unit=" GiB")
-    print(f"{n_train:,} training ratings, {seconds:.1f} s, peak {peak}")
-
-
-if __name__ == "__main__":
-    main()

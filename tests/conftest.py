@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sklearn.utils import check_random_state
 
+from skdpmf.books import ledger_file
 from skdpmf.kernels.jit_and_threads import Kernel
 from skdpmf.privacy.sampler import noise
 
@@ -121,6 +122,12 @@ def compiled_noise():
     """Hundreds of small fits draw sooner by it, with the same bits."""
     source = noise.NoiseSource()
     source.release(np.zeros(1), name="none", sensitivity=1.0, noise_multiplier=1.0, bound=1.0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_ledgers():
+    """No test pulls the plug, and a kill loses nothing that was written, on the disk or not."""
+    ledger_file._SYNCHRONOUS = "OFF"
 
 
 @pytest.fixture(scope="module")

@@ -40,15 +40,55 @@ HOLDING = SUMMING | {"privacy/curator.py"}
 # Modules of `privacy` whose own loops are compiled, by the one module that does.
 COMPILED = {"privacy/sampler/cipher.py", "privacy/sampler/laws.py"}
 # Names that reach private values; names that Python mangles reach any private attribute.
-REACHES = re.compile(r"^(reveal|private_values|_values_of|_MADE_HERE|_[A-Z]\w*?__\w*[^_])$")
+REACHES = re.compile(
+    r"^(reveal|handle_\w+|make_handle|call_map|_HANDLES|__wrapped__|__closure__|f_locals|_[A-Z]\w*?__\w*[^_])$"
+)
 # Names that only the curator's side makes; estimators and steps of a pipeline make a curator.
-HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum"}
+HOLDERS = {"PerUser", "Users", "Rows", "BoundedSum", "PiecedSum"}
 # devices hold their own rows, and report by randomisers of their own
 DEVICES = {"mechanisms/device_reports/item_means.py"}
 # trials of a private search, which no plan counts, sum their users' points
 TRIALS = "evaluation/private_search.py"
-CURATING = {"estimators", "preprocessing"}
+# What begins a fit: names, and the modules that may use them.
+FRAME = "privacy/frame.py"
+BEGINS = {
+    "Curator": {FRAME},
+    "Frame": {FRAME},
+    "framed": {FRAME, "estimators/contract/private.py", "estimators/multi_task_ridge.py"},
+    "record_releases": {"privacy/recording.py", "evaluation/audit.py"},
+    "Recorder": {"privacy/recording.py", "evaluation/audit.py"},
+    "RecordingNoise": {"privacy/recording.py"},
+}
+# Names of keys and what draws by one. Beside the frame: devices, draws from a posterior, private
+# search, an audit, subsets, and training without privacy.
+KEYS = re.compile(r"^(fresh_key|derived_key|recorded_key|noise_source|NoiseSource)$")
+DRAWING = re.compile(
+    r"^(privacy/(frame|recording|sampler/noise)|distributed/exchange|local/"
+    r"|mechanisms/(device_reports/|posterior_draw/|private_search)|estimators/local_dpgddr"
+    r"|evaluation/(audit|_audit_releases|private_search)|preprocessing/bounder|baselines/)"
+)
+# Mechanisms that sum, and their estimators: the modules that they may use, and what reads, keeps or
+# writes around the curator.
+MECHANISM = re.compile(
+    r"^(mechanisms/(?!device_reports|posterior_draw|private_search)|preprocessing/item_selector"
+    r"|estimators/(adaptive_weight_als|dp_|dpmf_))"
+)
+PURE = {"__future__", "abc", "collections", "dataclasses", "fractions", "functools"}
+PURE |= {"itertools", "math", "typing"}
+AROUND = {"globals", "locals", "open", "print", "eval", "exec", "setattr", "delattr", "compile"}
+AROUND |= {"__import__", "__dict__", "__setattr__", "astuple", "asdict", "tofile", "memmap"}
+# What a private estimator leaves to the contract, and the two whose mechanisms need rows.
+FRAMED = {"_fit", "_fit_rows", "_framed", "_prepared", "_check_ratings", "_columns_of"}
+FRAMED |= {"privacy_spent_"}
+ROWS = {"estimators/dpmf_sampler.py", "estimators/local_dpgddr.py"}
+SETS_STATEMENTS = re.compile(
+    r"^(estimators/(contract/|cache_sgd)|preprocessing/item_selector|commands/with_ratings"
+    r"|evaluation/(spending|private_search|regressor))"
+)
 MAPPERS = {"map", "keep", "products"}
+# Calls of maps that others notice, and methods that keep what they are given.
+SPEAKING = {"open", "print", "warnings", "logging", "os", "sys", "pickle", "setattr"}
+KEEPING = {"append", "extend", "add", "update", "setdefault", "tofile", "save", "savetxt", "dump"}
 MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit)|preprocessing/)")
 
 
@@ -210,8 +250,61 @@ def reach_violations(path: str, source: str) -> list[str]:
             name = dotted(node.func).split(".")[-1]
             if (name == "Rows" and path in DEVICES) or (name == "Users" and path == TRIALS):
                 continue
-            if name in HOLDERS or (name == "Curator" and part_of(path) not in CURATING):
+            if name in HOLDERS or path not in BEGINS.get(name, {path}):
                 found.append(f"{node.lineno}: {name} is made by the curator's side alone")
+    return found
+
+
+def frame_violations(path: str, source: str) -> list[str]:
+    """Find keys that are drawn elsewhere than in the frame, and estimators that see rows."""
+    found, tree = [], parsed(source)
+    for node in ast.walk(tree):
+        name = getattr(node, "id", None) or getattr(node, "attr", None)
+        if isinstance(node, ast.alias):
+            name = node.name
+        if isinstance(name, str) and KEYS.search(name) and not DRAWING.match(path):
+            found.append(f"{node.lineno}: {name} is for the frame")  # type: ignore[attr-defined]
+        if name == "_statement" and not SETS_STATEMENTS.match(path):
+            found.append(f"{node.lineno}: a statement is made by the frame")  # type: ignore[attr-defined]
+        if isinstance(node, ast.ClassDef) and "PrivateRecommender" in map(dotted, node.bases):
+            found += _methods_with_rows(path, node)
+    return found
+
+
+def around_violations(path: str, source: str) -> list[str]:
+    """Find what reads, keeps or writes values without the curator, or catches its errors."""
+    if not MECHANISM.match(path):
+        return []
+    found = [
+        f"{i.line}: {i.name} is not for mechanisms"
+        for i in imports(path, source)
+        if i.name.split(".")[0] in sys.stdlib_module_names - PURE
+    ]
+    for node in ast.walk(parsed(source)):
+        name = getattr(node, "id", None) or getattr(node, "attr", None)
+        if isinstance(node, ast.alias):
+            name = node.name
+        is_vars = isinstance(node, ast.Call) and dotted(node.func) == "vars"
+        if is_vars and ast.unparse(node.args[0]) != "settings":  # type: ignore[attr-defined]
+            name = "globals"
+        if isinstance(node, ast.Global) or name in AROUND:
+            found.append(f"{node.lineno}: {ast.unparse(node)} goes around the curator")  # type: ignore[attr-defined]
+        if isinstance(node, ast.ExceptHandler) and "Arpack" not in ast.unparse(node):
+            found.append(f"{node.lineno}: an error in a map is for nobody to read")
+    return found
+
+
+def _methods_with_rows(path: str, estimator: ast.ClassDef) -> list[str]:
+    """Find methods of a private estimator that see the rows of its fit."""
+    found = []
+    for node in estimator.body:
+        name = getattr(node, "name", "")
+        if name in FRAMED or (name == "_release_rows" and path not in ROWS):
+            found.append(f"{node.lineno}: {name} of a private estimator is the contract's")
+        if name == "fit" and isinstance(node, ast.FunctionDef):
+            last = [line for line in node.body if not isinstance(line, ast.Expr)]
+            if len(last) != 1 or "return self._fit_rows(X, y" not in ast.unparse(last[0]):
+                found.append(f"{node.lineno}: fit hands its rows to the contract, and no more")
     return found
 
 
@@ -232,7 +325,36 @@ def map_violations(path: str, source: str) -> list[str]:
         if not holds:
             shown = ast.unparse(function)
             found.append(f"{call.lineno}: {shown} is mapped and no function of a module")
+    for function in tree.body:
+        args = function.args.args if isinstance(function, ast.FunctionDef) else []
+        if isinstance(function, ast.FunctionDef) and [one.arg for one in args[:1]] == ["rows"]:
+            found += _effects(function)
     return found if MAPPING.match(path) else []
+
+
+def _effects(function: ast.FunctionDef) -> Iterator[str]:
+    """Yield what a map does beside returning values: it writes, warns, or stores."""
+    nodes = list(ast.walk(function))
+    own = {
+        node.id
+        for one in nodes
+        if isinstance(one, ast.Assign | ast.AnnAssign | ast.For | ast.With | ast.NamedExpr)
+        for node in ast.walk(one)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Global | ast.Nonlocal | ast.Raise | ast.Yield):
+            yield f"{node.lineno}: {type(node).__name__} in the map {function.name}"
+        if isinstance(node, ast.Call):
+            names = dotted(node.func).split(".")
+            if names[0] in SPEAKING or names[-1] in KEEPING:
+                yield f"{node.lineno}: {ast.unparse(node.func)} in the map {function.name}"
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        for target in targets if isinstance(node, ast.Assign | ast.AugAssign) else []:
+            while isinstance(target, ast.Subscript | ast.Attribute):
+                target = target.value
+            if isinstance(target, ast.Name) and target.id not in own:
+                yield f"{node.lineno}: {target.id} is written to in the map {function.name}"
 
 
 def passed_functions(tree: ast.Module) -> set[str]:

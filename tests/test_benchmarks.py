@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
-from skdpmf.mechanisms.als.dpals import GRAM, RHS, TRAINING_RIDGE
-from skdpmf.privacy.accounting import gaussian_mu
-from skdpmf.privacy.plan import Release, ReleasePlan
-
 from . import house
-from .built import built
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 BENCHMARKS, PAGES = CHECKOUT / "benchmarks", CHECKOUT / "docs" / "benchmarks"
@@ -243,44 +237,3 @@ def test_program_prints_its_table(name, script, capsys):
         if name != "reproduce chien":
             (proved,) = [line for line in lines if words[-1] in line][:1]
             assert "does not hold" in proved
-
-
-# The published recipe: noise s of item statistics, by its authors' accountant and by ours. The
-# figures were computed once with dp-accounting 0.6 and its orders, and in closed form. Then what it
-# is worth: proven elsewhere for a user whose ratings are all the lowest.
-NOISE = {1.0: (82.65, 75.97), 5.0: (24.04, 22.42), 20.0: (9.05, 8.58)}
-WORTH = {1.0: (0.915, 2.2, 3.1), 5.0: (4.63, 11.9, 19.7), 20.0: (18.76, 54.5, 127.0)}
-
-
-@pytest.mark.parametrize("epsilon", NOISE)
-def test_recipe_has_the_noise_of_its_accounting(epsilon, script):
-    published = script("published_recipe")
-    recipe, budget = published.RECIPES[epsilon], PrivacyBudget(epsilon, published.DELTA)
-    mu = gaussian_mu(epsilon, published.DELTA)
-    found = recipe.noise(published.published_mu(epsilon)), recipe.noise(mu)
-    assert found == pytest.approx(NOISE[epsilon], abs=0.005)
-    # the same from our plan's own calibration, and back from noise to epsilon
-    counts, mean = 100.0 / recipe.count_std**2 / mu**2, 2.0 / recipe.count_std**2 / mu**2
-    rest = (1.0 - counts - mean) / 2.0
-    releases = [Release("counts", "sums", (9,), 10.0), Release("mean", "sums", (2,), 1.0)]
-    for name in ("Gram", "sides"):
-        releases.append(Release(name, "sums", (9,), 10.0, count=recipe.max_iter))
-    shares = {"counts": counts, "mean": mean, "Gram": rest, "sides": rest}
-    counts, _, gram, _ = ReleasePlan.from_shares(budget, releases, shares).releases
-    assert counts.noise_scale == pytest.approx(recipe.count_std, rel=1e-6)
-    assert 10.0 * gram.noise_multiplier == pytest.approx(NOISE[epsilon][1], abs=0.005)
-    assert recipe.epsilon(recipe.noise(mu)) == pytest.approx(epsilon, rel=1e-6)
-    (row,) = (row for row in published.accounting_rows() if float(row[0]) == epsilon)
-    assert [float(cell) for cell in row[2:5]] == pytest.approx(WORTH[epsilon], rel=0.01)
-    d = recipe.n_components
-    for name in published.METHODS:
-        params = recipe.params(name)
-        plan = built(AdaptiveWeightALS, budget, **params).plan(500)
-        planned = {release.name: release for release in plan.releases}
-        assert planned[GRAM].shape == (500, d * (d + 1) // 2)
-        assert planned[GRAM].count == planned[RHS].count == recipe.max_iter
-        assert 0.999 * epsilon < plan.epsilon <= epsilon
-        # of |x|^2 in the unit ball
-        penalty = {1.0: (2.4, 1.6), 5.0: (10.0, 15.0), 20.0: (10.0, 10.0)}[epsilon]
-        assert params["alpha"] * TRAINING_RIDGE * d == pytest.approx(penalty["weights" in name])
-        assert (params["max_ratings_per_user"] == 100) == ("sampling" in name)

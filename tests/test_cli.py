@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import skdpmf
-from skdpmf import Clicks, PrivacyCard, PrivacyLedger, load_model
+from skdpmf import PrivacyCard, PrivacyLedger, load_model
 from skdpmf.commands.cli import main
 from skdpmf.commands.with_ratings import least_liked
 from skdpmf.data import make_ratings, ratings_to_matrix
@@ -25,7 +25,7 @@ from skdpmf.evaluation import catalogue_coverage_at_k, ndcg_at_k, novelty_at_k, 
 from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy import PrivacyStatement
-from skdpmf.privacy.statement import SEEDED, UNDECLARED
+from skdpmf.privacy.text import SEEDED, UNDECLARED
 from tests.estimators.model_files import contents, forge
 from tests.matrices import matrix_to_ratings
 from tests.systems import with_path
@@ -230,24 +230,14 @@ def test_ids_that_look_like_numbers_are_the_same_in_all_files(run):
         assert (code, "12 rows of mixed.csv are left out" in err) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("first", "said"),
-    [
-        ("customer", "3 users, below its header 'customer'"),
-        ("zoe", "4 users, of whom its first line, 'zoe', is one: leave out any header"),
-        ("user", "4 users, of whom its first line, 'user', is one: leave out any header"),
-    ],
-)
-def test_the_first_line_of_a_file_of_users(run, first, said):
-    names = ["ann", "bob", "user" if first == "user" else "cyd"]
-    pd.DataFrame({"user": names, "item": ["x", "y", "x"], "rating": 3}).to_csv(
-        "named.csv", index=False
-    )
-    Path("names.txt").write_text("\n".join([first, "ann", "bob", "cyd"]), encoding="utf-8")
+def test_a_person_may_have_the_name_of_a_column(run):
+    table = pd.DataFrame({"user": ["ann", "bob", "user"], "item": ["x", "y", "x"], "rating": 3})
+    table.to_csv("named.csv", index=False)
+    pd.Series(["user", "ann", "bob", "cyd"]).to_csv("names.txt", index=False, header=False)
     fit = ("fit", "named.csv", "--users", "names.txt", "--epsilon", 4, "-o", "named")
     code, _, err = run(*fit, "--estimator", "DPItemMeans", "--overwrite")
-    assert code == 0
-    assert f"skdpmf: names.txt declares {said}\n" in err
+    said = "4 users, of whom its first line, 'user', is one: leave out any header"
+    assert (code, f"names.txt declares {said}\n" in err) == (0, True)
 
 
 def test_columns_in_order_and_the_method_for_clicks(run):
@@ -472,25 +462,6 @@ def test_clicks(run):
         assert run("recommend", "clicks", same, "--user", 101, "-n", 1)[1] == out
 
 
-def test_counts_that_weigh(run):
-    frame = pd.read_csv("clicks.csv")
-    frame.assign(rating=1.0 + frame.index % 9).to_csv("plays.csv", index=False)
-    weigh = ("--set", "feedback__weighting=log", "--overwrite")
-    assert run("fit", "plays.csv", "--epsilon", 20, "--implicit", "-o", "plays", *weigh)[0] == 0
-    assert load_model("plays").feedback == Clicks(weighting="log")
-    code, out, _ = run("evaluate", "plays", "plays.csv")
-    assert code == 0
-    assert " clicks: a fifth of" in out.splitlines()[0]
-
-
-def test_show_is_the_statement(run):
-    code, out, _ = run("show", "model")
-    assert code == 0
-    assert out.startswith("AdaptiveWeightALS(")
-    assert "16 items" in out
-    assert str(load_model("model").privacy_spent_) in out
-
-
 def test_show_writes_the_card(run):
     """It names the file and its checksum, and the versions that made the model."""
     with open("model", "rb") as file:
@@ -593,16 +564,8 @@ MISTAKES = [
     ((*FIT, "-o", "new", "--set", "budget=3"), 2, "--set budget: use --epsilon and --delta"),
     ((*FIT, "-o", "new", "--unit", "item"), 2, "--unit: invalid choice: 'item'"),
     ((*FIT, "-o", "new", "--ledger", "full", "--seed", "1"), 2, "--seed: a ledger takes no fit"),
-    (
-        (*FIT, "-o", "new", "--estimator", "CacheSGDFactorizer"),
-        2,
-        "--epsilon: CacheSGDFactorizer protects nobody; leave it out",
-    ),
-    (
-        (*FIT, "-o", "new", "--estimator", "DPItemMeans", "--implicit"),
-        2,
-        "--implicit: DPItemMeans takes ratings, not clicks",
-    ),
+    ((*FIT, "-o", "new", "--estimator", "CacheSGDFactorizer"), 2, "protects nobody; leave it out"),
+    ((*FIT, "-o", "new", "--estimator", "DPItemMeans", "--implicit"), 2, "takes ratings, not clic"),
     (("recommend", "model", "train.csv", "-n", "0"), 2, "'0' must be a whole number from 1"),
     (("plan", "--epsilon", "1"), 2, "required: --items"),
     (("plan", "--items", "1.5", "--epsilon", "1"), 2, "'1.5' must be a whole number from 1"),
@@ -619,11 +582,7 @@ MISTAKES = [
     ((*FIT, "-o", "new", "--sep", ";"), 1, "Pass --columns  (and --sep , if the fields are"),
     ((*FIT, "-o", "model"), 1, "model exists already: choose another name, or pass --overwrite."),
     ((*FIT, "-o", "new", "--items", "none.csv"), 1, "none.csv does not exist"),
-    (
-        (*FIT, "-o", "new", "--items", "few.csv"),
-        1,
-        "items that few.csv does not have, such as ['i3',",
-    ),
+    ((*FIT, "-o", "new", "--items", "few.csv"), 1, "few.csv does not have, such as ['i3',"),
     ((*FIT, "-o", "new", "--items", "twice.csv"), 1, "'i0' occurs more than once"),
     ((*FIT, "-o", "new", "--items", "broken.csv"), 1, "take control characters, such as line"),
     ((*FIT, "-o", "new", "--rating-range", "5", "1"), 2, "rating_range=(5.0, 1.0) must be a pair"),
@@ -631,23 +590,13 @@ MISTAKES = [
     ((*FIT, "-o", "new", "--set", "alpha=much"), 2, "alpha='much' must be a finite number > 0"),
     ((*FIT, "-o", "new", "--ledger", "none"), 1, "Make one: skdpmf ledger none create --epsilon"),
     ((*FIT, "-o", "new", "--ledger", "titles.csv"), 1, "titles.csv"),
-    ((*FIT, "-o", "new", "--columns", "user=who"), 1, "no column for the user"),
-    (
-        ("fit", "clicks.csv", "--epsilon", "1", "-o", "new"),
-        1,
-        "clicks.csv has no column of ratings: name it by --columns rating=NAME, or fit",
-    ),
+    (("fit", "clicks.csv", "--epsilon", "1", "-o", "new"), 1, "has no column of ratings"),
     (("fit", "none.csv", "--epsilon", "-1", "-o", "new"), 2, "epsilon=-1.0 must be a number > 0"),
     (("recommend", "none", "train.csv"), 1, "none: there is no such file. Make one: skdpmf fit"),
-    (("show", "none", "-o", "card.md"), 1, "none: there is no such file. Make one: skdpmf fit"),
     (("recommend", "titles.csv", "train.csv"), 1, "no model file of skdpmf does"),
     (("recommend", "damaged", "train.csv"), 1, "it is damaged or incomplete"),
     (("recommend", "model", "none.csv"), 1, "none.csv does not exist"),
-    (
-        ("recommend", "model", "numbers.csv"),
-        1,
-        "begins with [7], the model with ['i0', 'i1']): ids",
-    ),
+    (("recommend", "model", "numbers.csv"), 1, "with [7], the model with ['i0', 'i1']): ids"),
     (("recommend", "model", "clicks.csv"), 1, "has no column of ratings: name it by"),
     (("recommend", "model", "train.csv", "--user", "5"), 1, "users names '5', which has no row"),
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
@@ -657,14 +606,10 @@ MISTAKES = [
     (("refresh", "model", "train.csv", "-o", "new", "--epsilon", "-1"), 2, "epsilon=-1"),
     (("show", "model", "-o", "new.pdf"), 2, "--output new.pdf: the ending must be .html, .md or"),
     (("show", "model", "-o", "none/new.md"), 1, "there is no folder none; make it first"),
-    (("serve", "none"), 1, "none: there is no such file. Make one: skdpmf fit"),
-    (("serve", "titles.csv"), 1, "no model file of skdpmf does"),
     (("plan", "--items", "5", "--epsilon", "0"), 2, "epsilon=0.0 must be a number > 0"),
     (("ledger", "none"), 1, "none: there is no such ledger"),
-    (("ledger", "none", "verify"), 1, "none: there is no such ledger"),
     (("ledger", "full", "create", "--epsilon", "1"), 1, "full exists already"),
     (("ledger", "new", "create", "--epsilon", "inf"), 2, "epsilon"),
-    (("ledger", "new", "create", "--epsilon", "1", "--delta", "2"), 2, "delta=2.0 must be"),
     ((*FIT, "-o", "new", "--users", "0"), 2, "'0' must be a whole number from 1"),
     ((*FIT, "-o", "new", "--users", "79"), 1, "--users 79: train.csv has 80 users"),
     ((*FIT, "-o", "new", "--users", "none.txt"), 1, "none.txt does not exist"),
@@ -672,16 +617,8 @@ MISTAKES = [
     ((*FIT, "-o", "new", "--seed", "-1"), 2, "--seed: '-1' must be a whole number from 0"),
     ((*FIT, "-o", "new", "--n-jobs", "0"), 2, "--n-jobs: '0' must be a whole number from 1"),
     (("show", "model", "--format", "xml"), 2, "--format: invalid choice: 'xml'"),
-    (
-        (*FIT, "-o", "new", "--rating-range", "7", "9"),
-        1,
-        "rating_range=(7, 9) must be the scale of the ratings, and",
-    ),
-    (
-        ("fit", "zeros.csv", "--epsilon", "1", "-o", "new"),
-        1,
-        "lie outside, 8 of them 0: pass the scale by --rating-range, and leave unknown ratings",
-    ),
+    ((*FIT, "-o", "new", "--rating-range", "7", "9"), 1, "(7, 9) must be the scale of the ratings"),
+    (("fit", "zeros.csv", "--epsilon", "1", "-o", "new"), 1, "8 of them 0: pass the scale by --ra"),
     # too little left, with the code 3
     ((*FIT, "-o", "new", "--ledger", "full"), 3, "Nothing was charged."),
 ]

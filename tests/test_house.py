@@ -44,6 +44,7 @@ def test_folders_are_the_known_ones():
 
 RULES = [
     *(house.import_violations, house.reach_violations, house.map_violations),
+    *(house.frame_violations, house.around_violations),
     *(house.compiler_violations, house.noise_violations, house.prose_violations),
     house.function_violations,
 ]
@@ -68,6 +69,13 @@ OUTSIDE = ("mechanisms/als.py", "estimators/als.py", "kernels/als.py")
 USERS = ("mechanisms/als.py", "local/server.py", "privacy/sampler/noise.py")
 MAPPED = "def f(rows): ...\nfrom a import g, h\n"
 LONG = "def f():\n    '''One.\n\n    Two.\n    '''\n" + "    x = 1\n" * 41
+FITS = """class A(PrivateRecommender):
+    def fit(self, X, y=None, levels=None):
+        'Fit.'
+        return self._fit_rows(X, y, levels=levels)
+
+    def _release(self, curator, settings): ...
+"""
 # For each reader: paths, and sources that it must notice in each of them
 PLANTED = {
     house.import_violations: {
@@ -98,17 +106,49 @@ PLANTED = {
         USERS: (
             "from skdpmf.privacy.users import reveal",
             "from skdpmf.privacy import users\nrows = users.reveal(curator.users)",
-            "exact = total.private_values",
-            "exact = getattr(total, 'private_values')",
-            "exact = replace(total, private_values=x)",
-            "exact = vars(phi)['_PerUser__values']",
-            "rows = self.users._Users__rows",
-            "total = BoundedSum(x, 1.0, 'l2', 'full', 'user', 'replace', 9, True, sums._MADE_HERE)",
-            "values = _values_of(phi)",
+            "exact = users.handle_entry(total).values",
+            "exact = getattr(users, '_HANDLES')[total]",
+            "plan = self.curator._Curator__plan",
+            "total = make_handle(BoundedSum, fit, bound, values)",
+            "total = BoundedSum()",
+            "values = handle_values(users, phi)",
             "users = Users(R, n_slots=9)",
             "phi = PerUser(x)",
             "rows = users.Rows(R, None)",
             "curator = Curator(R, plan, noise, None)",
+            "with framed(budget, plan, None) as frame: ...",
+            "with record_releases(exact): ...",
+            "class Mine(Recorder): ...\nx = Recorder(None)",
+        )
+    },
+    house.frame_violations: {
+        ("mechanisms/als.py", "estimators/als.py", "evaluation/metrics.py"): (
+            "from skdpmf.privacy.sampler.noise import fresh_key",
+            "noise = sampler.NoiseSource(bytes(32))",
+            "key = noise.derived_key(0)",
+            "self._statement = replace(self._statement, epsilon=0.5)",
+        ),
+        ("estimators/als.py",): (
+            "class A(P, PrivateRecommender):\n    def _fit(self, R, y, fit): ...",
+            "class A(PrivateRecommender):\n    def _release_rows(self, R): ...",
+            "class A(PrivateRecommender):\n    def fit(self, X, y=None):\n"
+            "        self.n_ = X.size\n        return self._fit_rows(X, y)",
+            "class A(PrivateRecommender):\n    privacy_spent_ = None\n\n    def _framed(self): ...",
+        ),
+    },
+    house.around_violations: {
+        ("mechanisms/als/loop.py", "estimators/dp_means.py"): (
+            "exact = next(iter(vars(total).values()))",
+            "import pickle",
+            "from warnings import warn",
+            "from dataclasses import astuple",
+            "exact = dataclasses.astuple(total)[0]",
+            "def f(rows):\n    global kept\n    kept = rows.data",
+            "globals()['kept'] = rows.data",
+            "try:\n    users.map(f)\nexcept ValueError:\n    there = True",
+            "object.__setattr__(release, 'noise_multiplier', 0.1)",
+            "open('ratings', 'w')",
+            "rows.data.tofile('ratings')",
         )
     },
     house.map_violations: {
@@ -121,6 +161,15 @@ PLANTED = {
             "sums.products(users, lambda rows, start, stop: rows.data, clip=1.0)",
             "sums.products(*(users, self.vectors, head), clip=1.0)",
             "from skdpmf import x\nusers.map(x.y.z)",
+            "def f(rows):\n    global seen\n    seen = rows.data",
+            "def f(rows):\n    SEEN.append(rows.data)",
+            "def f(rows, total):\n    total += rows.data.sum()",
+            "def f(rows, out):\n    out[:] = rows.data\n    return out",
+            "def f(rows):\n    rows.data[:] = 0.0",
+            "def f(rows):\n    warnings.warn('a rating')",
+            "def f(rows):\n    rows.data.tofile('x')",
+            "def f(rows):\n    with open('x') as file:\n        return rows.data",
+            "def f(rows):\n    if rows.nnz > 9:\n        raise ValueError",
         )
     },
     house.compiler_violations: {
@@ -180,11 +229,21 @@ ALLOWED = [
         }.items()
     ),
     *((house.reach_violations, path, "x = reveal(users).R") for path in house.HOLDING),
-    (house.reach_violations, "estimators/als.py", "curator = Curator(R, plan, noise, None)"),
+    (house.reach_violations, "privacy/frame.py", "curator = Curator(R, plan, noise, None)"),
+    (house.frame_violations, "privacy/frame.py", "from x import fresh_key\nkey = fresh_key()"),
+    (house.frame_violations, "estimators/als.py", FITS),
+    (house.around_violations, "mechanisms/als.py", "import math\nx = vars(settings)"),
+    (house.around_violations, "evaluation/audit.py", "import pickle\nx = vars(record)"),
     (house.reach_violations, "mechanisms/als.py", "from x import Users\nu: Users = c.users"),
     *(
         (house.map_violations, "mechanisms/als.py", MAPPED + call)
-        for call in ("users.map(f, b)", "users.map(h.k)", "sums.products(users, f)", "map(z)")
+        for call in (
+            "def g(rows):\n    x = 1\n    x[0] = 2",
+            "users.map(f, b)",
+            "users.map(h.k)",
+            "sums.products(users, f)",
+            "map(z)",
+        )
     ),
     *((house.noise_violations, path, "x = default_rng(0)") for path in house.DRAWING_MODULES),
     (house.noise_violations, "privacy/sampler/noise.py", "import secrets"),

@@ -5,7 +5,6 @@ import importlib
 import json
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 from wsgiref.simple_server import make_server
@@ -122,11 +121,3 @@ def test_long_questions_are_refused_unread(ask, example):
     for length in ("-1", "x"):
         with pytest.raises(example.QuestionError, match="Send at most"):
             example.question({"CONTENT_LENGTH": length})
-
-
-def test_many_ask_at_once(ask):
-    questions = [{f"m{j}": 1.0 + j % 5, f"m{(j + 7) % 30}": 4.0} for j in range(30)] * 3
-    alone = [recommend(ask, ratings=ratings, n=5) for ratings in questions[:30]]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda ratings: recommend(ask, ratings=ratings, n=5), questions))
-    assert together == alone * 3

@@ -75,42 +75,6 @@ def test_page_is_sound(chromium, origin, name, scheme, width):
 
 
 @needs_chromium
-def test_no_page_scrolls_sideways_on_a_phone(chromium, origin):
-    names = [path.relative_to(SITE).as_posix() for path in sorted(SITE.rglob("*.html"))]
-    assert len(names) > 100
-    wide = []
-    # without scripts, which change no widths: pages open faster
-    with page(chromium, PHONE, java_script_enabled=False) as opened:
-        for name in names:
-            opened.goto(origin + name, wait_until="domcontentloaded")
-            if opened.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                wide.append(name)
-    assert wide == []
-
-
-@needs_chromium
-@pytest.mark.parametrize(
-    ("name", "box", "copied"),
-    [
-        ("index.html", ".hero", r"pip install \."),
-        # a doctest: neither prompts nor outputs
-        (
-            "generated/skdpmf.PrivacyBudget.html",
-            ".doctest",
-            r"budget = .*\nbudget\nround\((?:.*\n){3}budget\.set_params.*",
-        ),
-    ],
-)
-def test_button_copies_what_runs(chromium, origin, name, box, copied):
-    with page(chromium, permissions=["clipboard-read", "clipboard-write"]) as opened:
-        opened.goto(origin + name)
-        opened.locator(f"{box} button.copybtn").first.click()
-        opened.locator("button.copybtn.success").wait_for()
-        assert re.fullmatch(copied, opened.evaluate("navigator.clipboard.readText()").strip())
-        assert opened.said == []
-
-
-@needs_chromium
 @pytest.mark.parametrize(
     ("question", "answer"),
     [

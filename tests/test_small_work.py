@@ -60,20 +60,20 @@ import numpy as np
 import skdpmf as sk
 from skdpmf.commands.cli import main
 from skdpmf.data import make_ratings
-from skdpmf.kernels import jit_and_threads, rows
+from skdpmf.kernels import jit_and_threads, rows, sums
 
 assert main(["plan", "--epsilon", "1", "--items", "10"]) == 0
 X = make_ratings(60, 30, density=0.3, random_state=0)
 model = sk.DPItemMeans(sk.PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
 assert model.recommend(X, n=3)[0].shape == (60, 3) and "numba" not in sys.modules
-given = X.indptr, X.indices, X.data.view(np.uint64), np.ones(3, np.uint64), 0, 60
-found = np.empty((2, 60), np.uint64)
+given = X.indptr, X.indices, X.data, X.data, np.ones(30), 1.0, 0, 60
+found = np.empty((2, X.nnz))
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    rows.hash_rows.compiled(*given, found[0])
-    rows.weigh_by_item.compiled(X.indptr, X.indices, np.ones(30), True, 0, 60, np.empty(X.nnz))
-rows.hash_rows.plain(*given, found[1])
-assert (found[0] == found[1]).all()
+    rows.centred_residuals.compiled(*given, found[0])
+    sums.row_norms.compiled(X.indptr, X.data, True, 0, 60, np.empty(60))
+rows.centred_residuals.plain(*given, found[1])
+assert np.allclose(*found, rtol=1e-12, atol=1e-14)
 (warning,) = caught
 assert "NUMBA_CACHE_DIR" in str(warning.message), warning
 """

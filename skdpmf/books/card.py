@@ -110,7 +110,7 @@ class PrivacyCard:
         if not (gaussian and statement.follows_from_releases):
             return [{"delta": float(statement.delta), "epsilon": statement.epsilon}]
         nobody, releases = PrivacyBudget.nonprivate(), statement.releases
-        plan = ReleasePlan(nobody, releases, eta=statement.eta, tau=statement.tau)
+        plan = ReleasePlan(nobody, releases)
         pairs = []
         for delta in sorted({*map(float, deltas), float(statement.delta)} - {0.0}, reverse=True):
             epsilon = statement.epsilon

@@ -572,7 +572,6 @@ class PrivacyLedger(BudgetKeeper):
                     f"{self._path!r}: guarantees of different kinds do not add up. Make a ledger "
                     f"with {name}={asked!r}, or pass a budget without ledger.{local}"
                 )
-        rules.check_sampler(spending)
         if not private and not self._allow_nonprivate:
             what = "nonprivate=True must be False" if spending.is_private else ""
             raise PrivacyParameterError(

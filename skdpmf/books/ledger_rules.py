@@ -20,7 +20,7 @@ Private searches, of which "gaussian" admits pure ones only: `skdpmf.mechanisms.
 
 **The sampler.** "basic" charges a plan's own epsilon and delta, slack included. For the other two
 let every noised value be drawn from a law Q that is near the ideal P as in `SamplerSlack`
-(the plan's eta and tau; the set B). The ledger charges a plan with N noised values and Gaussian
+(our sampler's eta and tau; the set B). The ledger charges a plan with N noised values and Gaussian
 parameter mu
 
 .. math:: (\mu + 2 \mu_\eta \sqrt{N})^2, \quad \mu_\eta = 2 \Phi^{-1}(e^h / (1 + e^h)),
@@ -82,12 +82,12 @@ from skdpmf.mechanisms.private_search import MOST_VALUES, SearchSpending, search
 from skdpmf.privacy import accounting as cost
 from skdpmf.privacy.accounting import MARGIN, PureEvent, bisect
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.laws import SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
 RULES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}  # and the number that adds up
 SCALE = 2**160  # amounts are whole numbers of 1 / SCALE: sums are exact
 _DIGITS = Fraction(2**50 + 1, 2**50)
-TAU = 4.0 * SAMPLER_TAU  # a plan that may noise up to 4 times its n_values states 4 times tau
+TAU = 4.0 * SAMPLER_TAU  # to spare
 _TAIL_SHARE = 1e-3  # of delta
 _MOST_VALUES = 2**38
 
@@ -146,8 +146,6 @@ class Spending(NamedTuple):
     pure: tuple[tuple[float, int], ...]  # epsilon of one run, count
     n_values: int
     delta: float
-    eta: float
-    tau: float
     search: SearchSpending | None = None  # with Gaussian noise; a pure one is a pure release
 
     @classmethod
@@ -155,7 +153,7 @@ class Spending(NamedTuple):
         """Read it off a plan."""
         gaussian = tuple((r.noise_multiplier, r.count) for r in plan.gaussian)
         pure = tuple((e.epsilon, e.count) for e in plan.events if isinstance(e, PureEvent))
-        return cls(gaussian, pure, plan.n_values, plan.delta, plan.eta, plan.tau)
+        return cls(gaussian, pure, plan.n_values, plan.delta)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Spending:
@@ -191,7 +189,7 @@ class Spending(NamedTuple):
         total = sum((Fraction(epsilon) * count for epsilon, count in self.pure), Fraction(0))
         if self.gaussian:
             largest = cost.largest_of((z for z, _ in self.gaussian), self.mu)
-            slack: Any = {"n_values": self.n_values, "eta": self.eta, "tau": self.tau}
+            slack: Any = {"n_values": self.n_values, "eta": SAMPLER_ETA, "tau": SAMPLER_TAU}
             epsilon = cost.gaussian_epsilon(self.mu, self.delta, **slack, largest=largest)
             if math.isinf(epsilon):
                 raise PrivacyParameterError(
@@ -217,7 +215,7 @@ def charge(rule: str, spending: Spending, order: float | None = None) -> Amount:
         return Amount(_up(spending.epsilon), _up(Fraction(spending.delta)))
     squares = sum((count / Fraction(z) ** 2 for z, count in spending.gaussian), Fraction(0))
     if spending.n_values:
-        sampler = cost.pure_epsilon_to_mu(spending.eta + 2.0 * spending.tau)
+        sampler = cost.pure_epsilon_to_mu(SAMPLER_ETA + 2.0 * SAMPLER_TAU)
         sampler *= 2.0 * math.sqrt(spending.n_values) * (1.0 + 1e-9)
         squares += Fraction(sampler * (2.0 * spending.mu + sampler) * (1.0 + 1e-9))
     for epsilon, count in spending.pure:
@@ -339,15 +337,6 @@ def epsilon_beside_a_ledger(mu: float, delta: float) -> float:
 def values_of_a_trial(delta: float, mean: float) -> int:
     """Return how many values a trial may noise, for a search to count as a 64th of all."""
     return min(MOST_VALUES, int(_tail_values(delta) / (64.0 * mean)))
-
-
-def check_sampler(spending: Spending) -> None:
-    """Raise unless the plan's sampler is as accurate as the ledger counts on."""
-    if spending.gaussian and spending.tau > TAU:
-        raise PrivacyParameterError(
-            f"tau={spending.tau!r} of the plan must be at most {TAU!r}, what a ledger sets aside "
-            "for the tails of a sampler: use the sampler of skdpmf.privacy."
-        )
 
 
 def _tail_values(delta: float) -> int:

@@ -18,12 +18,11 @@ from skdpmf.mechanisms import private_search as price
 from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy.accounting import Event, PureEvent, gaussian_epsilon, gaussian_mu, sum_pure
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
-from skdpmf.privacy.events import to_dp_event
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.privacy.text import field_lines, guarantee_lines, outward
+from skdpmf.privacy.text import field_lines, guarantee_lines, outward, to_dp_event
 
 SCORE = "score"
 _POINTS = "sum over users of bounded points of the predictions of their held-out ratings"
@@ -36,7 +35,7 @@ SEARCH_ASSUMPTIONS = (
 )
 SEARCH_NOT_COVERED = ("The running time of the search: it shows about how many trials there were.",)
 _gaussian_mu = lru_cache(maxsize=64)(gaussian_mu)
-_WORST = TAU / SAMPLER_TAU  # how inexact a sampler a plan may state
+_WORST = TAU / SAMPLER_TAU  # to spare
 
 
 def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add-remove") -> float:
@@ -145,9 +144,9 @@ class SearchPlan:
         """What of it matters for the account of a ledger; it does not depend on what is drawn."""
         accuracy = _WORST * SAMPLER_ETA, TAU
         if not self.budget.is_private or self.delta == 0.0:
-            return Spending((), ((self.epsilon, 1),), 0, self.delta, *accuracy)
+            return Spending((), ((self.epsilon, 1),), 0, self.delta)
         search = price.SearchSpending(self.level, self.trials.mean, self.n_values, *accuracy)
-        return Spending((), (), 0, self.delta, *accuracy, search)
+        return Spending((), (), 0, self.delta, search)
 
     def check_fit(self, plan: ReleasePlan) -> ReleasePlan:
         """Return a candidate's plan, or raise if it spends too much.
@@ -173,13 +172,11 @@ class SearchPlan:
                 f"not {noise}; a trial may spend {unit}={most!r} {noise}: use candidates {noise}, "
                 f"or a budget with delta {'> 0' if pure else '= 0'}."
             )
-        worse = max(plan.eta / SAMPLER_ETA, plan.tau / SAMPLER_TAU)
-        if not pure and (worse > _WORST or worse * plan.n_values + 1 > self.n_values):
+        if not pure and plan.n_values + 1 > self.n_values:
             raise PrivacyParameterError(
                 f"estimator would noise {plan.n_values} values in one fit, more than the "
-                f"{self.n_values} that a search is priced for, or by a sampler {worse:g} times as "
-                f"inexact as that of skdpmf.privacy, more than {_WORST:g} times: use fewer "
-                "components or items, or for a ledger fewer trials."
+                f"{self.n_values} that a search is priced for: use fewer components or items, or "
+                "for a ledger fewer trials."
             )
         return plan
 
@@ -232,8 +229,6 @@ class SearchStatement(PrivacyStatement):
         Conditions of the guarantee.
     personal, local : bool, default=False
         Always False.
-    eta, tau : float
-        As for `PrivacyStatement`.
     unmet : tuple of str, default=()
         As for `PrivacyStatement`.
     mean : float

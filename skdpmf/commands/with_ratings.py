@@ -52,7 +52,7 @@ def fit(options: argparse.Namespace) -> None:
         X = RatingMatrix(X, _participants(X, users))
     _announce(model, f"fitting {options.estimator} to {len(users)} users x {X.shape[1]} items")
     model.fit(X)
-    model.privacy_spent_ = model.privacy_spent_.with_undeclared(undeclared)
+    model._statement = model.privacy_spent_.with_undeclared(undeclared)
     model.save(output, catalogue=catalogue)
     _print_written(output, model, options, estimator=options.estimator, n_items=X.shape[1])
 
@@ -98,7 +98,7 @@ def refresh(options: argparse.Namespace) -> None:
     rows = RatingMatrix(X, _participants(X, users), items, titles)
     _announce(model, f"refreshing {options.model} with {len(users)} users, {len(new)} new items")
     fresh = model.refresh(rows, budget=budget, rows=options.rows, people=options.people)
-    fresh.privacy_spent_ = fresh.privacy_spent_.with_undeclared(undeclared)
+    fresh._statement = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
     _print_written(output, fresh, options, n_items=len(items), n_new=len(new))
 

@@ -130,7 +130,9 @@ def _require_table(frame: Any, rule: str, remedy: str) -> None:
     if isinstance(frame, str | PathLike):
         remedy = "read_ratings(path)"
     if not hasattr(frame, "columns"):
-        raise ValueError(f"frame={type(frame).__name__} must be a DataFrame, {rule}: {remedy}.")
+        raise ValueError(
+            f"frame={type(frame).__name__} must be a DataFrame with {rule}: pass {remedy}."
+        )
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":

@@ -18,7 +18,7 @@ are kept), which says nothing about the noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,38 +26,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.privacy.recording import noise_source, recorded_key
-from skdpmf.privacy.sampler import noise
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.frame import Alone, data_digest
+from skdpmf.privacy.recording import noise_source
+from skdpmf.privacy.sampler.noise import NoiseSource, slot_priorities
 
 Key = tuple[str, int, int]
 _DIGEST, _ROW_KEY, _START = "digest of the rows", "key of the rows", "start of "
-
-
-class Alone:
-    """All users are here; what a fit is to other processes that take part in it has its methods."""
-
-    first_row = 0  # number of the first row at hand
-    n_rows = 0  # of the whole matrix; 0: all rows are at hand
-
-    def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
-        """Return a fresh key, or that of the seed, the parameters (text) and the data.
-
-        ``aligned`` holds arrays with a number for each row, which are data too. In a worker it is
-        the key of what is random about single rows, and no other.
-        """
-        if random_state is None:
-            return recorded_key(noise.fresh_key)
-        shape, digest = np.array(R.shape), data_digest(R, aligned)
-        return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
-
-    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> NoiseSource:
-        """Return a `NoiseSource`, or what stands for it, with a key as of `key`."""
-        return noise_source(self.key(random_state, text, R, *aligned))
-
-    def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum over all blocks of what may be told: randomised reports."""
-        return values
 
 
 class _Shared:
@@ -92,15 +66,15 @@ class Worker(_Shared):
     def __init__(self, ask: Callable[[Key, Any], Any], first_row: int, n_rows: int) -> None:
         self._ask, self.first_row, self.n_rows = ask, first_row, n_rows
 
-    def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
+    def key(self, seeded: bool, make: Callable[..., bytes], R: Any, *aligned: Any) -> bytes:
         """Return the key of what is random about single rows."""
-        if random_state is not None:
+        if seeded:
             self._ask((_DIGEST, 0, 0), data_digest(R, aligned, self.first_row))
         return bytes(self._ask((_ROW_KEY, 0, 0), None))
 
-    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> SharedNoise:
+    def noise(self, *terms: Any) -> SharedNoise:
         """Return what stands for the noise source."""
-        return SharedNoise(self, self.key(random_state, text, R, *aligned))
+        return SharedNoise(self, self.key(*terms))
 
     def publish(self, key: Key, make: Callable[[], Any]) -> Any:
         """Return what the coordinator has made."""
@@ -109,16 +83,6 @@ class Worker(_Shared):
     def request(self, key: Key, own: Any, release: Callable[[Any], Any], told: bool = True) -> Any:
         """Hand in the block's sum, and return what is released of all."""
         return self._ask(key, own)
-
-
-def data_digest(R: Any, aligned: Iterable[Any], first_row: int = 0) -> NDArray[np.uint64]:
-    """Digest of rows, and of numbers aligned with them: one adds up over blocks."""
-    rows = [(R.indptr, R.indices, R.data), *map(_as_column, aligned)]
-    return np.stack([noise.row_digest(*own, first_row=first_row) for own in rows])
-
-
-def _as_column(numbers: Any) -> tuple[Any, Any, Any]:
-    return np.arange(len(numbers) + 1), np.zeros(len(numbers), np.int64), numbers
 
 
 class Answer(NamedTuple):
@@ -144,28 +108,27 @@ class Coordinator(_Shared):
         self._collect, self.n_rows = collect, n_rows
         self.history: list[Answer] = []
 
-    def key(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
-        """Return a fresh key, or that of the seed; the workers get that of the rows."""
-        key = self._secret(random_state, text, R, *aligned)
+    def key(self, *terms: Any) -> bytes:
+        """Return the key that is made; the workers get it, too."""
+        key = self._secret(*terms)
         self.tell((_ROW_KEY, 0, 0), key)
         return key
 
-    def noise(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> SharedNoise:
+    def noise(self, *terms: Any) -> SharedNoise:
         """Return the source of all noise."""
-        source = noise_source(self._secret(random_state, text, R, *aligned))
+        source = noise_source(self._secret(*terms))
         row_key = source.row_key()
         self.tell((_ROW_KEY, 0, 0), row_key)
         return SharedNoise(self, row_key, source)
 
-    def _secret(self, random_state: int | None, text: str, R: Any, *aligned: Any) -> bytes:
-        if random_state is None:
-            return recorded_key(noise.fresh_key)
+    def _secret(self, seeded: bool, make: Callable[..., bytes], R: Any, *aligned: Any) -> bytes:
+        if not seeded:
+            return make()
         key = _DIGEST, 0, 0
         digest = self._collect(key, self.history)
         # neither released nor of use to anybody
         self.tell(key, None)
-        shape = np.array((self.n_rows, R.shape[1]))
-        return recorded_key(lambda: derived_key(int(random_state), text, shape, digest))
+        return make(np.array((self.n_rows, R.shape[1])), digest)
 
     def tell(self, key: Key, value: Any) -> None:
         """Answer a request at which nothing is summed."""
@@ -222,7 +185,7 @@ class SharedNoise:
     def slot_priorities(self, purpose: str, indptr: Any, indices: Any) -> NDArray[np.uint64]:
         """Return the priorities of the block's entries."""
         first = self._exchange.first_row
-        return noise.slot_priorities(self._row_key, purpose, indptr, indices, first_slot=first)
+        return slot_priorities(self._row_key, purpose, indptr, indices, first_slot=first)
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return the coordinator's starting values, which all runs share."""

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data.validation import middle_and_quarter
-from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import require
-from skdpmf.estimators.contract.private import Fit, PrivateRecommender
+from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
 from skdpmf.estimators.planners.adaptive_weight_als import AdaptiveWeightALSPlanner
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
+from skdpmf.privacy.curator import Curator
 
 
 @filled
@@ -145,16 +145,15 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         holds = self._rank() >= known.rank
         require(holds, "n_components", self.n_components, rule, "fit anew with fewer")
 
-    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
-        settings = self._settings()
+    def _settings_of(self, n_items: int) -> Any:
+        return self._settings()
+
+    def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
-            curator = self._curator(R, fit, self._noise(exchange, fit, settings, R))
-            known: dict[str, Any] = {} if fit.known is None else {"known": fit.known}
-            model = self._solver().fit(curator, settings, rounds=self._rounds(), **known)
-        return model, curator.record
+            return self._solver().fit(curator, settings, rounds=self._rounds(), **more)
 
-    def _publish(self, fit: Fit, released: Any) -> None:
+    def _publish(self, released: Any) -> None:
         model = released
         self._knowledge_ = None
         if self._implicit:
@@ -173,7 +172,6 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
             self._set_model(model.item_means, model.factors, model.ridge, damping)
             self._set_ranking(None, model.log_popularity)
         self.n_iter_ = self._n_rounds()
-        self._state(fit)
 
     def _item_weights(self) -> np.ndarray:
         if not self._pooled_ratings:

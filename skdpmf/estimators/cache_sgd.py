@@ -16,7 +16,6 @@ from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.recommend import fold_in
 from skdpmf.estimators.planners.cache_sgd import NO_PRIVACY, CacheSGDFactorizerPlanner
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
-from skdpmf.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     from skdpmf.baselines import cache_sgd as solver
@@ -156,7 +155,6 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     item_counts_: np.ndarray
     intercept_: float
     loss_curve_: np.ndarray
-    privacy_spent_: PrivacyStatement
     _unit_: float
 
     def partial_fit(self, X: Any, y: Any = None) -> Any:
@@ -236,7 +234,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.item_counts_ = batches.item_counts
         self.loss_curve_ = scale.std * np.array(trained.losses)
         self.n_iter_ = int(self.max_iter)
-        self.privacy_spent_ = NO_PRIVACY
+        self._statement = NO_PRIVACY
         self._item_model_ = self._fold_in_model(trained.penalty())
         self._rank_by_counts()
 

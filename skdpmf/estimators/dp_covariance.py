@@ -7,7 +7,6 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.validation import middle_and_quarter
-from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.neighbors import (
     NeighborModel,
@@ -15,13 +14,14 @@ from skdpmf.estimators.contract.neighbors import (
     neighbor_scores,
     neighbor_top_items,
 )
-from skdpmf.estimators.contract.private import Fit, PrivateRecommender
+from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.contract.recommend import item_item_model
 from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlanner, NearestItems
 from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
+from skdpmf.privacy.curator import Curator
 
 __all__ = ["DPCovarianceRecommender"]
 
@@ -165,16 +165,15 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         packed_rows(packed, places, places, full)
         return full
 
-    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
-        settings = self._settings()
-        noise = self._noise(exchange, fit, settings, R)
-        curator = self._curator(R, fit, noise)
-        if self._implicit:
-            found = noisy_gram.fit(curator, rounds=self._rounds(), known=fit.known)
-            return found, curator.record
-        return solver.fit(curator, settings, rounds=self._rounds()), curator.record
+    def _settings_of(self, n_items: int) -> Any:
+        return self._settings()
 
-    def _publish(self, fit: Fit, released: Any) -> None:
+    def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
+        if self._implicit:
+            return noisy_gram.fit(curator, rounds=self._rounds(), **more)
+        return solver.fit(curator, settings, rounds=self._rounds())
+
+    def _publish(self, released: Any) -> None:
         model, self._knowledge_ = released, None
         if self._implicit:
             lists, self._knowledge_ = released
@@ -187,7 +186,6 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
             self._set_ranking(model.lists, model.log_popularity)
             self._predictor_ = self._shorthand("predictor")  # what is kept depends on it
         self._set_neighbors(model)
-        self._state(fit)
 
     def _set_neighbors(self, model: solver.Model) -> None:
         square = middle_and_quarter(self.rating_range)[1] ** 2
@@ -217,7 +215,8 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         if self._predictor_ == "svd":
             return super()._top_items(R, n, **options)
         model, neighbors = self._item_model_, self._neighbor_model_
-        return neighbor_top_items(model, neighbors, R, n, n_jobs=self.n_jobs, **options)
+        options |= {"n_jobs": self.n_jobs, "ranking": self._ranking_, "table": self._score_table()}
+        return neighbor_top_items(model, neighbors, R, n, **options)
 
     def _add_tastes(self) -> None:
         if self._predictor_ == "svd":
@@ -226,4 +225,6 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         if self._predictor_ == "svd":
             return super()._contributions(R, items)
-        return neighbor_contributions(self._item_model_, self._neighbor_model_, R, items)
+        model, neighbors, table = self._item_model_, self._neighbor_model_, self._score_table()
+        assert self._ranking_ is not None
+        return neighbor_contributions(self._ranking_, model, neighbors, R, items, table)

@@ -6,13 +6,13 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.validation import in_rating_units
-from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
-from skdpmf.estimators.contract.private import Fit, PrivateRecommender
+from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.planners.dp_item_means import DPItemMeansPlanner
 from skdpmf.mechanisms.item_means import baseline as solver
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
+from skdpmf.privacy.curator import Curator
 
 
 @filled
@@ -78,12 +78,13 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
     4.0
     """
 
-    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
-        damping = self._damping(FIT_DAMPING)
-        curator = self._curator(R, fit, self._noise(exchange, fit, damping, R))
-        return solver.fit(curator, damping, rounds=self._rounds(), known=fit.known), curator.record
+    def _settings_of(self, n_items: int) -> float:
+        return self._damping(FIT_DAMPING)
 
-    def _publish(self, fit: Fit, released: Any) -> None:
+    def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
+        return solver.fit(curator, settings, rounds=self._rounds(), **more)
+
+    def _publish(self, released: Any) -> None:
         (means, popularity, self._knowledge_) = released
         damping = self._damping(FOLD_IN_DAMPING)
         self.item_means_ = in_rating_units(means, self.rating_range)
@@ -92,7 +93,6 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
             self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
         )
         self._set_ranking(None, popularity)
-        self._state(fit)
 
     @property
     def n_components_(self) -> int:

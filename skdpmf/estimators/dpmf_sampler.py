@@ -4,16 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data.bounding import without_rows
-from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
-from skdpmf.estimators.contract.private import Fit, PrivateRecommender
+from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.planners.dpmf_sampler import DPMFSamplerPlanner
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.als.pooled import PooledModel
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
+from skdpmf.privacy.curator import Curator
 
 
 @filled
@@ -151,35 +150,37 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
         self._check_levels(metadata["user_epsilon"], n_rows)
 
-    def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
-        levels = self._check_levels(metadata["user_epsilon"], R.shape[0])
-        super()._fit(R, y, fit, user_epsilon=levels)
+    def _levels(self, user_epsilon: Any = None) -> np.ndarray | None:
+        return None if user_epsilon is None else np.asarray(user_epsilon, np.float64)
 
-    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
-        levels = metadata.get("user_epsilon")
-        if levels is not None:
-            R = without_rows(R, levels == 0.0)
-        settings: Any
-        model: Any
-        draw, aligned = self._draw, () if levels is None else (levels,)
-        if draw is not None:
-            settings = self._posterior_settings(R.shape[1])
-            source = self._noise(exchange, fit, settings, R, *aligned)
-            how: Any = {"diagnosed": draw.nonprivate_diagnostics, "n_jobs": self.n_jobs}
-            given = R, settings, self.budget, source
-            model = posterior.fit(*given, rounds=self._rounds(), levels=levels, **how)
-            return (model, levels is not None), ()
-        settings, influence = self._gradient_settings(), None
-        source = self._noise(exchange, fit, settings, R, *aligned)
-        if levels is not None:
-            n_rows = source.total_rows(R.shape[0])
-            influence = noisy_gradient.personal_influence(levels, fit.plan, n_rows)
-        curator = self._curator(R, fit, source)
-        model = noisy_gradient.fit(curator, settings, rounds=self._rounds(), influence=influence)
-        return (model, levels is not None), curator.record
+    @property
+    def _reports(self) -> str | None:  # type: ignore[override]
+        return None if self._draw is None else "noise"
 
-    def _publish(self, fit: Fit, released: Any) -> None:
-        model, personal = released
+    def _settings_of(self, n_items: int) -> Any:
+        if self._draw is not None:
+            return self._posterior_settings(n_items)
+        return self._gradient_settings()
+
+    def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
+        influence = None
+        if more:
+            shared = curator.plan, curator.n_rows
+            influence = noisy_gradient.personal_influence(more["levels"], *shared)
+        return noisy_gradient.fit(curator, settings, rounds=self._rounds(), influence=influence)
+
+    def _release_rows(self, R: Any, noise: Any, settings: Any, levels: Any, exchange: Any) -> Any:
+        draw: Any = self._draw
+        return posterior.fit(
+            *(R, settings, self.budget, noise),
+            rounds=self._rounds(),
+            levels=levels,
+            diagnosed=draw.nonprivate_diagnostics,
+            n_jobs=self.n_jobs,
+        )
+
+    def _publish(self, released: Any) -> None:
+        model = released
         if isinstance(model, PooledModel):  # without privacy
             self._set_columns(*model[:5])
             self.components_ = self._item_model_.factors[:, 1:].T.copy()
@@ -189,15 +190,17 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         if self._draw is None:
             self._set_ranking(None, model.log_popularity)
         self.n_iter_ = self._n_rounds()
-        self.nonprivate_diagnostics_ = None
-        more: dict[str, Any] = {"personal": personal}
-        if self._draw is not None:
-            self.nonprivate_diagnostics_ = model.diagnostics
-            settings = self._posterior_settings(model.item_bias.size)
-            more["assumptions"] = posterior.assumptions(settings)
+        self.nonprivate_diagnostics_ = None if self._draw is None else model.diagnostics
+
+    def _terms(self, released: Any) -> dict[str, Any]:
+        if self._draw is None:
+            return {}
+        settings = self._posterior_settings(released.item_bias.size)
+        terms = {"assumptions": posterior.assumptions(settings)}
         if self.nonprivate_diagnostics_ is not None:
-            more["not_covered"] = ("The attribute nonprivate_diagnostics_: it reads the ratings.",)
-        self._state(fit, **more)
+            what = "The attribute nonprivate_diagnostics_: it reads the ratings."
+            terms["not_covered"] = (what,)
+        return terms
 
     def _check_levels(self, user_epsilon: Any, n_rows: int) -> np.ndarray | None:
         """Check public levels; their errors may name values."""

@@ -1,7 +1,6 @@
 """LocalDPGDDR: recommendations from what users' devices report, without a trusted server."""
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from scipy import sparse
@@ -10,7 +9,7 @@ from skdpmf.data.validation import middle_and_quarter
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
-from skdpmf.estimators.contract.private import Fit, PrivateRecommender
+from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.planners.local_dpgddr import LocalDPGDDRPlanner
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
@@ -21,6 +20,10 @@ from skdpmf.privacy.recording import recorded_key
 from skdpmf.privacy.sampler.noise import derived_key, fresh_key
 
 _START = {True: 0.1, False: 0.3}  # deviation of the factors' start, by `center`
+
+
+def _as_they_are(R: Any) -> Any:
+    return R
 
 
 @filled
@@ -126,27 +129,36 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
 
     n_iter_: int
 
-    def _prepared(self, R: Any) -> Any:
+    _reports = "key"
+
+    def _preparation(self) -> tuple[Any, ...]:
         is_raw = self._gradients is not None and not self._gradients.center
-        return R if is_raw else super()._prepared(R)
+        return (_as_they_are,) if is_raw else super()._preparation()
 
-    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
+    def _settings_of(self, n_items: int) -> str:
+        return self._text("devices")
+
+    def _release_rows(self, R: Any, secret: Any, settings: Any, levels: Any, exchange: Any) -> Any:
         run = self._run_items if self._gradients is None else self._run_gradient
-        return run(R, exchange.key(self.random_state, self._text("devices"), R), exchange), ()
+        return run(R, secret, exchange)
 
-    def _publish(self, fit: Fit, released: Any) -> None:
-        model, n_devices, self.n_iter_ = released
+    def _release(self, curator: Any, settings: Any, **more: Any) -> NoReturn:
+        raise NotImplementedError("devices report, and nobody sums their rows.")
+
+    def _publish(self, released: Any) -> None:
+        model, _, self.n_iter_ = released
         self.item_means_, self.components_, self._item_model_, popularity = model
         if popularity is not None:
             self._set_ranking(None, np.log(popularity))
+
+    def _terms(self, released: Any) -> dict[str, Any]:
         delta = float(self.budget.delta)
-        if self.budget.is_private and delta > 0.0:
-            each, count = float(self.budget.epsilon), 1
-            if self._gradients is not None:
-                each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
-            notes = (shuffle_note(each, n_devices, delta, count),)
-            fit = fit._replace(plan=replace(fit.plan, notes=notes))
-        self._state(fit)
+        if not self.budget.is_private or delta == 0.0:
+            return {}
+        each, count = float(self.budget.epsilon), 1
+        if self._gradients is not None:
+            each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
+        return {"notes": (shuffle_note(each, released[1], delta, count),)}
 
     def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int, int]:
         """Return the model of method "items", reports of the smallest round, and rounds."""

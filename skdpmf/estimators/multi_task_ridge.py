@@ -1,8 +1,6 @@
 """private_multi_task_ridge: ridge regressions of many tasks of unequal size, private by user."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +13,9 @@ from skdpmf.estimators.contract.private import warn_of_budget
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms import multi_task_ridge as solver
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.frame import framed
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.recording import noise_source, recorded_key
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key
-from skdpmf.privacy.statement import PrivacyStatement, as_made
+from skdpmf.privacy.statement import PrivacyStatement
 
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 
@@ -168,24 +164,24 @@ def private_multi_task_ridge(
     shape, n_features = data.targets.shape, data.features.shape[1]
     plan = solver.make_plan(budget, settings, shape[1], n_features)
     warn_of_budget(budget, shape[0])
-    seeded = random_state is not None
-    charge: Any = nullcontext()
-    if budget.ledger is not None:
-        params = {**vars(settings), "budget": budget, "per_observation": per_observation}
-        facts: Any = {"params": params, "shape": (*shape, n_features), "seeded": seeded}
-        charge = budget.ledger.reserve(plan, estimator="private_multi_task_ridge", **facts)
-    with charge, sized(shape[0] * shape[1]):
+    own = replace(settings, of_observations=bool(per_observation))
+    record = {
+        "estimator": "private_multi_task_ridge",
+        "params": {**vars(settings), "budget": budget, "per_observation": per_observation},
+        "shape": (*shape, n_features),
+    }
+    with framed(budget, plan, random_state, **record) as frame, sized(shape[0] * shape[1]):
         data = solver.bounded(data, settings, clip=plan.is_private)
-        R = data.targets
-        used = R.indptr, R.indices, R.data, data.features, data.row
-        text = f"multi-task ridge {settings!r} {plan!r}"
-        make = fresh_key
-        if random_state is not None:
-            make = partial(derived_key, int(random_state), text, *used)
-        curator = Curator(R, plan, noise_source(recorded_key(make)), n_jobs, data.features)
-        coef = solver.fit(curator, replace(settings, of_observations=bool(per_observation)))
-    made = as_made(plan, curator.record)
-    return MultiTaskRidge(coef, plan, PrivacyStatement.from_plan(made, seeded=seeded))
+        given = data.targets, (_as_they_are,), own
+        curator = frame.curator(
+            *given, n_jobs=n_jobs, features=data.features, of_users=not per_observation
+        )
+        coef = solver.fit(curator, own)
+    return MultiTaskRidge(coef, plan, frame.statement())
+
+
+def _as_they_are(R: Any) -> Any:
+    return R
 
 
 def _checked_settings(

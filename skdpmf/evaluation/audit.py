@@ -44,7 +44,7 @@ from skdpmf.estimators.contract.parameters import is_int, require
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.evaluation import _audit_releases as of_fits
 from skdpmf.evaluation._audit_releases import AuditCheck
-from skdpmf.privacy.recording import Recording, record_releases
+from skdpmf.privacy.recording import Recorder, Recording, record_releases
 from skdpmf.privacy.sampler.noise import derived_key, initial_normals
 
 _NOT_TESTED = (
@@ -184,6 +184,17 @@ class _Pair(NamedTuple):
     typical: bool  # whether it is the fit as it is
 
 
+class _Inflated(Recorder):
+    """It releases multiples of the exact values, for what follows on many users."""
+
+    def __init__(self, scale: float, replay: Any) -> None:
+        super().__init__(replay)
+        self._scale = scale
+
+    def output(self, exact: Any, drawn: Any) -> Any:
+        return self._scale * exact
+
+
 class _Run:
     """The recorded fit of one audit, and what was found so far."""
 
@@ -210,11 +221,10 @@ class _Run:
     ) -> tuple[Any, Recording]:
         """Return a fitted clone and the recording of its fit.
 
-        ``alter`` makes releases of exact and drawn values; ``levels`` are personal epsilons.
+        ``alter`` makes releases of exact values; ``levels`` are personal epsilons.
         """
         personal = {} if levels is None else {"user_epsilon": levels}
-        with record_releases(replay) as records:
-            records.alter = alter or records.alter
+        with record_releases(replay, Recorder if alter is None else alter) as records:
             model = clone(self.estimator).set_params(**params).fit(R, **personal)
         return model, records
 
@@ -321,7 +331,7 @@ class _Run:
         """
         unusual: list[tuple[dict[str, Any], int]] = []
         if self.records:
-            altered = [lambda exact, _, scale=scale: scale * exact for scale in _INFLATED]
+            altered = [partial(_Inflated, scale) for scale in _INFLATED]
             asked = self.estimator.budget.epsilon
             much = clone(self.estimator.budget).set_params(epsilon=_LITTLE_NOISE * asked)
             unusual += [*(({"alter": one}, 2) for one in altered), ({"budget": much}, 2)]

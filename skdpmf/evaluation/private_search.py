@@ -36,8 +36,9 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import release_score
 from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler import noise as sampler
+from skdpmf.privacy.sampler.grid import exact_grid, truncate_to_grid
 from skdpmf.privacy.sums import BoundedSum, user_scalars
-from skdpmf.privacy.users import Rows, Users
+from skdpmf.privacy.users import Rows, Users, per_user
 
 _OWN = ("budget", "random_state", "rating_range", "feedback")  # the search's, or all candidates'
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
@@ -254,7 +255,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             best, params, score = self._search(plan, R, _without_content(y))
             spent = plan.check_fit(best.plan(R.shape[1], R.shape[0]))
         statement = SearchStatement.of_search(plan, spent, seeded=seeded)
-        self.privacy_spent_ = statement.with_undeclared(getattr(X, "undeclared", ()))
+        self._statement = statement.with_undeclared(getattr(X, "undeclared", ()))
         self.best_params_, self.best_score_ = params, score
         self.best_estimator_ = self._released(best)
         return self
@@ -342,7 +343,8 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             best.feature_names_in_ = self.feature_names_in_
         if self.budget.ledger is not None:  # a later fit of it on these ratings must count
             best.set_params(budget=replace(best.budget, ledger=self.budget.ledger))
-        best.privacy_spent_ = self.privacy_spent_
+        name = "_statement" if isinstance(best, SpentDisplay) else "privacy_spent_"
+        setattr(best, name, self.privacy_spent_)
         return best
 
     def _half_bound(self) -> float:
@@ -378,36 +380,33 @@ def _run_trial(
     slots, budget = max(test.shape[0], 1), plan.budget
     relation = {"unit": budget.unit, "neighbors": budget.neighbors}
     users = Users(test, n_slots=slots, private=budget.is_private, n_jobs=None, **relation)
-    points = users.map(user_points, predicted, half)
-    grid = sampler.exact_grid(slots, half, degree=1)
-    return model, user_scalars(users, points, clip=half, grid=grid, norm=plan.score.norm)
-
-
-def user_points(rows: Rows, predicted: Any, half: float) -> np.ndarray:
-    """Return each user's points, B / 2 - mean of min(error^2, B) with B = 2 half.
-
-    ``rows.R`` has the held-out ratings, canonical; ``predicted``, a CSR array of its shape
-    (n_users, n_items), the predictions at their positions. The points, of shape (n_users,), are in
-    [-half, half], on a grid on which their sum is exact; 0 without held-out ratings. They are a
-    function of the user's entries alone, to the bit. NaN counts as the largest error.
-    """
-    held_out, predicted = rows.R, sparse.csr_array(predicted)
+    predicted = sparse.csr_array(predicted)
     if not predicted.has_sorted_indices:
         predicted = predicted.sorted_indices()
-    if predicted.shape != held_out.shape or predicted.nnz != held_out.nnz:
+    if predicted.shape != test.shape or predicted.nnz != test.nnz:
         raise ValueError(
             "predict_entries of the estimator must give one prediction for each stored position of "
             "`where`: a private search cannot score it."
         )
-    largest = np.sqrt(2.0 * half)
-    errors = np.clip(predicted.data - held_out.data, -largest, largest)
+    grid = exact_grid(slots, half, degree=1)
+    points = users.map(user_points, per_user(users, predicted.data, False), half, grid)
+    return model, user_scalars(users, points, clip=half, grid=grid, norm=plan.score.norm)
+
+
+def user_points(rows: Rows, predicted: Any, half: float, grid: float) -> np.ndarray:
+    """Return each user's points, B / 2 - mean of min(error^2, B) with B = 2 half.
+
+    ``rows`` has the held-out ratings, canonical; ``predicted`` (n_ratings,) their predictions. The
+    points, of shape (n_users,), are in [-half, half], on a grid on which their sum is exact; 0
+    without held-out ratings. They are a function of the user's entries alone, to the bit. NaN
+    counts as the largest error.
+    """
+    largest, counts = np.sqrt(2.0 * half), rows.n_ratings
+    errors = np.clip(predicted - rows.data, -largest, largest)
     losses = np.square(np.where(np.isnan(errors), largest, errors))
-    counts = np.diff(held_out.indptr)
-    of_user = np.repeat(np.arange(counts.size), counts)
-    sums = np.bincount(of_user, weights=losses, minlength=counts.size)  # in the order of entries
+    sums = np.bincount(rows.user, weights=losses, minlength=counts.size)  # in the order of entries
     points = np.where(counts > 0, half - sums / np.maximum(counts, 1), 0.0)
-    grid = sampler.exact_grid(counts.size, half, degree=1)
-    return sampler.truncate_to_grid(np.clip(points, -half, half), grid)
+    return truncate_to_grid(np.clip(points, -half, half), grid)
 
 
 def _without_content(y: Any) -> Any:

@@ -137,7 +137,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         self.estimator_ = clone(self.estimator).fit(self.ratings_)
         statement = getattr(self.estimator_, "privacy_spent_", None)
         if isinstance(statement, PrivacyStatement):
-            self.estimator_.privacy_spent_ = statement.with_undeclared(matrix.undeclared)
+            self.estimator_._statement = statement.with_undeclared(matrix.undeclared)
         self._set_means()
         return self
 

@@ -215,7 +215,7 @@ def recommender_of(fitted: Any) -> Any:
                 "a search over one that has refitted (refit=True)."
             )
     answering = copy.copy(model)
-    answering.privacy_spent_ = privacy_spent(fitted)
+    answering._statement = privacy_spent(fitted)
     own = answering._catalogue_
     if known is not None and own is not None:
         dropped = set(known.items) - set(own.items)

@@ -21,6 +21,7 @@ from skdpmf.kernels._vectors import (
     _fill,
     _fma,
     add_panel,
+    keep_small,
     lanes_of,
     load_panel,
     new_gram,
@@ -189,6 +190,7 @@ def _add_rows(rows, starts, targets, n, step, gram, rhs):
     Two tiles beside each other share the elements that are spread over vectors: a load less for
     every other product.
     """
+    keep_small()
     n_rows, width = gram.shape
     lanes = lanes_of(gram)
     for i in range(0, n_rows, TILE):
@@ -258,6 +260,7 @@ def add_ratings(ratings, factors, begin, end, panel, gram, rhs):
     ratings: indices, values and weights, empty for ones; panel: with its roots, its targets and
     where its rows start.
     """
+    keep_small()
     (indices, values, weights), (rows, roots, targets, starts) = ratings, panel
     k, lanes = factors.shape[1], lanes_of(factors)
     if WIDE and 8 < k <= 16:
@@ -287,6 +290,7 @@ def add_ratings(ratings, factors, begin, end, panel, gram, rhs):
 @part
 def start_gram(ridge, extra, width, gram):
     """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
+    keep_small()
     k, lanes = ridge.shape[0], lanes_of(gram)
     for r in range(width):
         for c in range(r // lanes * lanes, width):
@@ -317,6 +321,7 @@ def _factor_blocks(gram, b, end, j, floor, inverse, rhs, y, n):
 
     A pivot waits for the one before, so that the systems take turns.
     """
+    keep_small()
     n_rows, width = gram.shape[0] // n, gram.shape[1]
     one, none, definite = gram.dtype.type(1), gram.dtype.type(np.nan), True
     for r in range(b, end):
@@ -366,6 +371,7 @@ def cholesky(gram, k, floor, inverse, rhs, y):
     is NaN, and so are solutions with the factor. There may be several systems, one below the other
     in `gram`, and one after the other in vectors.
     """
+    keep_small()
     width, n_rows, definite = gram.shape[1], rows_of(k), True
     n = gram.shape[0] // max(n_rows, 1)
     lanes = lanes_of(gram)
@@ -409,6 +415,7 @@ def substitute_forward(gram, k, inverse, rhs, out):
 @part
 def substitute_backward(gram, k, inverse, x):
     """Overwrite y in x (padded, zero beyond k) with the solution of U x = y, of all systems."""
+    keep_small()
     width, n_rows = gram.shape[1], rows_of(k)
     n = gram.shape[0] // max(n_rows, 1)
     lanes = lanes_of(gram)

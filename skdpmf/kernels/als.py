@@ -1,16 +1,27 @@
-"""Exact alternating least squares: one small positive definite system for each row.
+"""Exact alternating least squares, and posteriors: a small positive definite system for each row.
 
 Both halves of an iteration are the same kernel: rows of the users x items matrix in CSR against V,
 then columns (CSC, or the transpose in CSR) against U. The Gram matrices of the ratings are summed
 in register tiles and factored by a blocked Cholesky (`_gram`); nothing is approximated.
+
+Posteriors are mean-field ones, given factors that are themselves uncertain. y_ij ~ N(x_i . f_j,
+s2), f_j ~ N(F_j, diag(v_j)), x_i ~ N(p_i, s2 ridge^-1). The best normal approximation of x_i's
+posterior has
+
+    A_i = sum_j (F_j F_j' + diag(v_j)) + ridge,   mean x_i: A_i x_i = sum_j y_ij F_j + ridge p_i,
+
+covariance s2 A_i^-1, whose diagonal is kept. Y. J. Lim, Y. W. Teh, "Variational Bayesian approach
+to movie rating prediction", KDD Cup and Workshop 2007.
 """
 
 from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
+from scipy import sparse
 
-from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later, part
+from skdpmf.kernels.jit_and_threads import Array, jit, later, part, part_fast
+from skdpmf.kernels.rows import row_blocks
 
 _gram = later("_gram")
 _vectors = later("_vectors")
@@ -19,7 +30,6 @@ _vectors = later("_vectors")
 # time by this factor; the last attempt adds more than the diagonal itself in either precision.
 _JITTER_GROWTH = 100
 _ATTEMPTS = 9
-_ENTRIES_AT_ONCE = 1 << 17  # of plain forms, to bound their memory
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
@@ -40,6 +50,7 @@ def _write_finite(x, width, rows, tries, jitters, n, out):
 
     rows, tries, jitters: of the n systems whose solutions are in x, `width` elements apart.
     """
+    _vectors.keep_small()
     left = 0
     for s in range(n):
         unsure = x[s * width] * 0
@@ -89,49 +100,190 @@ def systems(
     Columns are D = sqrt(w) (factors, values) of each rating, and a row's products D^T D hold its
     Gram matrix, and its right-hand side in the last column.
     """
-    n_blocks = 1 + int(indptr[stop] - indptr[start]) // _ENTRIES_AT_ONCE
-    for first, last in balanced_blocks(indptr[start : stop + 1], n_blocks):
-        rows = slice(start + first, start + last)
+    for rows, own, _ in row_blocks(indptr, start, stop):
         bounds = indptr[rows.start : rows.stop + 1]
-        own = slice(bounds[0], bounds[-1])
         D = np.column_stack((factors[indices[own]], values[own]))
         if weights.size:
             D *= np.sqrt(weights[own])[:, None]
-        products = np.empty((last - first, D.shape[1], D.shape[1]), D.dtype)
+        products = np.empty((len(bounds) - 1, D.shape[1], D.shape[1]), D.dtype)
         for s, (a, b) in enumerate(pairwise((bounds - bounds[0]).tolist())):
             np.dot(D[a:b].T, D[a:b], out=products[s])
         yield rows, products, D
 
 
-def _solve_rows_weighted_plain(
-    indptr, indices, values, weights, factors, ridge, row_ridge, start, stop, out
+def _regress_rows_plain(
+    indptr,
+    indices,
+    values,
+    weights,
+    factors,
+    ridge,
+    penalties,
+    pulls,
+    noise,
+    start,
+    stop,
+    out,
+    spread,
+    losses,
 ):
     k, eye = factors.shape[1], np.eye(factors.shape[1], dtype=factors.dtype)
     smallest = 4 * k * np.finfo(factors.dtype).eps
-    for rows, products, _ in systems(indptr, indices, values, weights, factors, start, stop):
+    for rows, products, D in systems(indptr, indices, values, weights, factors, start, stop):
+        counts = np.diff(indptr[rows.start : rows.stop + 1])
         grams, rhs = products[:, :k, :k] + ridge, products[:, :k, k]
-        if row_ridge.size:
-            grams += row_ridge[rows, None, None] * eye
-        _, x, sound = factored(grams, rhs)
-        empty = np.diff(indptr[rows.start : rows.stop + 1]) == 0
-        x[empty | ~sound] = 0
-        for s in np.flatnonzero(~sound & ~empty):
+        if penalties.size:
+            grams += penalties[rows, :, None] * eye
+        if pulls.size:
+            rhs = rhs + pulls[rows]
+        L, x, sound = factored(grams, rhs)
+        wanted = (counts > 0) | bool(pulls.size)
+        for s in np.flatnonzero(wanted & ~sound):
             jitter = grams.dtype.type(0)
             for _ in range(_ATTEMPTS - 1):
                 jitter = max(
                     jitter * _JITTER_GROWTH, smallest * (grams[s].diagonal().max() + jitter)
                 )
-                _, again, (found,) = factored(grams[s : s + 1] + jitter * eye, rhs[s : s + 1])
+                root, again, (found,) = factored(grams[s : s + 1] + jitter * eye, rhs[s : s + 1])
                 if found:
-                    x[s] = again[0]
+                    L[s], x[s], sound[s] = root[0], again[0], True
                     break
-        out[rows] = x
+        done = wanted & sound
+        own = rows.start + np.flatnonzero(done)
+        out[own] = x[done]
+        if losses.size:
+            row, variances = np.repeat(np.arange(len(x)), counts), np.zeros_like(x)
+            variances[done] = noise * (np.linalg.inv(L[done]) ** 2).sum(axis=1)
+            doubts = penalties[rows] if penalties.size else np.zeros_like(x)
+            squares = np.diagonal(products, axis1=1, axis2=2)[:, :k] + doubts
+            errors = D[:, k] - np.einsum("ec,ec->e", D[:, :k], x[row])
+            expected = (squares * variances + doubts * x**2).sum(axis=1)
+            expected += np.bincount(row, errors**2, len(x))
+            spread[own], losses[own] = variances[done], expected[done]
 
 
-@jit(plain=_solve_rows_weighted_plain)
-def solve_rows_weighted(
-    indptr, indices, values, weights, factors, ridge, row_ridge, start, stop, out
+@part_fast
+def _squared_errors(indices, values, F, begin, end, x):
+    """Return sum (y_ij - x . F_j)^2 over the positions [begin, end)."""
+    total = 0.0
+    for p in range(begin, end):
+        j, predicted = indices[p], 0.0
+        for c in range(F.shape[1]):
+            predicted += F[j, c] * x[c]
+        total += (values[p] - predicted) ** 2
+    return total
+
+
+@part
+def _posterior(gram, inverse, squares, noise, loss, unit, spread):
+    """Put the variances of a row into spread; return the loss with what they add to it."""
+    width, lanes = gram.shape[1], _vectors.lanes_of(gram)
+    for c in range(spread.shape[0]):  # the diagonal of the inverse: squared rows of U^-T
+        for r in range(width):
+            unit[r] = 0
+        unit[c] = 1
+        total = 0.0
+        for r in range(c, spread.shape[0]):
+            y = unit[r] * inverse[r]
+            total += y * y
+            for j in range(r // lanes * lanes, width, lanes):
+                column = _vectors.vload(gram, r * width + j)
+                _vectors.vstore(unit, j, _vectors.vfma(-y, column, _vectors.vload(unit, j)))
+        spread[c] = noise * total
+        loss += squares[c] * spread[c]
+    return loss
+
+
+@jit(plain=_regress_rows_plain)
+def regress_rows(
+    indptr,
+    indices,
+    values,
+    weights,
+    factors,
+    ridge,
+    penalties,
+    pulls,
+    noise,
+    start,
+    stop,
+    out,
+    spread,
+    losses,
 ):
+    """Solve `solve_rows_weighted`, or `row_posteriors` where these are asked for.
+
+    indptr to ridge: as for `solve_rows_weighted`; penalties (n_rows, k), (n_rows, 1) or (0, 1)
+    float: added to the diagonal; pulls (n_rows, k) or (0, k) float: added to the right-hand sides,
+    in which case rows without ratings are solved too; noise, spread, losses: variance of the
+    ratings, and the last two outputs of `row_posteriors`, without weights; (0, k) and (0,): none;
+    start, stop, out: the rows. Those without a solution are left as they are.
+    """
+    _vectors.keep_small()
+    k, ratings = factors.shape[1], (indices, values, weights)
+    panel, first_gram = _gram.panel_of_ratings(k, factors), _vectors.new_gram(k, factors)
+    _gram.start_gram(ridge, 0.0, k, first_gram)
+    n_rows, width = first_gram.shape
+    most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)
+    gram, rhs, x, inverse, floor = _new_systems(first_gram, most)
+    squares, unit = _vectors.scratch(most * k, factors), _vectors.scratch(width, factors)
+    variances, rounding = _vectors.scratch(k, factors), _gram.rounding_of(k, factors)
+    # Rows that wait for their solution, how often it was tried, and what was added for it.
+    rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
+    jitters = _vectors.scratch(most, np.float64)
+    n = 0
+    for i in range(start, stop):
+        if k > 0 and (indptr[i] < indptr[i + 1] or pulls.shape[0] > 0):
+            rows[n], tries[n], jitters[n] = i, 0, 0.0
+            n += 1
+        while n == most or (n > 0 and i + 1 == stop):
+            for s in range(n):
+                row, top = rows[s], s * n_rows
+                own, b = gram[top : top + n_rows], rhs[s * width : (s + 1) * width]
+                _gram.copy_gram(first_gram, own)
+                for c in range(k):
+                    extra = factors.dtype.type(jitters[s])
+                    if penalties.shape[0] > 0:
+                        extra += penalties[row, c % penalties.shape[1]]
+                    own[c, c] += extra
+                    b[c] = pulls[row, c] if pulls.shape[0] > 0 else 0
+                _gram.add_ratings(ratings, factors, indptr[row], indptr[row + 1], panel, own, b)
+                largest = _gram.largest_and_floor(own, k, rounding, floor[top:])
+                tries[s] += 1
+                jitters[s] = max(jitters[s] * _JITTER_GROWTH, 4 * rounding * largest)
+                for c in range(k):
+                    squares[s * k + c] = own[c, c] - ridge[c, c]
+            filled = gram[: n * n_rows]
+            _gram.cholesky(filled, k, floor, inverse, rhs, x)
+            _gram.substitute_backward(filled, k, inverse, x)
+            for s in range(n if losses.shape[0] > 0 else 0):
+                row, top, mean = rows[s], s * n_rows, x[s * width : (s + 1) * width]
+                loss = _squared_errors(indices, values, factors, indptr[row], indptr[row + 1], mean)
+                for c in range(k if penalties.shape[0] > 0 else 0):
+                    loss += penalties[row, c % penalties.shape[1]] * mean[c] * mean[c]
+                own = gram[top : top + n_rows]
+                loss = _posterior(
+                    own, inverse[top:], squares[s * k :], noise, loss, unit, variances
+                )
+                if loss * 0 == 0:  # anything not finite makes it NaN
+                    losses[row] = loss
+                    for c in range(k):
+                        spread[row, c] = variances[c]
+            n = _write_finite(x, width, rows, tries, jitters, n, out)
+
+
+def solve_rows_weighted(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array,
+    factors: Array,
+    ridge: Array,
+    row_ridge: Array,
+    start: int,
+    stop: int,
+    out: Array,
+) -> None:
     """Solve weighted ridge regressions of every row on the factors of its stored columns.
 
     ``(sum_j w_ij v_j v_j^T + ridge + row_ridge_i I) u_i = sum_j w_ij r_ij v_j``. Otherwise as
@@ -142,42 +294,9 @@ def solve_rows_weighted(
     `solve_rows`; row_ridge (n_rows,) or (0,) float: penalty >= 0 of each row, such as alpha times
     its number of ratings; an empty array means none; start, stop, out: as in `solve_rows`.
     """
-    k, ratings = factors.shape[1], (indices, values, weights)
-    panel, first_gram = _gram.panel_of_ratings(k, factors), _vectors.new_gram(k, factors)
-    _gram.start_gram(ridge, 0.0, k, first_gram)
-    n_rows, width = first_gram.shape
-    most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)
-    gram, rhs, x, inverse, floor = _new_systems(first_gram, most)
-    rounding = _gram.rounding_of(k, factors)
-    # Rows that wait for their solution, how often it was tried, and what was added for it.
-    rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
-    jitters = _vectors.scratch(most, np.float64)
-    n = 0
-    for i in range(start, stop):
-        for c in range(k):
-            out[i, c] = 0
-        if k > 0 and indptr[i] < indptr[i + 1]:
-            rows[n], tries[n], jitters[n] = i, 0, 0.0
-            n += 1
-        while n == most or (n > 0 and i + 1 == stop):
-            for s in range(n):
-                row, top = rows[s], s * n_rows
-                extra = factors.dtype.type(jitters[s])
-                if row_ridge.shape[0] > 0:
-                    extra += row_ridge[row]
-                own, b = gram[top : top + n_rows], rhs[s * width : (s + 1) * width]
-                _gram.copy_gram(first_gram, own)
-                for c in range(k):
-                    own[c, c] += extra
-                    b[c] = 0
-                _gram.add_ratings(ratings, factors, indptr[row], indptr[row + 1], panel, own, b)
-                largest = _gram.largest_and_floor(own, k, rounding, floor[top:])
-                tries[s] += 1
-                jitters[s] = max(jitters[s] * _JITTER_GROWTH, 4 * rounding * largest)
-            filled = gram[: n * n_rows]
-            _gram.cholesky(filled, k, floor, inverse, rhs, x)
-            _gram.substitute_backward(filled, k, inverse, x)
-            n = _write_finite(x, width, rows, tries, jitters, n, out)
+    none, out[start:stop] = np.empty((0, factors.shape[1]), factors.dtype), 0
+    given = indptr, indices, values, weights, factors, ridge, row_ridge[:, None]
+    regress_rows(*given, none, 1.0, start, stop, out, none, none[:, 0])
 
 
 def solve_rows(
@@ -213,3 +332,43 @@ def solve_rows(
     """
     none = np.empty(0, factors.dtype)
     solve_rows_weighted(indptr, indices, values, none, factors, ridge, none, start, stop, out)
+
+
+def row_posteriors(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    factors: Array,
+    variances: Array,
+    ridge: Array,
+    priors: Array,
+    noise: float,
+    start: int,
+    stop: int,
+    out: Array,
+    out_variances: Array,
+    out_losses: Array,
+) -> None:
+    """Posterior mean, marginal variances and expected squared error of every row.
+
+    indptr, indices, values: the rows, as in `solve_rows`, float64; factors, variances (n_columns,
+    k) float64: F_j and v_j >= 0, C-contiguous; variances (0, k): all v_j are 0; ridge (k, k)
+    float64: symmetric, positive definite; priors (n_rows, k) float64: p_i; noise: s2 > 0; out,
+    out_variances (n_rows, k) float64: rows [start, stop) are overwritten by x_i and the diagonal of
+    s2 A_i^-1; out_losses (n_rows,) float64: the posterior means of sum_j (y_ij - x_i . f_j)^2. A
+    row without a finite solution keeps its prior mean, with no variance and no loss.
+    """
+    rows, ptr, none = slice(start, stop), indptr[start : stop + 1], np.empty(0)
+    doubts = np.empty((0, len(ridge)))
+    if len(variances):
+        own = indices[ptr[0] : ptr[-1]]
+        ones = sparse.csr_array(
+            (np.ones(len(own)), own, ptr - ptr[0]), (stop - start, len(factors))
+        )
+        doubts = ones @ variances
+    out[rows], out_variances[rows], out_losses[rows] = priors[rows], 0, 0
+    # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2
+    given = ptr, indices, values, none, factors, np.ascontiguousarray(ridge), doubts
+    pulls = np.matmul(ridge, priors[rows, :, None])[:, :, 0]
+    results = out[rows], out_variances[rows], out_losses[rows]
+    regress_rows(*given, pulls, noise, 0, stop - start, *results)

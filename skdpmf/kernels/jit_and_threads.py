@@ -8,6 +8,7 @@ alone, so that what a fit releases does not depend on anybody's number of rating
 Compiled forms release the GIL, so threads need no copies. numba is imported when one is needed.
 """
 
+import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -162,7 +163,7 @@ def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
 
     if "numba" not in _SAID:
         _SAID.add("numba")
-        methods = {"on_start": _announce, "on_end": lambda listener, event: None}
+        methods = {"on_start": _begin, "on_end": _end}
         event.register("numba:compile", type("Announcer", (event.Listener,), methods)())
     try:
         return njit(**options)(function)
@@ -179,16 +180,32 @@ def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 _SAID: set[str] = set()  # what this process has said
+_COLLECTED: list[bool] = []  # whether garbage was collected before each compilation under way
 
 
-def _announce(listener: Any, event: Any) -> None:
-    """Say once per process that something is compiled, as it takes seconds."""
-    ours = event.data["dispatcher"].py_func.__module__.startswith("skdpmf.")
-    if ours and "compiling" not in _SAID:
-        _SAID.add("compiling")
-        logging.getLogger("skdpmf").warning(
-            "compiling for this machine, once: this takes up to half a minute"
-        )
+def _is_ours(event: Any) -> bool:
+    return bool(event.data["dispatcher"].py_func.__module__.startswith("skdpmf."))
+
+
+def _begin(listener: Any, event: Any) -> None:
+    """Say once per process that something is compiled, as it takes seconds.
+
+    No garbage is collected meanwhile: each search of all objects takes a sixth of a second.
+    """
+    if _is_ours(event):
+        if "compiling" not in _SAID:
+            _SAID.add("compiling")
+            logging.getLogger("skdpmf").warning(
+                "compiling for this machine, once: this takes up to half a minute"
+            )
+        _COLLECTED.append(gc.isenabled())
+        gc.disable()
+
+
+def _end(listener: Any, event: Any) -> None:
+    """Collect garbage again if it was collected before."""
+    if _is_ours(event) and _COLLECTED.pop():
+        gc.enable()
 
 
 class _Later(ModuleType):

@@ -98,7 +98,7 @@ def accumulate_rhs(indptr, indices, terms, scale, factors, grid, start, stop, ou
     2^53 grid^2 for all items and columns: the caller's condition. Without a grid sums are rounded.
     """
     k = factors.shape[1]
-    z = np.empty(k)
+    z = _vectors.scratch(k, out)
     for i in range(start, stop):
         for c in range(k):
             z[c] = _truncated(factors[i, c], grid)
@@ -200,33 +200,11 @@ def triangle_starts(n_rows: int) -> NDArray[np.int64]:
     return rows * (rows + 1) // 2
 
 
-def _pair_work_plain(indptr, item_ptr, item_user, item_entry, out):
-    pairs = np.cumsum(np.append(0, item_entry - indptr[item_user] + 1), dtype=np.int64)
-    out[:] = pairs[item_ptr] + triangle_starts(len(item_ptr) - 1)
-
-
-@jit(plain=_pair_work_plain)
-def pair_work(indptr, item_ptr, item_user, item_entry, out):
-    """Cumulative work of `accumulate_pairs`: pairs of ratings plus entries of the triangle.
-
-    indptr (n_users + 1,) integer: row pointers of the users; item_ptr, item_user, item_entry: who
-    rated each item, users ascending, and where the rating stands in the users' rows: a CSC pattern
-    and positions; out (n_items + 1,) int64: overwritten: rows [start, stop) of the triangle
-    take out[stop] - out[start].
-    """
-    out[0] = 0
-    for i in range(item_ptr.shape[0] - 1):
-        work = out[i] + i + 1
-        for t in range(item_ptr[i], item_ptr[i + 1]):
-            work += item_entry[t] - indptr[item_user[t]] + 1
-        out[i + 1] = work
-
-
 def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int, int]]:
     """Cut the rows of a triangle into blocks of about equal work and bounded size.
 
-    work (n_items + 1,) int64: cumulative work of the rows: of `pair_work`, or `triangle_starts`;
-    n_blocks: number of blocks wished for, at least 1; the bound on their size can make it more;
+    work (n_items + 1,) int64: cumulative work of the rows, such as `triangle_starts`; n_blocks:
+    number of blocks wished for, at least 1; the bound on their size can make it more;
     max_entries: most entries of the triangle in a block, at least 1; a single longer row is a
     block. Result: half-open row ranges that cover all rows in order.
     """
@@ -287,8 +265,9 @@ def accumulate_pairs(
     indptr (n_users + 1,) integer: user u owns the positions indptr[u] to indptr[u + 1]; indices
     (n_stored,) integer: items, ascending for each user. Fast in int32, faster in uint16. x
     (n_stored,) float64 or float32: centred ratings. Float32 is read faster and taken for the
-    float64 that it equals. weight (n_users,) float64: w_u >= 0; item_ptr, item_user, item_entry:
-    as for `pair_work`, of the same pattern; unit: a power of two; cov, wgt (stop (stop + 1)
+    float64 that it equals. weight (n_users,) float64: w_u >= 0; item_ptr, item_user,
+    item_entry: who rated each item, users ascending, and where the rating stands in the users'
+    rows: a CSC pattern and positions; unit: a power of two; cov, wgt (stop (stop + 1)
     / 2 - start (start + 1) / 2,) int64: overwritten with these rows of the triangles.
 
     Notes
@@ -300,7 +279,7 @@ def accumulate_pairs(
     2^-50 no user counts for more than its exact abs(w_u x_ui x_uj / unit).
     """
     per_unit = 1.0 / unit
-    sums = np.zeros(2 * stop, np.int64)
+    sums = _vectors.scratch(2 * stop, np.int64)
     n_stored = item_user.shape[0]
     at = 0
     for i in range(start, stop):

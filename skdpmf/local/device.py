@@ -23,6 +23,7 @@ from skdpmf.data.validation import (
 from skdpmf.estimators.contract.recommend import (
     ItemModel,
     all_scores,
+    check_share,
     ranking_of,
     top_items,
 )
@@ -262,7 +263,12 @@ class LocalDevice:
         return np.clip(scores[columns], *self.rating_range)
 
     def recommend(
-        self, model: ReleasedModel, n: int = 10, *, item_features: Any = None
+        self,
+        model: ReleasedModel,
+        n: int = 10,
+        *,
+        item_features: Any = None,
+        taste: float | None = None,
     ) -> tuple[NDArray[np.int64], Floats]:
         """Rank the best items that the user has not rated, by popularity and rating, on the device.
 
@@ -275,6 +281,8 @@ class LocalDevice:
         item_features : {array-like, sparse matrix} of shape (n_items, d), default=None
             Public facts of the catalogue's items, in its order: the user's tastes for them are
             added, from the device's ratings, as by `LocalDPGDDR`.
+        taste : float, default=None
+            Between 0, by popularity, and 1, by predicted rating, as for `LocalDPGDDR`. None: 0.5.
 
         Returns
         -------
@@ -287,8 +295,8 @@ class LocalDevice:
         Raises
         ------
         ValueError
-            If the model or the features are for another catalogue or rating range, or n is not an
-            integer >= 1.
+            If the model or the features are for another catalogue or rating range, n is not an
+            integer >= 1, or `taste` is no number from 0 to 1.
 
         Examples
         --------
@@ -304,7 +312,8 @@ class LocalDevice:
         found = self._item_model(model, item_features)
         ranking = ranking_of(None, np.log(model.popularity), self.rating_range)
         n = min(int(n), self.n_items)
-        best, scores = top_items(found, self.__ratings, n, n_jobs=1, ranking=ranking)
+        row, share = self.__ratings, check_share(taste)
+        best, scores = top_items(found, row, n, n_jobs=1, ranking=ranking, taste=share)
         return best[best >= 0], scores[best >= 0]
 
     def state(self, *, include_ratings: bool = False) -> dict[str, Any]:

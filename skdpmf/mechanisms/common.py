@@ -25,6 +25,7 @@ __all__ = [
     "expected_weights",
     "head_directions",
     "head_vectors",
+    "leading_vectors",
     "mean_by_precision",
     "most_popular",
     "planned_gram",
@@ -209,19 +210,33 @@ def click_directions(clicks: Any, most: int, chosen: bool = False) -> NDArray[np
     scaled = sp.csr_array((clicks.data * weight, clicks.indices, clicks.indptr), clicks.shape)
     turned = sp.csr_array(scaled.T)
     size = min(most + _SPARE, clicks.shape[1])
-    basis = np.zeros((clicks.shape[1], size))
-    basis[most_popular(N, size), np.arange(size)] = 1.0
-    for _ in range(_SWEEPS):
-        basis = np.linalg.qr(turned @ (scaled @ basis))[0]
-    image = scaled @ basis
-    squares, turn = np.linalg.eigh(image.T @ image)
-    values = np.sqrt(np.maximum(squares, 0.0))
+    squares, vectors = leading_vectors(lambda block: turned @ (scaled @ block), N, size)
+    values = np.sqrt(squares)
     if chosen:
         chance = np.sqrt(np.count_nonzero(n)) + np.sqrt(np.count_nonzero(N))
         chance *= np.linalg.norm(clicks.data) / max(clicks.nnz, 1)
         most = min(most, max(FACTORS_A_TASTE * (int(np.sum(values > chance)) - 1), 1))
-    V = (basis @ (turn * values))[:, ::-1][:, :most]
+    V = (vectors * values)[:, ::-1][:, :most]
     return np.asarray(V / max(np.sqrt(np.mean(np.sum(V**2, axis=1))), 1e-300))
+
+
+def leading_vectors(
+    product: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    popularity: NDArray[np.float64],
+    size: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return leading eigenvalues of items' Gram matrix, ascending, and their vectors.
+
+    product: of the matrix with a block of columns; popularity: of the items. By block iteration
+    from the most popular items on, so that the same matrix always gives the same vectors.
+    """
+    basis = np.zeros((popularity.size, size))
+    basis[most_popular(popularity, size), np.arange(size)] = 1.0
+    for _ in range(_SWEEPS):  # so few need no QR between them
+        basis = product(basis)
+    basis = np.linalg.qr(basis)[0]
+    values, turn = np.linalg.eigh(basis.T @ product(basis))
+    return np.maximum(values, 0.0), basis @ turn
 
 
 def share_of_features(

@@ -32,23 +32,12 @@ to all, as if each refresh held the same ratings.
 keys are, and the key of a seeded refresh is a hash of the knowledge as well.
 """
 
-import hashlib
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Knowledge", "digest_of"]
-
-
-def digest_of(parts: Iterable[NDArray[Any]]) -> str:
-    """Return a hash of arrays, of their shapes and values."""
-    whole = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        whole.update(f"{part.shape}".encode())
-        whole.update(np.ascontiguousarray(part).tobytes())
-    return whole.hexdigest()
+__all__ = ["Knowledge"]
 
 
 class Knowledge(NamedTuple):

@@ -51,7 +51,7 @@ from skdpmf.mechanisms.common import (
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sensitivity import count_sensitivity, rhs_sensitivity
 from skdpmf.privacy.sums import item_grams, item_scalars, shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
@@ -128,11 +128,10 @@ def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
     """
     grid = exact_grid(curator.n_rows, 1.0) if curator.private else 0.0
     kept, weight = _weigh(curator, settings, grid)
-    target, x = curator.users.map(_targets), curator.features
+    target, x = kept.map(_targets), curator.features
     assert x is not None
-    target = kept.map(_taken, target)
     if settings.of_observations:
-        x = kept.map(_taken, x)
+        x = kept.taken(x)
     gram, rhs = item_grams(
         kept,
         weight,
@@ -150,12 +149,11 @@ def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
 
 
 def _weigh(curator: Curator, settings: Settings, grid: float) -> tuple[Users, PerUser]:
-    """Users with the kept entries, whose values are their positions, and weights of these."""
-    cap, n_tasks = settings.max_tasks_per_user, curator.users.n_items
-    everything = curator.users.keep(_positions)
+    """Users with the kept entries, and weights of these."""
+    cap, everything = settings.max_tasks_per_user, curator.users
     tau = None if settings.weighting == "tail" else cap
     kept = everything.keep(subset, tau, curator.slot_priorities("subset"))
-    counts = np.ones(n_tasks)
+    counts = np.ones(everything.n_items)
     if settings.counts_tasks:
         weights = kept.map(count_weights, "l2")
         total = item_scalars(kept, weights, clip=1.0, grid=grid, signed=False)
@@ -170,19 +168,8 @@ def _weigh(curator: Curator, settings: Settings, grid: float) -> tuple[Users, Pe
 # Maps of `Users`: values of each user alone
 
 
-def _positions(rows: Rows) -> Any:
-    """The entries with their positions as values."""
-    places = np.arange(rows.nnz, dtype=np.float64)
-    return sp.csr_array((places, rows.indices, rows.indptr), shape=rows.shape)
-
-
 def _targets(rows: Rows) -> NDArray[np.float64]:
     return np.asarray(rows.data)
-
-
-def _taken(rows: Rows, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values of the kept entries."""
-    return np.ascontiguousarray(values[rows.data.astype(np.intp)])
 
 
 def _solve(gram: Any, rhs: Any, floor: float, ridge: float) -> NDArray[np.float64]:

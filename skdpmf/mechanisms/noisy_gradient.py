@@ -69,7 +69,6 @@ from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled import posteriors
-from skdpmf.mechanisms.als.pooled_update import PooledPosterior
 from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.common import planned_gram, planned_vectors, strength_of, subset
@@ -80,7 +79,7 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import Rows
 
@@ -232,9 +231,8 @@ class _Limit(VariationalFit):
         terms = vars(settings) | by_popularity
         super().__init__(curator, pooled.Settings(**terms, item_means=True))
 
-    def start(self, rank: int) -> None:
-        self.posterior = PooledPosterior(self.averages, rank, VARIANCE)
-        self.posterior.theta[:, 1:] = self.curator.initial_normals((self.n_items, rank))
+    def directions(self, rank: int) -> NDArray[np.float64]:
+        return self.curator.initial_normals((self.n_items, rank))
 
     def columns(self) -> NDArray[np.float64]:
         return np.column_stack((np.ones(self.n_items), self.posterior.theta[:, 1:]))
@@ -306,8 +304,6 @@ class _Fit:
         gradient, clipped = sums.item_vectors(
             self.users, terms, phi, clip=self.clip, grid=self.grid, influence=f
         )
-        if f is not None:
-            clipped = self.users.map(_at_most, clipped, f)
         moments = sums.gram(
             self.users,
             T,
@@ -355,10 +351,6 @@ def _solve_users(
 def _spread_scale(rank: int) -> float:
     """Return h: the squares of h S_i^1/2 add up to h^2 k at most."""
     return SPREAD_SCALE / float(np.sqrt(rank))
-
-
-def _at_most(rows: Rows, values: Any, largest: Any) -> NDArray[np.float64]:
-    return np.minimum(values, largest)
 
 
 class _Items:

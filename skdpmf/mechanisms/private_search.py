@@ -153,7 +153,8 @@ from skdpmf.privacy.accounting import (
     rounded_up,
 )
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, require_key, stream_key
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.noise import require_key, stream_key
 
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PRICED = SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)

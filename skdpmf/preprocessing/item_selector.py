@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings
-from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.private import Fit, charged, is_stored, release_on_blocks, state_of
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
@@ -21,8 +20,7 @@ from skdpmf.preprocessing.bounder import RatingStep, dense_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
-from skdpmf.privacy.statement import PrivacyStatement, as_made
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
 from skdpmf.privacy.users import Rows
 
@@ -124,7 +122,6 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     counts_: np.ndarray
     support_: np.ndarray
-    privacy_spent_: PrivacyStatement
     _catalogue_: Catalogue | None = None
 
     def __init__(
@@ -200,36 +197,35 @@ class DPItemSelector(  # type: ignore[call-arg]
         with charged(self, X, R, Fit()) as fit:
             self._fit(R, most, fit)
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
+        self._statement = self.privacy_spent_.with_undeclared(undeclared)
         return self
 
     def _fit(self, R: Any, most: int, fit: Fit) -> None:
-        self.counts_, record = release_on_blocks(self, R, fit, {})
+        self.counts_, deviation = release_on_blocks(self, R, fit)
         keep = np.argsort(-self.counts_, kind="stable")[:most]
         if self.min_signal is not None:
-            deviation = math.sqrt(2.0) if self._norm == "l1" else 1.0  # in scales of the noise
-            least = float(self.min_signal) * deviation * float(fit.plan.releases[0].noise_scale)
-            seen = self.counts_[keep] > least
+            seen = self.counts_[keep] > float(self.min_signal) * deviation
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
         self.support_ = np.zeros(R.shape[1], bool)
         self.support_[keep] = True
-        self.privacy_spent_ = state_of(self, fit._replace(plan=as_made(fit.plan, record)))
+        self._statement = state_of(self, fit)
 
     # what `release_on_blocks` asks for
-    _only_sums, _value_range = True, None
+    _only_sums, _value_range, _reports, n_jobs = True, None, None, None
 
     def _used(self, R: Any) -> Any:
         return R
 
-    _prepared = _used
+    def _preparation(self) -> tuple[Any, ...]:
+        return (_presences,)
 
-    def _release(self, R: Any, fit: Fit, exchange: Exchange) -> Any:
+    def _settings_of(self, n_items: int) -> None:
+        return None
+
+    def _release(self, curator: Curator, settings: None) -> Any:
         """Release the counts: of all users, or of a block of them together with the others."""
-        # ratings count, their values do not
-        R = sparse.csr_array((np.ones(R.nnz), R.indices, R.indptr), shape=R.shape)
-        source = exchange.noise(self.random_state, f"{type(self).__name__} {fit.plan!r}", R)
-        curator = Curator(R, fit.plan, source, None)
-        return curator.release(_COUNTS, self._counts(curator)), curator.record
+        counts = curator.release(_COUNTS, self._counts(curator))
+        return counts, curator.deviation(_COUNTS)
 
     def transform(self, X: Any) -> Any:
         """Keep the columns of the chosen items.
@@ -369,6 +365,11 @@ class DPItemSelector(  # type: ignore[call-arg]
         check.require_random_state(self.random_state)
         self._container()
         self._make_plan(1)  # refuses budgets it cannot plan for
+
+
+def _presences(R: Any) -> Any:
+    """Ratings count, and their values do not."""
+    return sparse.csr_array((np.ones(R.nnz), R.indices, R.indptr), shape=R.shape)
 
 
 def _count_weights(rows: Rows, norm: str) -> np.ndarray:

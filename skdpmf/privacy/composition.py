@@ -60,8 +60,6 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
         # only its delta, unit and relation count here: epsilon is what the releases spend
         PrivacyBudget(math.inf, _delta(deltas, one=one_delta), unit=unit, neighbors=neighbors),
         releases,
-        eta=max(part.eta for part in parts),
-        tau=max(part.tau for part in parts),
     )
     rule = _BASIC if basic else _RULE
     notes = [rule.format(names=", ".join(statements))]
@@ -80,8 +78,6 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
         seeded=any(part.seeded for part in parts),
         condition="; and ".join(_union((part.condition,) for part in parts if part.condition)),
         local=all(part.local for part in parts),
-        eta=plan.eta,
-        tau=plan.tau,
         unmet=_union(part.unmet for part in parts),
     )
 

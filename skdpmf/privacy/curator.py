@@ -20,10 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.pair_sensitivity import PairSums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sums import BoundedSum
-from skdpmf.privacy.users import PerUser, Rows, Users, set_once
+from skdpmf.privacy.sums import BoundedSum, PiecedSum
+from skdpmf.privacy.users import (
+    Handle,
+    Rows,
+    Users,
+    handle_entry,
+    per_user,
+    reveal,
+    sealed,
+    set_once,
+)
 
 _SUM_IT = "sum over users by skdpmf.privacy.sums"
 _ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
@@ -51,7 +59,7 @@ class Curator:
 
     R (n_users, n_items): the prepared ratings, or those of a block of users; noise: a
     `NoiseSource`, in several processes what stands for it, which adds up blocks of users; features:
-    of the users, a row for each of them or of their ratings; item_columns (n_items, d): public
+    a row for each user, or with `of_users` False for each rating; item_columns (n_items, d): public
     columns of the items, with d = 0 if there are none.
     """
 
@@ -63,6 +71,8 @@ class Curator:
         n_jobs: int | None,
         features: NDArray[np.float64] | None = None,
         item_columns: NDArray[np.float64] | None = None,
+        *,
+        of_users: bool = True,
     ) -> None:
         plan = copy.deepcopy(plan)
         if plan.epsilon > plan.budget.epsilon or plan.delta > plan.budget.delta:
@@ -86,7 +96,7 @@ class Curator:
             private=self.private,
             n_jobs=n_jobs,
         )
-        self.features = None if features is None else PerUser(features)
+        self.features = None if features is None else per_user(self.users, features, of_users)
         nothing = np.empty((self.users.n_items, 0))
         self.item_columns = nothing if item_columns is None else item_columns
 
@@ -130,42 +140,38 @@ class Curator:
         name of the planned release whose statistic takes the slot: one of the slot's alternatives,
         at the slot's noise multiplier. None: the slot's own.
         """
-        if not isinstance(total, BoundedSum):
-            _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
-        terms = self._planned(name, total, index, statistic)
-        released = self.__noise.release(total.private_values, n_jobs=self.n_jobs, **terms)
-        return np.asarray(released)
+        terms = self._planned(name, total, BoundedSum, index, statistic)
+        released: NDArray[np.float64] = _drawn(total, self.__noise, n_jobs=self.n_jobs, **terms)
+        return released
 
     @contextmanager
     def release_pieces(
-        self, name: str, total: PairSums, index: int = 0
+        self, name: str, total: PiecedSum, index: int = 0
     ) -> Iterator[Callable[[int, int], list[tuple[int, slice, Any]]]]:
         """Release a sum that is too large to hold; its noise is for the smaller of two bounds.
 
         The result's ``release(start, stop)`` of one of ``total.pieces`` returns matrix, entries and
         released values of the piece. A block of users does not learn these: None.
         """
-        if not isinstance(total, PairSums):
-            _refuse(name, index, f"was given a {type(total).__name__}", _SUM_IT)
-        terms = self._planned(name, total, index)
+        terms = self._planned(name, total, PiecedSum, index)
         with self.__noise.blocks(shape=total.shape, **terms) as stream:
-
-            def release(start: int, stop: int) -> list[tuple[int, slice, Any]]:
-                return [
-                    (matrix, entries, stream.release(place, values))
-                    for matrix, entries, place, values in total.sums_of(start, stop)
-                ]
-
-            yield release
+            yield lambda start, stop: _drawn_piece(total, stream, start, stop)
 
     def _planned(
-        self, name: str, total: BoundedSum | PairSums, index: int, statistic: str | None = None
+        self,
+        name: str,
+        total: BoundedSum | PiecedSum,
+        wanted: type[Handle],
+        index: int,
+        statistic: str | None = None,
     ) -> dict[str, Any]:
         """Return the terms of a planned release, and record it; or refuse."""
 
         def refuse(what: str, rule: str) -> NoReturn:
             _refuse(name, index, what, rule)
 
+        if not isinstance(total, wanted):
+            refuse(f"was given a {type(total).__name__}", _SUM_IT)
         if name not in self.__slots:
             refuse("is not planned", f"the plan has {list(self.__slots)}")
         slot = self.__slots[name]
@@ -178,13 +184,25 @@ class Curator:
         kind, budget = self.__slots[statistic or name], self.__plan.budget
         near = budget.unit, budget.neighbors
         terms = _terms(slot, kind, total, index, near, self.private)
-        bound, multiplier = terms["sensitivity"], terms["noise_multiplier"]
-        self.__record.append(Released(name, index, kind.name, total.shape, bound, multiplier))
+        if handle_entry(total).fit is not handle_entry(self.users).fit:
+            refuse("is a sum of another fit", "sum over the users of this curator")
+        bound, multiplier, shape = terms["sensitivity"], terms["noise_multiplier"], _shape(total)
+        self.__record.append(Released(name, index, kind.name, shape, bound, multiplier))
         return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
         """Return what gives random priorities of ratings, keyed by the slots of their users."""
-        return lambda rows: self.__noise.slot_priorities(purpose, rows.indptr, rows.indices)
+
+        def priorities(rows: Rows) -> NDArray[np.uint64]:
+            ends = rows.indptr
+            if rows.slots is not None:  # a few rows, in the places that they have
+                number = np.zeros(rows.slots.max(initial=-1) + 2, ends.dtype)
+                number[rows.slots + 1] = rows.n_ratings
+                ends = np.cumsum(number, dtype=ends.dtype)
+            found: NDArray[np.uint64] = self.__noise.slot_priorities(purpose, ends, rows.indices)
+            return found
+
+        return priorities
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return public starting values, as `NoiseSource.initial_normals`."""
@@ -203,13 +221,32 @@ def release_score(
     if not isinstance(total, BoundedSum):
         _refuse(slot.name, index, f"was given a {type(total).__name__}", _SUM_IT)
     terms = _terms(slot, slot, total, index, near, total.private)
-    return float(noise.release(total.private_values, **terms)[0])
+    return float(_drawn(total, noise, **terms)[0])
+
+
+@sealed
+def _drawn(total: BoundedSum, source: Any, /, **terms: Any) -> NDArray[np.float64]:
+    return np.asarray(source.release(reveal(total), **terms))
+
+
+@sealed
+def _drawn_piece(total: PiecedSum, stream: Any, start: int, stop: int) -> Any:
+    """Return matrix, entries and released values of each part of a piece."""
+    return [
+        (matrix, entries, stream.release(place, values))
+        for matrix, entries, place, values in reveal(total).sums_of(start, stop)
+    ]
+
+
+def _shape(total: BoundedSum | PiecedSum) -> tuple[int, ...]:
+    shape: tuple[int, ...] = reveal(total).shape
+    return shape
 
 
 def _terms(
     slot: Release | PureRelease,
     kind: Release | PureRelease,
-    total: BoundedSum | PairSums,
+    total: BoundedSum | PiecedSum,
     index: int,
     near: tuple[str, str],
     private: bool,
@@ -218,7 +255,8 @@ def _terms(
 
     It is for the planned sensitivity; of pairs for their own, which is smaller, and public.
     """
-    found = total.norm, total.layout, total.unit, total.neighbors
+    public = handle_entry(total).public
+    found = public.norm, public.layout, public.unit, public.neighbors
     wanted = slot.norm, kind.layout, *near
     if found != wanted:
         what = f"is a sum of norm, layout, unit and neighbours {found}"
@@ -229,12 +267,12 @@ def _terms(
     if private and total.sensitivity > kind.sensitivity * _ROUNDING:
         what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
         _refuse(slot.name, index, what, f"planned is {kind.sensitivity!r}")
-    shape = total.shape
+    shape = _shape(total)
     longer = any(a > b for a, b in zip(shape, kind.shape, strict=False))
     if len(shape) != len(kind.shape) or longer:
         _refuse(slot.name, index, f"has the shape {shape}", f"planned is at most {kind.shape}")
     bound = kind.sensitivity
-    if isinstance(total, PairSums):
+    if isinstance(total, PiecedSum):
         bound = min(bound, total.sensitivity)
     return {
         "name": slot.name,

@@ -69,22 +69,23 @@ Source: F. McSherry, I. Mironov, "Differentially private recommender systems", K
 4 to 6. Their alpha is hi - lo, without the range of the item means: too small, and exceeded. The
 bounds here are tighter at the right alpha, and need no condition on the damping.
 
-**The sums.** `PairSums` has Cov and t Wgt of a head of items in one release of two packed
+**The sums.** `pair_sums` has Cov and t Wgt of a head of items in one release of two packed
 triangles, and does everything that their bound rests on: it clips, centres, weights and truncates
 to a grid. A triangle of 26,744 items has 3 * 10^8 entries: no more than a piece is held at a time.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.sums import accumulate_pairs, pair_blocks, pair_work, triangle_starts
+from skdpmf.kernels.sums import accumulate_pairs, pair_blocks, triangle_starts
 from skdpmf.privacy.sampler.grid import check_exact, exact_grid, require_number, truncate_to_grid
-from skdpmf.privacy.users import Rows, Users, reveal, set_once
+from skdpmf.privacy.sums import PiecedSum
+from skdpmf.privacy.users import Rows, Users, handle_entry, make_handle, reveal, sealed
 
 _CENTRED_GRID = 2.0**-30  # of y - b, so that users' sums are exact
 # Neighbours' entries differ by the grid of the sums and by the float errors of x; if a user comes
@@ -128,13 +129,15 @@ def pair_sensitivity(
     for triangles in l1; n_items: size of the head, at most; centred_range: alpha; grid: of
     `pair_grid`, or coarser.
     """
-    (unit, neighbors), t, n = relation, weight_scale, n_items
+    (unit, neighbors), n = relation, n_items
     remedy = "pass the bound to which centred ratings are clipped."
     B = require_number("clamp", clamp, positive=True, remedy=remedy)
     remedy = "pass the length of centred_interval."
     alpha = require_number("centred_range", centred_range, positive=True, remedy=remedy)
     remedy = "pass how many fictitious ratings a user's mean gets."
     beta = require_number("damping", damping, positive=False, remedy=remedy)
+    remedy = "pass the factor of the second matrix."
+    t = require_number("weight_scale", weight_scale, positive=True, remedy=remedy)
     if not (1e-50 < B < 1e50 and 1e-50 < alpha < 1e50 and beta < 1e50):
         raise PrivacyParameterError(
             f"clamp={clamp!r}, centred_range={centred_range!r} and damping={damping!r} must not be "
@@ -157,79 +160,91 @@ def pair_sensitivity(
     return one * (replaced if neighbors == "replace" else 1.0)
 
 
-class PairSums:
-    """Both triangles, to be released in pieces by `Curator.release_pieces`.
+class PairTerms(NamedTuple):
+    """Public terms of `pair_sums`: those of a `Bound`, and how it is released."""
+
+    sensitivity: float
+    norm: str
+    layout: str
+    unit: str
+    neighbors: str
+    n_slots: int
+    private: bool
+    shape: tuple[int, int]
+    grid: float
+    pieces: list[tuple[int, int]]
+
+
+@sealed
+def pair_sums(
+    users: Users,
+    head: NDArray[np.int64],
+    means: NDArray[np.float64],
+    *,
+    value_range: tuple[float, float],
+    clamp: float,
+    damping: float,
+    weight_scale: float,
+    noise: str,
+    n_pieces: int,
+) -> PiecedSum:
+    """Return a handle of both triangles, to be released in pieces by `Curator.release_pieces`.
 
     users: with ratings in quarter ranges; head (h,): columns, ascending, chosen by released values;
     means (n_items,): released item means; value_range: of ratings and means; others are clipped to
-    it; clamp, damping, weight_scale: B, beta and t; noise: as for `pair_sensitivity`; shared:
-    whether other blocks of users are summed elsewhere: pieces are then cut by public sizes;
-    n_pieces: their approximate number.
+    it; clamp, damping, weight_scale: B, beta and t; noise: as for `pair_sensitivity`; n_pieces:
+    their approximate number.
 
-    It has the attributes of a `BoundedSum`, its shape is (2, h (h + 1) / 2), and ``pieces`` holds
-    the first and last row of each piece.
+    It has the attributes of `PairTerms`: its shape is (2, h (h + 1) / 2), and ``pieces`` holds the
+    first and last row of each piece, which public sizes decide.
     """
-
-    def __init__(
-        self,
-        users: Users,
-        head: NDArray[np.int64],
-        means: NDArray[np.float64],
-        *,
-        value_range: tuple[float, float],
-        clamp: float,
-        damping: float,
-        weight_scale: float,
-        noise: str,
-        shared: bool,
-        n_pieces: int,
-    ) -> None:
-        rows, h = reveal(users), len(head)
-        if np.any(np.diff(head) <= 0):
-            raise PrivacyParameterError(
-                f"head={head!r} must be ascending, without repetitions: an item that is there "
-                "twice counts its ratings twice."
-            )
-        # without privacy those of the published main algorithm
-        unit = users.unit if users.private else "rating"
-        R = rows.R if h == rows.n_items else rows.R[:, head]
-        R.sort_indices()
-        low, high = value_range
-        means = np.clip(means[head], low, high)
-        interval = centred_interval(value_range, means)
-        self.grid = pair_grid(users.n_slots, clamp)
-        check_exact(users.n_slots, max(clamp**2, 1.0), self.grid, degree=1)
-        self.norm = "l2" if noise == "gaussian" else "l1"
-        self.layout = "packed" if noise == "gaussian" else "full"
-        self.unit, self.neighbors, self.n_slots = users.unit, users.neighbors, users.n_slots
-        self.private = users.private
-        self.sensitivity = pair_sensitivity(
-            (unit, users.neighbors),
-            clamp=clamp,
-            damping=damping,
-            weight_scale=weight_scale,
-            noise=noise,
-            n_items=h,
-            centred_range=interval[1] - interval[0],
-            grid=self.grid,
+    rows, h = reveal(users), len(head)
+    if np.any(np.diff(head) <= 0):
+        raise PrivacyParameterError(
+            f"head={head!r} must be ascending, without repetitions: an item that is there "
+            "twice counts its ratings twice."
         )
-        self._rows, self._scales = R, (self.grid, self.grid * weight_scale)
-        bounded = Rows(R, rows.n_jobs)
-        self._x = centre_rows(bounded, means, value_range=value_range, damping=damping, clamp=clamp)
-        self._weights = covariance_weights(bounded.n_ratings, noise, unit)
-        self._columns = R.indices.astype(np.uint16 if h < 2**16 else np.int64)
-        by_item = bounded.by_item
-        self._items = by_item.indptr, by_item.indices, by_item.data
-        self._starts, self._size = triangle_starts(h), h * (h + 1) // 2
-        self.shape = 2, self._size
-        work = np.empty(h + 1, np.int64)
-        if shared:  # the same pieces in the same order for all blocks of users
-            work = self._starts
-        else:
-            pair_work(R.indptr, *self._items, work)
-        self.pieces = pair_blocks(work, n_pieces, _BLOCK_ENTRIES)
+    # without privacy those of the published main algorithm
+    unit = users.unit if users.private else "rating"
+    low, high = value_range
+    means = np.clip(means[head], low, high)
+    interval, grid = centred_interval(value_range, means), pair_grid(users.n_slots, clamp)
+    check_exact(users.n_slots, max(clamp**2, 1.0), grid, degree=1)
+    sensitivity = pair_sensitivity(
+        (unit, users.neighbors),
+        clamp=clamp,
+        damping=damping,
+        weight_scale=weight_scale,
+        noise=noise,
+        n_items=h,
+        centred_range=interval[1] - interval[0],
+        grid=grid,
+    )
+    R = rows.R if h == rows.n_items else rows.R[:, head]
+    R.sort_indices()
+    bounded = Rows(R, rows.n_jobs)
+    x = centre_rows(bounded, means, value_range=value_range, damping=damping, clamp=clamp)
+    triangles = _Triangles(bounded, x, covariance_weights(bounded.n_ratings, noise, unit), grid)
+    triangles.scales = grid, grid * weight_scale
+    kind = ("l2", "packed") if noise == "gaussian" else ("l1", "full")
+    near = users.unit, users.neighbors, users.n_slots, users.private
+    pieces = pair_blocks(triangles.starts, n_pieces, _BLOCK_ENTRIES)
+    public = PairTerms(sensitivity, *kind, *near, triangles.shape, grid, pieces)
+    made: PiecedSum = make_handle(PiecedSum, handle_entry(users).fit, public, triangles)
+    return made
 
-    __setattr__ = set_once
+
+class _Triangles:
+    """The exact sums, a piece at a time."""
+
+    scales: tuple[float, float]
+
+    def __init__(self, rows: Rows, x: Any, weights: Any, grid: float) -> None:
+        h, by_item = rows.n_items, rows.by_item
+        columns = rows.indices.astype(np.uint16 if h < 2**16 else np.int64)
+        items = by_item.indptr, by_item.indices, by_item.data
+        self._given = rows.indptr, columns, x, weights, *items, grid
+        self.starts, self.shape = triangle_starts(h), (2, h * (h + 1) // 2)
 
     def sums_of(self, start: int, stop: int) -> Iterator[tuple[int, slice, int, Any]]:
         """Sum the rows [start, stop) of both triangles.
@@ -237,13 +252,12 @@ class PairSums:
         Yields matrix: 0 for Cov, 1 for t Wgt; entries: of the packed triangle; place: of the first
         value in the whole release; values: the sums.
         """
-        entries = slice(int(self._starts[start]), int(self._starts[stop]))
+        entries = slice(int(self.starts[start]), int(self.starts[stop]))
         sums = np.empty((2, entries.stop - entries.start), np.int64)
-        rows, given = self._rows, (self._columns, self._x, self._weights, *self._items, self.grid)
-        accumulate_pairs(rows.indptr, *given, start, stop, sums[0], sums[1])
+        accumulate_pairs(*self._given, start, stop, sums[0], sums[1])
         for matrix in (0, 1):
-            place = matrix * self._size + entries.start
-            yield matrix, entries, place, sums[matrix] * self._scales[matrix]
+            place = matrix * self.shape[1] + entries.start
+            yield matrix, entries, place, sums[matrix] * self.scales[matrix]
 
 
 def centre_rows(

@@ -23,7 +23,8 @@ from skdpmf.privacy.accounting import (
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.text import PrintedPlan
 
 _LARGEST = math.nextafter(math.inf, 0.0)
 
@@ -156,7 +157,7 @@ class PureRelease:
 
 
 @dataclass(frozen=True)
-class ReleasePlan:
+class ReleasePlan(PrintedPlan):
     """All releases of a fit, fixed before the data is touched.
 
     Gaussian releases compose exactly, by mu^2. Pure ones add their epsilons, to each other and to
@@ -170,8 +171,6 @@ class ReleasePlan:
         In their order; names are unique.
     notes : tuple of str, default=()
         Public remarks.
-    eta, tau : float
-        Proven accuracy of the sampler, as for `SamplerSlack`.
     condition : str, default=""
         Conditions of the guarantee that no code checks, in words that follow "CONDITIONAL
         on"; empty for an unconditional one.
@@ -191,15 +190,11 @@ class ReleasePlan:
     >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), releases, {"a": 0.2, "b": 0.8})
     >>> round(plan.releases[0].noise_multiplier, 4), 0.999 < plan.epsilon <= 1.0
     (8.3419, True)
-    >>> [round(plan.share(release), 9) for release in plan.releases]
-    [0.2, 0.8]
     """
 
     budget: PrivacyBudget
     releases: tuple[Release | PureRelease, ...]
     notes: tuple[str, ...] = ()
-    eta: float = SAMPLER_ETA
-    tau: float = SAMPLER_TAU
     condition: str = ""
     local: bool = False
     made: tuple[Release | PureRelease, ...] = field(default=(), repr=False, compare=False)
@@ -231,8 +226,6 @@ class ReleasePlan:
         shares: Mapping[str, float],
         *,
         notes: Iterable[str] = (),
-        eta: float = SAMPLER_ETA,
-        tau: float = SAMPLER_TAU,
     ) -> ReleasePlan:
         """Calibrate the noise of releases to their shares of the whole budget.
 
@@ -254,8 +247,6 @@ class ReleasePlan:
             Share of mu^2, or of epsilon, by name, all repetitions together; positive, of sum 1.
         notes : iterable of str, default=()
             Public remarks.
-        eta, tau : float
-            Proven accuracy of the sampler, as for `SamplerSlack`.
 
         Returns
         -------
@@ -277,7 +268,7 @@ class ReleasePlan:
         by_name = dict(zip(shares, check_shares(list(shares.values())), strict=True))
         if any(isinstance(release, PureRelease) for release in releases):
             pure = _with_shares_of_epsilon(releases, by_name, budget.epsilon)
-            return cls(budget, pure, tuple(notes), eta, tau)
+            return cls(budget, pure, tuple(notes))
         gaussian = cast(tuple[Release, ...], releases)
         if budget.is_private and budget.delta == 0.0:
             raise PrivacyParameterError(
@@ -286,15 +277,14 @@ class ReleasePlan:
                 "of users."
             )
         largest = max(math.sqrt(by_name[release.name] / release.count) for release in gaussian)
-        slack = {"n_values": _most_values(gaussian), "eta": eta, "tau": tau, "largest": largest}
-        mu = gaussian_mu(budget.epsilon, budget.delta, **slack)
+        mu = gaussian_mu(budget.epsilon, budget.delta, **_slack(_most_values(gaussian), largest))
         if budget.ledger is not None:
             mu = min(mu, budget.mu)
         calibrated = tuple(
             replace(release, noise_multiplier=math.sqrt(release.count / by_name[release.name]) / mu)
             for release in gaussian
         )
-        plan = cls(budget, calibrated, tuple(notes), eta, tau)
+        plan = cls(budget, calibrated, tuple(notes))
         if budget.is_private and budget.ledger is None and plan.epsilon < 0.98 * budget.epsilon:
             unused = (
                 f"The plan spends epsilon {plan.epsilon:.3g} of {budget.epsilon:g}: at delta "
@@ -325,18 +315,22 @@ class ReleasePlan:
     def slack(self) -> dict[str, Any]:
         """Parameters of the `SamplerSlack` of all Gaussian releases."""
         largest = largest_of((r.noise_multiplier for r in self.gaussian), self.mu)
-        return {"n_values": self.n_values, "eta": self.eta, "tau": self.tau, "largest": largest}
+        return _slack(self.n_values, largest)
 
     @property
     def epsilon(self) -> float:
         """Epsilon that the releases spend at `delta`, the sampler's slack included, rounded up."""
-        pure = pure_total(self.releases)
         if not self.gaussian:
-            return pure
+            return self.pure
         gaussian = gaussian_epsilon(self.mu, self.budget.delta, **self.slack)
-        if math.isinf(gaussian + pure):
+        if math.isinf(gaussian + self.pure):
             return math.inf
-        return float_up(Fraction(gaussian) + Fraction(pure))
+        return float_up(Fraction(gaussian) + Fraction(self.pure))
+
+    @property
+    def pure(self) -> float:
+        """Sum of the pure releases' epsilons, rounded up."""
+        return pure_total(self.releases)
 
     @property
     def delta(self) -> float:
@@ -353,55 +347,10 @@ class ReleasePlan:
         """The releases with Gaussian noise."""
         return tuple(release for release in self.releases if isinstance(release, Release))
 
-    def share(self, release: Release | PureRelease) -> float:
-        """Return a release's share of what is spent, all its repetitions together.
 
-        A pure release has the share of its epsilon in the plan's. What is left belongs to the
-        Gaussian releases, in proportion to their mu^2. All shares sum to 1.
-
-        Parameters
-        ----------
-        release : Release or PureRelease
-            Release of this plan.
-
-        Returns
-        -------
-        float
-            NaN without privacy.
-
-        Raises
-        ------
-        ValueError
-            If the plan has no such release.
-        """
-        return self._shares()[self.releases.index(release)]
-
-    def _shares(self) -> list[float]:
-        # words decide nothing: what is imported here and below is no part of the core
-        from skdpmf.privacy.text import release_shares
-
-        return release_shares(self.releases, self.epsilon, self.mu, pure_total(self.releases))
-
-    def _repr_html_(self) -> str:
-        from skdpmf.privacy.text import folded
-
-        return folded(self._in_short(), str(self))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        from skdpmf.privacy.text import abridged
-
-        printer.text(abridged(self._in_short()))
-
-    def _in_short(self) -> str:
-        return f"{len(self.releases)} planned releases, {self.budget!r}"
-
-    def __str__(self) -> str:
-        from skdpmf.privacy.text import guarantee_lines, list_lines, table_lines
-
-        total = self.epsilon, self.delta, self.mu, pure_total(self.releases), self.condition
-        lines = ["Planned releases", "", *guarantee_lines(*total, local=self.local)]
-        lines += ["", *table_lines(self.releases, self._shares())]
-        return "\n".join([*lines, *list_lines("Notes", self.notes)])
+def _slack(n_values: int, largest: float) -> dict[str, Any]:
+    """Return the parameters of a `SamplerSlack` of our sampler."""
+    return {"n_values": n_values, "eta": SAMPLER_ETA, "tau": SAMPLER_TAU, "largest": largest}
 
 
 def _most_values(releases: tuple[Release, ...]) -> int:

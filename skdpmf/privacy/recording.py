@@ -88,16 +88,14 @@ class DrawRecord:
 class Recording(list[ReleaseRecord]):
     """The releases of a `record_releases` block, in the order in which they were made.
 
-    `reports` and `draws` hold the other two kinds of records. `alter` is a function from exact and
-    drawn values to those that an audit leaves in place of these. A recording also knows the keys
-    that were made in the block, for replay only: they are neither shown nor pickled nor copied.
+    `reports` and `draws` hold the other two kinds of records. A recording also knows the keys that
+    were made in the block, for replay only: they are neither shown nor pickled nor copied.
     """
 
     def __init__(self, records: Iterable[ReleaseRecord] = ()) -> None:
         super().__init__(records)
         self.reports: list[ReportRecord] = []
         self.draws: list[DrawRecord] = []
-        self.alter: Callable[[Any, Any], Any] = lambda exact, drawn: drawn
         self._keys: list[bytes] = []
 
     def __reduce__(self) -> Any:
@@ -115,6 +113,10 @@ class Recorder:
         self._reports = iter(known.reports)
         self._draws = {(r.name, r.index): r.output for r in known.draws}
         self._replays = isinstance(replay, Recording)
+
+    def output(self, exact: NDArray[np.float64], drawn: NDArray[np.float64]) -> Any:
+        """Return what is released: the drawn values, but for an audit that overrides it."""
+        return drawn
 
     def key(self, make: Callable[[], bytes]) -> bytes:
         """Return the next key of the replayed recording, or make one, and note it."""
@@ -185,7 +187,7 @@ class _RecordedBlocks(BlockRelease):
         stop = start + exact.size
         if self._replayed is None:
             output = super()._release(start, exact, n_threads)
-            output = self._recorder.recording.alter(exact, output)
+            output = self._recorder.output(exact, output)
         else:
             self._claim(start, stop)
             output = self._replayed[start:stop].copy()
@@ -226,7 +228,10 @@ def recorded_key(make: Callable[[], bytes]) -> bytes:
 
 
 @contextmanager
-def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[Recording]:
+def record_releases(
+    replay: Iterable[ReleaseRecord] | None = None,
+    recorded_by: Callable[[Iterable[ReleaseRecord] | None], Recorder] = Recorder,
+) -> Iterator[Recording]:
     """Record every release of fits that begin in the block, or replay an earlier recording.
 
     With ``replay`` each release returns the recorded output of the same (name, index) and draws no
@@ -239,7 +244,7 @@ def record_releases(replay: Iterable[ReleaseRecord] | None = None) -> Iterator[R
     context (its thread); of nested blocks the innermost records. The list is filled as releases are
     made; one without a recorded output of its shape is refused.
     """
-    recorder = Recorder(replay)
+    recorder = recorded_by(replay)
     token = _ACTIVE.set(recorder)
     try:
         yield recorder.recording

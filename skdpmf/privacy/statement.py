@@ -10,110 +10,32 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.accounting import Event, GaussianEvent, SamplerSlack
-from skdpmf.privacy.budget import NEIGHBOR_WORDS, PrivacyBudget, check_relation
+from skdpmf.privacy.accounting import Event
+from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.curator import Released
-from skdpmf.privacy.events import from_dp_event, to_dp_event
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.text import (
-    abridged,
-    field_lines,
-    folded,
-    guarantee_fields,
-    list_lines,
-    outward,
-    release_shares,
-    table_lines,
+    LOCAL_ASSUMPTIONS,
+    NOT_COVERED,
+    PERSONAL_ASSUMPTION,
+    PURE_ASSUMPTIONS,
+    SEEDED,
+    SEEDED_ASSUMPTION,
+    STANDARD_ASSUMPTIONS,
+    UNDECLARED,
+    PrintedStatement,
+    to_dp_event,
 )
 
-WEAK = 10.0  # an epsilon above it promises little
 _ROUNDING = 1e-4  # an epsilon computed twice, for other numbers of noised values
-_COMMON = (
-    "All other settings, the rating range and the clipping bounds among them, were chosen without "
-    "looking at these ratings.",
-    "Each person has one row.",
-)
-_RANDOM_BITS = (
-    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be distinguished from true "
-    "randomness."
-)
-STANDARD_ASSUMPTIONS = (
-    "The items (columns) and the number of user slots (rows) were declared beforehand and are "
-    "public; every item got noise in every release, rated or not.",
-    *_COMMON,
-    f"{_RANDOM_BITS} The distance of the sampler's law from the ideal Gaussian is bounded, and "
-    "epsilon and delta include it.",
-)
-PURE_ASSUMPTIONS = (
-    "The items (columns) and the number of user slots (rows) were declared beforehand and are "
-    "public; every item is part of every release, rated or not.",
-    *_COMMON,
-    _RANDOM_BITS,
-)
-LOCAL_ASSUMPTIONS = (
-    "Every device runs this protocol as stated and counts the epsilon of its reports; the reports "
-    "of other protocols add to it. Fitting from a matrix only simulates the devices: the holder of "
-    "the matrix has seen the ratings.",
-    "The items (columns) were declared beforehand and are public; a device without ratings reports "
-    "too. Nothing hides that a user takes part, when, and from where the report comes.",
-    "A device sends its report at a time that was set beforehand: the draw takes the same time for "
-    "any ratings, but preparing a long history takes a little longer.",
-    *_COMMON,
-    _RANDOM_BITS,
-)
-EVENT_ASSUMPTIONS = (
-    "The events name every release from these data, and their noise is in units of the sensitivity "
-    "to this change. The caller who passed the events vouches for both.",
-    "Noise has exactly the laws that the events name: epsilon includes nothing for the finite "
-    "precision of a sampler.",
-    _COMMON[0],
-)
-PERSONAL_ASSUMPTION = (
-    "The users' privacy levels are public, and were chosen without looking at the ratings."
-)
-SEEDED_ASSUMPTION = (
-    "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
-    "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
-)
-SEEDED = "The noise came from a seed (random_state): publish nothing of this fit."
-COHORT_ASSUMPTIONS = (
-    "In the ledger of this fit every person has one id, the same in all fits.",
-    "A row counts as empty where, by the ledger, its person has taken part as often as allowed or "
-    "has too little left for this fit. That depends on this person's own fits alone. That somebody "
-    "was left, without whom there is no fit, is public.",
-)
-UNDECLARED = {
-    "users": "The number of user slots (rows) was read off the ratings and not declared: the noise "
-    "and the model may show how many users there are.",
-    "items": "The items (columns) were read off the ratings and not declared: the model shows that "
-    "exactly these items have ratings.",
-}
-NOT_COVERED = (
-    "Embeddings, predictions, recommendations and scores that the fitted model computes from rows: "
-    "the output for a user's row depends on that row and is for that user alone.",
-    "A choice among several fits by scores on private ratings, as a stock grid search makes it: "
-    "every fit's epsilon counts, and the choice itself leaks as well.",
-    "Other models, statistics or further fits from the same ratings: their spending adds up.",
-    "Running time, memory, logs, errors and warnings: they are for the curator who runs the fit.",
-    "General facts about people: the model shows them, also about a user who is not in the data.",
-)
-
-
-def lifetime_note(limit: PrivacyBudget, at_most: int) -> str:
-    """Return the note of a fit that a ledger by person was charged for."""
-    return (
-        f"Over all fits of the ledger: each person takes part in at most {at_most}, and all "
-        f"together have epsilon {limit.epsilon:g} at delta {limit.delta:g} for this person."
-    )
 
 
 @dataclass(frozen=True)
-class PrivacyStatement:
+class PrivacyStatement(PrintedStatement):
     """The releases of a fit, the promise to its users, and the assumptions of that promise.
 
     Parameters
@@ -140,8 +62,6 @@ class PrivacyStatement:
     local : bool, default=False
         Whether the guarantee is about what each user's own device sends, so that no server is
         trusted.
-    eta, tau : float
-        Proven accuracy of the sampler that epsilon counts in, as for `ReleasePlan`.
     unmet : tuple of str, default=()
         Assumptions that are known to fail: the guarantee does not hold as far as they matter.
 
@@ -173,11 +93,7 @@ class PrivacyStatement:
     condition: str = ""
     personal: bool = False
     local: bool = False
-    eta: float = SAMPLER_ETA
-    tau: float = SAMPLER_TAU
     unmet: tuple[str, ...] = ()
-    _title: ClassVar[str] = "Privacy statement"
-    _heading: ClassVar[tuple[str, ...]] = ()  # of the releases
 
     def __post_init__(self) -> None:
         check_relation(self.unit, self.neighbors)
@@ -185,7 +101,6 @@ class PrivacyStatement:
             most = math.inf if name == "epsilon" else 1.0
             holds = 0.0 <= as_float(getattr(self, name)) <= most
             self._require(holds, name, f"a number from 0 to {most:g}")
-        SamplerSlack.checked(eta=as_float(self.eta), tau=as_float(self.tau))
         for name in ("assumptions", "not_covered", "notes", "unmet"):
             texts = getattr(self, name)
             holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
@@ -248,8 +163,6 @@ class PrivacyStatement:
             condition=plan.condition,
             personal=bool(personal),
             local=plan.local,
-            eta=plan.eta,
-            tau=plan.tau,
             unmet=(SEEDED,) if seeded and plan.is_private else (),
         )
 
@@ -267,6 +180,11 @@ class PrivacyStatement:
         return ReleasePlan(PrivacyBudget.nonprivate(), self.releases).mu
 
     @property
+    def pure(self) -> float:
+        """Sum of the pure releases' epsilons, rounded up."""
+        return pure_total(self.releases)
+
+    @property
     def follows_from_releases(self) -> bool:
         """Whether epsilon and delta are those of the releases named here, and no more.
 
@@ -274,7 +192,7 @@ class PrivacyStatement:
         search: then the releases say nothing about other values of delta.
         """
         budget = PrivacyBudget(math.inf, self.delta)
-        plan = ReleasePlan(budget, self.releases, eta=self.eta, tau=self.tau)
+        plan = ReleasePlan(budget, self.releases)
         return plan.delta >= self.delta and plan.epsilon >= self.epsilon * (1.0 - _ROUNDING)
 
     @property
@@ -366,69 +284,6 @@ class PrivacyStatement:
         """
         return [to_dp_event(event) for event in self.events]
 
-    @staticmethod
-    def from_dp_events(events: Any, delta: float, *, unit: str, neighbors: str) -> PrivacyStatement:
-        """Return the statement of releases that `dp_accounting.DpEvent` objects describe.
-
-        For what another library has released from the same data: `compose_statements` puts it
-        together with this package's fits. Events hold neither their neighbours nor a delta.
-
-        Parameters
-        ----------
-        events : dp_accounting.DpEvent or iterable of them
-            Gaussian, Laplace, randomized response, no-op, non-private, or compositions of them.
-        delta : float
-            In [0, 1), > 0 if there are Gaussian events: where their epsilon is stated.
-        unit, neighbors : str
-            Unit of the events' sensitivities, as for `PrivacyBudget`.
-
-        Returns
-        -------
-        PrivacyStatement
-            With a release for each event, in units of its sensitivity. It has the epsilon and mu of
-            the statement whose `to_dp_events` are passed, but for the slack of the sampler, about
-            which events say nothing: 1e-9 of epsilon for 2 * 10^4 noised values, 1e-6 for 10^7,
-            with epsilon from 0.1 to 8 and delta from 1e-9 on.
-
-        Raises
-        ------
-        MissingExtraError
-            If dp-accounting is not installed.
-        PrivacyParameterError
-            If an argument is invalid or an event is of another kind, such as a sampled one or the
-            search of a `SearchStatement`, which has no mu.
-
-        Examples
-        --------
-        >>> from dp_accounting import GaussianDpEvent, SelfComposedDpEvent  # doctest: +SKIP
-        >>> steps = SelfComposedDpEvent(GaussianDpEvent(40.0), 100)  # doctest: +SKIP
-        >>> spent = PrivacyStatement.from_dp_events(
-        ...     steps, 1e-5, unit="user", neighbors="add-remove"
-        ... )  # doctest: +SKIP
-        >>> spent.mu, round(spent.epsilon, 3)  # doctest: +SKIP
-        (0.25, 0.926)
-        """
-        budget = PrivacyBudget(math.inf, delta, unit=unit, neighbors=neighbors).validate()
-        each = events if isinstance(events, Iterable) else (events,)
-        plain = [one for event in each for one in from_dp_event(event)]
-        if delta == 0.0 and any(getattr(one, "noise_multiplier", 0.0) > 0.0 for one in plain):
-            raise PrivacyParameterError(
-                f"delta={delta!r} must be > 0 for Gaussian events, which have no pure epsilon: "
-                "pass for example 1e-5."
-            )
-        releases = tuple(_release_of(one, f"event {i}") for i, one in enumerate(plain, start=1))
-        plan = ReleasePlan(budget, releases, eta=0.0, tau=0.0)
-        return PrivacyStatement(
-            epsilon=plan.epsilon,
-            delta=plan.delta,
-            unit=unit,
-            neighbors=neighbors,
-            releases=releases,
-            assumptions=EVENT_ASSUMPTIONS,
-            eta=plan.eta,
-            tau=plan.tau,
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers; an infinite epsilon is "inf".
 
@@ -511,92 +366,6 @@ class PrivacyStatement:
         """
         return cls.from_dict(load_json(text))
 
-    def _fields(self) -> list[tuple[str, str]]:
-        """Return the named paragraphs: what must be read first, and the guarantee."""
-        fields = []
-        if self.is_private:
-            fields += [
-                ("Protected", _PROTECTED[self.unit, self.neighbors]),
-                ("Against", _AGAINST_ALL if self.local else _AGAINST_READERS),
-            ]
-        fields += [("NOT MET", text) for text in self.unmet]
-        terms = self.epsilon, self.delta, *self._parts(), self.condition
-        fields += guarantee_fields(*terms, local=self.local)
-        if self.personal and self.is_private:
-            delta = " (same delta)" if self.delta > 0.0 else ""
-            fields += [("Personal", _PERSONAL.format(delta=delta))]
-        return fields
-
-    def _parts(self) -> tuple[float, float]:
-        """Return mu of Gaussian releases and epsilon of pure ones; zeros if there is more."""
-        return (self.mu, pure_total(self.releases)) if self.follows_from_releases else (0.0, 0.0)
-
-    def _shares(self) -> list[float]:
-        """Return each release's share of what was spent; NaN if there is more."""
-        if not self.follows_from_releases:
-            return [math.nan] * len(self.releases)
-        return release_shares(self.releases, self.epsilon, *self._parts())
-
-    def summary(self) -> str:
-        """Return the short form: five lines for the person who decides about the release.
-
-        Returns
-        -------
-        str
-            Five lines: what is protected, how well, on which conditions, and what is outside.
-            The long form is ``str(statement)``.
-
-        Examples
-        --------
-        >>> from skdpmf import DPItemMeans, PrivacyBudget
-        >>> from skdpmf.data import make_ratings
-        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(make_ratings(50, 9, random_state=0))
-        >>> print(model.privacy_spent_.summary())
-        Protected: each user's whole row of ratings, in the released model.
-        Strength: epsilon 4, delta 1e-05; below 1 is strong, above 10 is weak.
-        Conditions: the 4 assumptions of the full statement must hold.
-        Further releases: each one from the same ratings raises epsilon.
-        Not covered: answers to single users, logs, and general facts about people.
-        """
-        if not self.is_private:
-            return "Protected: nobody. Epsilon is infinite: the model may reveal single ratings."
-        what = "each user's whole row of ratings" if self.unit == "user" else "each single rating"
-        where = "the reports of each device" if self.local else "the released model"
-        delta = f", delta {self.delta:.4g}" if self.delta > 0.0 else ""
-        weak = "WEAK, " if self.epsilon > WEAK else ""
-        conditions = f"the {len(self.assumptions)} assumptions of the full statement must hold."
-        if self.condition:
-            conditions = f"{self.condition}; without it nothing is promised."
-        if self.unmet:
-            conditions = f"NOT MET: {' '.join(self.unmet)}"
-        return "\n".join(
-            (
-                f"Protected: {what}, in {where}.",
-                f"Strength: {weak}epsilon {outward(self.epsilon)}{delta}; below 1 is strong, above "
-                f"{WEAK:g} is weak.",
-                f"Conditions: {conditions}",
-                "Further releases: each one from the same ratings raises epsilon.",
-                "Not covered: answers to single users, logs, and general facts about people.",
-            )
-        )
-
-    def _repr_html_(self) -> str:
-        return folded(self.summary(), str(self))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(abridged(self.summary()))
-
-    def __str__(self) -> str:
-        lines = [self._title, ""]
-        lines += [line for field in self._fields() for line in field_lines(*field)]
-        if self.releases or self.is_private:
-            lines += ["", *self._heading, *table_lines(self.releases, self._shares())]
-        lines += list_lines("Notes", self.notes)
-        if self.is_private:
-            lines += list_lines("The guarantee holds only if", self.assumptions)
-            lines += list_lines("Not covered", self.not_covered)
-        return "\n".join(lines)
-
 
 def plain_values(value: Any) -> Any:
     """Return what strict JSON can hold: tuples as lists, infinity as "inf"."""
@@ -639,40 +408,6 @@ def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
             "or to_json wrote."
         )
     return _KINDS[kind](**fields)
-
-
-def _release_of(event: Event, name: str) -> Release | PureRelease:
-    statistic = "as its event says, in units of its sensitivity"
-    if isinstance(event, GaussianEvent):
-        return Release(name, statistic, (), 1.0, event.noise_multiplier, event.count)
-    terms = event.epsilon, event.mechanism, 1.0, "not stated", event.count
-    return PureRelease(name, statistic, (), *terms)
-
-
-_PERSONAL = (
-    "a user who declared level e <= epsilon is protected with epsilon e{delta}, whatever the "
-    "number of the user's ratings; a higher level counts as epsilon. A user with level 0 has no "
-    "influence on the outcome."
-)
-_AGAINST_READERS = (
-    "anyone who sees the fitted model, whatever else they know and however much they compute."
-)
-_AGAINST_ALL = (
-    "anyone who sees all that a user's device sends, the server that collects it among them, "
-    "whatever else they know and however much they compute. No trusted server is needed."
-)
-_ROW, _RATING = "each user's whole row", "each single rating"
-_WHAT = {
-    ("user", "add-remove"): f"{_ROW}: whether it has ratings at all, which items, and their values",
-    ("user", "replace"): f"{_ROW}, which items and their values",
-    ("rating", "add-remove"): f"{_RATING}: whether it exists, and its value",
-    ("rating", "replace"): f"{_RATING}: whose it is, of which item, and its value",
-}
-_LESS = {"user": "", "rating": " A user's rating history as a whole is protected less."}
-_PROTECTED = {
-    (unit, neighbors): f"{what} (neighbours: {NEIGHBOR_WORDS[unit, neighbors]}).{_LESS[unit]}"
-    for (unit, neighbors), what in _WHAT.items()
-}
 
 
 def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:

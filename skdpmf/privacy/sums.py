@@ -3,7 +3,9 @@ r"""Bounded sums: the one way from values of users to a release.
 Every function here takes per-user values, clips each user's *whole* contribution x_i to a bound by
 itself, truncates it towards zero to a public grid and returns S = sum over users i of x_i as a
 `BoundedSum`, with the largest distance of S on neighbouring data. Whatever the values are, and
-whoever computed them, the bound holds: values that are not finite count as nothing.
+whoever computed them, the bound holds: `_own` takes values that were made for these users alone, as
+many as there are, and `_bounded_values` clips each to 1e50 (NaN to 0) before any is multiplied, so
+that products of three of them and their squares are finite, and 0 times one is 0.
 
 **Why.** x_i depends on user i's row, on what was released before and on public values only
 (`skdpmf.privacy.users`). So neighbours at unit "user" differ in one x_i:
@@ -17,6 +19,11 @@ norms and products does not leave the ball. Truncation towards zero raises no ma
 norm. Sums of values on the grid are exact in float64, in any order and on any blocks of users
 (`check_exact`), so that nobody else's part of S changes by a bit.
 
+**Three kinds.** A linear sum (`item_scalars`, `item_vectors`, `user_scalars`, and for the unit of
+one rating `rating_sums`) adds vectors. A sum of rank one (`gram`, `products`, `centred_products`)
+adds x x', and <x x', y y'> = (x . y)^2 >= 0. The regression of each item (`item_grams`) adds one of
+each kind. Every kind has the bounds above.
+
 ``influence`` holds public factors f_i, clipped to [0, 1]: the contribution of user i is clipped to
 f_i C, so that what user i changes is f_i times the bound (personal levels).
 
@@ -26,8 +33,7 @@ In a fit without privacy (``users.private`` False) nothing is clipped or truncat
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,25 +42,22 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
 from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, pair_products, row_norms
-from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
-from skdpmf.privacy.users import PerUser, Rows, Users, _values_of, reveal
+from skdpmf.privacy import users as core
+from skdpmf.privacy.sampler.grid import check_exact, require_number, truncate_to_grid
+from skdpmf.privacy.users import Handle, PerUser, Rows, Users, reveal, sealed
 
-_HAIR = 2.0**-40
+_HAIR, _MOST = 2.0**-40, 1e50
 _USERS_AT_ONCE, _RATINGS_AT_ONCE = 1024, 2**21
-_MADE_HERE = object()
 
 
-@dataclass(frozen=True, eq=False)
-class BoundedSum:
-    """A sum over users that one unit of privacy changes by at most `sensitivity`.
+class Bound(NamedTuple):
+    """Public terms of a `BoundedSum`: what one unit of privacy changes, in which norm and layout.
 
-    Only the functions of this module make one. `private_values` is the exact sum, for the curator
-    alone. `sensitivity` is the largest distance on neighbouring data (`unit`, `neighbors`) in
-    `norm`, "l2" or "l1"; of the full symmetric matrices for `layout` "packed". A value has at most
-    `n_slots` contributions, which were clipped unless `private` is False: a fit without privacy.
+    `sensitivity` is the largest distance on neighbouring data (`unit`, `neighbors`) in `norm`, "l2"
+    or "l1"; of the full symmetric matrices for `layout` "packed". A value has at most `n_slots`
+    contributions, which were clipped unless `private` is False: a fit without privacy.
     """
 
-    private_values: NDArray[np.float64] = field(repr=False)
     sensitivity: float
     norm: str
     layout: str
@@ -62,19 +65,15 @@ class BoundedSum:
     neighbors: str
     n_slots: int
     private: bool
-    maker: InitVar[object] = None  # not kept: `dataclasses.replace` makes none without it
 
-    def __post_init__(self, maker: object) -> None:
-        if maker is not _MADE_HERE:
-            raise PrivacyParameterError(
-                "a BoundedSum is made by the functions of skdpmf.privacy.sums alone, which clip "
-                "what they sum: call one of them."
-            )
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the sum, which is public."""
-        return self.private_values.shape
+class BoundedSum(Handle):
+    """Handle of a sum over users, with the attributes of `Bound`; its shape is not among them.
+
+    Only the functions of this module make one.
+    """
+
+    __slots__ = ()
 
     def without_privacy(self) -> NDArray[np.float64]:
         """Return the exact sum, in a fit without privacy."""
@@ -82,7 +81,14 @@ class BoundedSum:
             raise PrivacyParameterError(
                 "the exact values of a BoundedSum are private: release it by the curator."
             )
-        return self.private_values
+        values: NDArray[np.float64] = reveal(self)
+        return values
+
+
+class PiecedSum(Handle):
+    """Handle of a sum that is too large to hold, with a bound of its own: see `pair_sums`."""
+
+    __slots__ = ()
 
 
 def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
@@ -97,6 +103,7 @@ def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
     return np.where(np.isfinite(norm), factor, 0.0)
 
 
+@sealed
 def item_scalars(
     users: Users,
     terms: PerUser,
@@ -127,11 +134,13 @@ def item_scalars(
     influence (n_users,): f_i, times all of x_i. Result: of shape (n_items,), or (n_items + 1,) with
     a presence.
     """
-    rows, t = reveal(users), _values_of(terms)
+    _require(norm, clip=clip, scale=scale, presence=presence)
+    rows, t = reveal(users), _own(users, terms)
     t = t if signed else np.maximum(t, 0.0)
     factor = np.ones(rows.n_users)
     if users.private:
-        factor = shrink_to_ball(_norms(rows, t, norm), clip)
+        t, size = _bounded_values(t, lambda t: _norms(rows, t, norm))
+        factor = shrink_to_ball(size, clip)
     share = _influence(users, influence)
     presences = (factor if signed else 1.0) * share * (rows.n_ratings > 0)
     s, q = float(scale), float(presence)
@@ -149,6 +158,7 @@ def item_scalars(
     return _bounded(users, values, whole, max(both, whole), norm=norm)
 
 
+@sealed
 def user_scalars(
     users: Users,
     values: PerUser,
@@ -171,11 +181,11 @@ def user_scalars(
     values: v_i; clip: C; grid: power of two; presence: q >= 0; norm: "l2" or "l1". Result: of shape
     (2,), or (1,) without a presence.
     """
-    rows, values_of = reveal(users), _values_of(values)
-    some = rows.n_ratings > 0
-    own = values_of[some]
+    _require(norm, clip=clip, presence=presence)
+    some = reveal(users).n_ratings > 0
+    own = _own(users, values, of_users=True)[some]
     if users.private:
-        own = np.clip(np.where(np.isfinite(own), own, 0.0), -clip, clip)
+        own = np.clip(_bounded_values(own)[0], -clip, clip)
     q, C = float(presence), float(clip)
     total = _truncated(users, own, grid, max(q, C), 1).sum()
     count = float(np.count_nonzero(some)) * _truncated(users, q, grid, max(q, C), 1)
@@ -186,6 +196,7 @@ def user_scalars(
     return _bounded(users, result, whole, max(2.0 * C, whole), norm=norm)
 
 
+@sealed
 def rating_sums(
     users: Users,
     *,
@@ -208,6 +219,7 @@ def rating_sums(
     users: of unit "rating"; scale: s > 0; grid: power of two; largest: Y; None: counts alone; norm:
     "l2" or "l1". Result: of shape (2, n_items), (2,), or (n_items,) for counts alone.
     """
+    _require(norm, scale=scale, largest=1.0 if largest is None else largest)
     rows, s = reveal(users), float(scale)
     places = rows.indices if by_item else np.zeros(rows.nnz, np.intp)
     n_places = rows.n_items if by_item else 1
@@ -220,10 +232,9 @@ def rating_sums(
     one, l1 = float(scale), norm == "l1"
     whole, both = one, (2.0 if l1 else math.sqrt(2.0)) * one
     if largest is not None:
-        with np.errstate(over="ignore"):
-            v = rows.data / largest
+        v = rows.data / largest
         if users.private:
-            v = truncate_to_grid(np.clip(np.where(np.isfinite(v), v, 0.0), -1.0, 1.0), grid)
+            v = truncate_to_grid(np.clip(_bounded_values(v)[0], -1.0, 1.0), grid)
         values = np.stack((values, np.bincount(places, weights=v, minlength=n_places)))
         whole = one + 1.0 if l1 else math.hypot(one, 1.0)
         both = 2.0 * whole if l1 else max(2.0, math.sqrt(2.0) * whole)
@@ -232,6 +243,7 @@ def rating_sums(
     return _bounded(users, values, whole, both, norm=norm, unit="rating", n_slots=n_slots)
 
 
+@sealed
 def item_vectors(
     users: Users,
     terms: PerUser,
@@ -247,23 +259,24 @@ def item_vectors(
     replace 2 C.
 
     terms: t_ij, aligned with the ratings; factors (n_users, k): u_i; clip: C; grid: power of two,
-    for products; influence (n_users,): f_i. Returns sums: of shape (n_items, k); clipped: c_i, 0
-    for users without ratings: weights for the `gram` that belongs to it.
+    for products; influence (n_users,): f_i. Returns sums: of shape (n_items, k); clipped: c_i, at
+    most f_i, 0 for users without ratings: weights for the `gram` that belongs to it.
     """
-    rows, t, U = reveal(users), _values_of(terms), _values_of(factors)
-    factor = np.ones(rows.n_users)
+    _require(clip=clip)
+    rows, t, U = reveal(users), _own(users, terms), _own(users, factors, of_users=True)
+    factor, share = np.ones(rows.n_users), _influence(users, influence)
     if users.private:
-        with np.errstate(over="ignore", invalid="ignore"):
-            # numpy's norm would copy the squares of all users' vectors
-            size = _norms(rows, t, "l2") * np.sqrt(np.einsum("ik,ik->i", U, U))
-        factor = shrink_to_ball(size, clip * _influence(users, influence))
-        U = _without(U, factor == 0.0)
+        t, size = _bounded_values(t, lambda t: _norms(rows, t, "l2"))
+        U, length = _bounded_values(U, _lengths)
+        factor = shrink_to_ball(size * length, clip * share)
         check_exact(users.n_slots, math.sqrt(clip), grid)
     factor[rows.n_ratings == 0] = 0.0
     values = _by_item(users, t, factor, U, grid)
-    return _bounded(users, values, float(clip), 2.0 * clip), PerUser(factor)
+    clipped = core.per_user(users, np.minimum(factor, share), True)
+    return _bounded(users, values, float(clip), 2.0 * clip), clipped
 
 
+@sealed
 def item_grams(
     users: Users,
     weights: PerUser,
@@ -288,19 +301,17 @@ def item_grams(
     bounded as before; gram_clip, clip: B and C; grid: power of two, for products. Result: of shapes
     (n_items, k (k + 1) / 2), packed lower triangles, and (n_items, k).
     """
-    rows, U = reveal(users), np.ascontiguousarray(_values_of(factors))
-    weight, residual = np.maximum(_values_of(weights), 0.0), _values_of(residuals)
+    _require(gram_clip=gram_clip, clip=clip)
+    rows, U = reveal(users), np.ascontiguousarray(_own(users, factors, of_users=not of_ratings))
+    weight, residual = np.maximum(_own(users, weights), 0.0), _own(users, residuals)
     if users.private:
-        residual = np.where(np.isfinite(residual), residual, 0.0)
-        with np.errstate(over="ignore", invalid="ignore"):
-            length = np.sqrt(np.einsum("ik,ik->i", U, U))
-            each, whole = (length, 1.0) if of_ratings else (1.0, length)
-            size = _norms(rows, weight * each**2, "l2") * whole**2
-            other = _norms(rows, weight * residual * each, "l2") * whole
+        weight, residual = _bounded_values(weight)[0], _bounded_values(residual)[0]
+        U, length = _bounded_values(U, _lengths)
+        each, whole = (length, 1.0) if of_ratings else (1.0, length)
+        size = _norms(rows, weight * each**2, "l2") * whole**2
+        other = _norms(rows, weight * residual * each, "l2") * whole
         factor = np.minimum(shrink_to_ball(size, gram_clip), shrink_to_ball(other, clip))
-        factors_of = np.repeat(factor, rows.n_ratings)
-        weight = _without(weight, factors_of == 0.0) * factors_of
-        U = _without(U, (factors_of if of_ratings else factor) == 0.0)
+        weight = weight * np.repeat(factor, rows.n_ratings)
         check_exact(users.n_slots, math.sqrt(max(gram_clip, clip)), grid)
     by_item = rows.by_item
     weight, residual = weight[by_item.data], residual[by_item.data]
@@ -313,11 +324,18 @@ def item_grams(
         by_item.indptr,
         rows.n_jobs,
     )
+    if users.private:  # the kernel's sums are exact, whatever it does, or they are none
+        for j in core.few_of(rows.n_items):
+            own = np.empty((1, grams.shape[1])), np.empty((1, k))
+            accumulate_items.plain(pattern[0][j : j + 2], *given[1:], 0, 1, *own)
+            if any(map(np.any, (own[0] != grams[j], own[1] != vectors[j]))):
+                raise PrivacyParameterError("accumulate_items gave other sums than its plain form.")
     B, C = float(gram_clip), float(clip)
     packed = _bounded(users, grams, B, math.sqrt(2.0) * B, layout="packed")
     return packed, _bounded(users, vectors, C, 2.0 * C)
 
 
+@sealed
 def gram(
     users: Users,
     factors: PerUser,
@@ -335,13 +353,15 @@ def gram(
     factors (n_users, k): u_i; clip: C; grid: power of two, for products; weights: w_i; None: 1;
     influence (n_users,): f_i: the bound is f_i C^2. Result: the packed lower triangle.
     """
-    rows, U = reveal(users), _values_of(factors)
-    weight = np.ones(rows.n_users) if weights is None else np.clip(_values_of(weights), 0.0, 1.0)
-    root = np.sqrt(np.nan_to_num(weight))[:, None]
+    U, root = _own(users, factors, of_users=True), np.ones((reveal(users).n_users, 1))
+    if weights is not None:
+        own = _bounded_values(_own(users, weights, of_users=True))[0]
+        root = np.sqrt(np.clip(own, 0.0, 1.0))[:, None]
     # more at once: threads would wait for each other between the short steps of few vectors
     return _products(users, lambda a, b: root[a:b] * U[a:b], clip, grid, True, influence, 2**13)
 
 
+@sealed
 def products(
     users: Users,
     function: Callable[..., Any],
@@ -361,20 +381,28 @@ def products(
     ``*args``: `PerUser`, released values and public ones; clip: C; grid: power of two, for
     products; diagonal: whether the diagonal is summed, or 0. Result: the packed lower triangle.
     """
-    rows, own = reveal(users), [_values_of(argument) for argument in args]
 
-    def vectors(start: int, stop: int) -> Any:
-        x = function(rows, start, stop, *own)
-        if x.shape[0] != stop - start:
+    def made(start: int, stop: int, slots: Any = None) -> Any:
+        x = core.call_map(users, function, args, {}, slots, start, stop)
+        x = x.toarray() if sparse.issparse(x) else x
+        if len(x) != stop - start:
             raise PrivacyParameterError(
-                f"function={function!r} gave {x.shape[0]} vectors for {stop - start} users and "
+                f"function={function!r} gave {len(x)} vectors for {stop - start} users and "
                 "must give one for each: return those of the users [start, stop) alone."
             )
+        return x
+
+    def vectors(start: int, stop: int) -> Any:
+        x = made(start, stop)
+        if users.private and start == 0:
+            for slots in core.handle_entry(users).fit.looks_at(function, x.shape[1:], stop):
+                core.refuse_unless_alike(function, x[slots], made(0, len(slots), slots))
         return x
 
     return _products(users, vectors, clip, grid, diagonal, None, _USERS_AT_ONCE)
 
 
+@sealed
 def centred_products(
     users: Users, terms: PerUser, at: PerUser, head: Any, centres: Any, *, clip: float, grid: float
 ) -> BoundedSum:
@@ -394,8 +422,10 @@ def centred_products(
     public, or released; clip: C; grid: power of two, for products. Result: the packed lower
     triangle. It is clipped without privacy, too.
     """
-    rows, given, n = reveal(users), _values_of(terms), len(centres)
-    w = np.clip(np.nan_to_num(_values_of(at)), 0, n - 1).astype(np.int64)
+    _require(clip=clip)
+    rows, given, n = reveal(users), _own(users, terms), len(centres)
+    w = _bounded_values(_own(users, at, of_users=True))[0]
+    w = np.clip(w, 0, n - 1).astype(np.int64)
     m = np.vstack((np.rint(centres / grid) * grid, np.zeros(len(head))))
     squares, lower = np.sum(m * m, axis=1), np.tril_indices(len(head))
     check_exact(users.n_slots, 2.0 * (clip + math.sqrt(squares.max())), grid)
@@ -431,44 +461,44 @@ def centred_products(
     return _triangle(users, pairs + rest[lower], clip)
 
 
+@sealed
 def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
     """Return two sums of one shape as one release, first and second row.
 
     Its distance on neighbours is that of the pair: sqrt(a^2 + b^2), in l1 a + b.
     """
-    kinds = [
-        (s.norm, s.layout, s.unit, s.neighbors, s.private_values.shape) for s in (first, second)
-    ]
-    if kinds[0] != kinds[1]:
+    one, two = core.handle_entry(first).public, core.handle_entry(second).public
+    values, fit = (reveal(first), reveal(second)), core.handle_entry(first).fit
+    if fit is not core.handle_entry(second).fit:
+        raise PrivacyParameterError("first and second are sums of two fits: release them apart.")
+    if one[1:] != two[1:] or values[0].shape != values[1].shape:
         raise PrivacyParameterError(
-            f"first and second are of the kinds {kinds[0]} and {kinds[1]}, which must be equal: "
-            "release them apart."
+            f"first and second are of the kinds {one[1:]} and {two[1:]}, which must be equal, and "
+            "their shapes too: release them apart."
         )
-    a, b = first.sensitivity, second.sensitivity
-    return replace(
-        first,
-        private_values=np.stack((first.private_values, second.private_values)),
-        sensitivity=a + b if first.norm == "l1" else math.hypot(a, b),
-        n_slots=max(first.n_slots, second.n_slots),
-        private=first.private and second.private,
-        maker=_MADE_HERE,
-    )
+    a, b = one.sensitivity, two.sensitivity
+    both = one._replace(sensitivity=a + b if one.norm == "l1" else math.hypot(a, b))
+    total: BoundedSum = core.make_handle(BoundedSum, fit, both, np.stack(values))
+    return total
 
 
+@sealed
 def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
     """Return a sum with zeros at the end of each axis, which nobody contributes to."""
-    values = np.zeros(shape)
-    values[tuple(map(slice, total.private_values.shape))] = total.private_values
-    return replace(total, private_values=values, maker=_MADE_HERE)
+    values, own = np.zeros(shape), core.handle_entry(total)
+    values[tuple(map(slice, own.values.shape))] = own.values
+    wide: BoundedSum = core.make_handle(BoundedSum, own.fit, own.public, values)
+    return wide
 
 
 def _products(
     users: Users, vectors: Any, clip: float, grid: float, diagonal: bool, influence: Any, step: int
 ) -> BoundedSum:
-    """Clip the vectors of users [start, stop), an array or sparse array, and sum their products.
+    """Clip the vectors of users [start, stop) and sum their products.
 
     The users of a `step` are taken at once.
     """
+    _require(clip=clip)
     rows = reveal(users)
     radius = np.broadcast_to(clip * np.sqrt(_influence(users, influence)), rows.n_users)
 
@@ -477,15 +507,12 @@ def _products(
         # one empty block where there are no users, for the shape
         for start in range(first, max(last, first + 1), step):
             stop = min(start + step, last)
-            with np.errstate(over="ignore", invalid="ignore"):
-                x = vectors(start, stop)
-                x = x.toarray() if sparse.issparse(x) else x
-                factor = 1.0 * (rows.n_ratings[start:stop] > 0)
-                if users.private:
-                    factor *= shrink_to_ball(np.linalg.norm(x, axis=1), radius[start:stop])
-                x = _without(x, factor == 0) * factor[:, None]
-                x = _truncated(users, x, grid, clip, 2)
-                total = total + x.T @ x
+            x, factor = vectors(start, stop), rows.n_ratings[start:stop] > 0
+            if users.private:
+                x, size = _bounded_values(x, lambda x: np.linalg.norm(x, axis=1))
+                factor = factor * shrink_to_ball(size, radius[start:stop])
+            x = _truncated(users, x * factor[:, None], grid, clip, 2)
+            total = total + x.T @ x
         return total
 
     total = _summed(users, grid, part)
@@ -546,8 +573,50 @@ def _bounded(
         )
     sensitivity = float(replace if users.neighbors == "replace" else add_remove)
     near, n = (users.unit, users.neighbors), n_slots or users.n_slots
-    given = np.asarray(values), sensitivity, norm, layout, *near, n, users.private
-    return BoundedSum(*given, maker=_MADE_HERE)
+    bound = Bound(sensitivity, norm, layout, *near, n, users.private)
+    total: BoundedSum = core.make_handle(BoundedSum, core.handle_entry(users).fit, bound, values)
+    return total
+
+
+def _own(users: Users, values: PerUser, *, of_users: bool = False) -> NDArray[np.float64]:
+    """Return values that were made for these users, one for each rating or for each user."""
+    array, rows = core.handle_values(users, values), reveal(users)
+    other = (core.handle_entry(values).place is None) != of_users
+    if users.private and other and not np.all(rows.n_ratings == 1):  # then both are the same
+        array = array[:0]
+    if len(array) != (rows.n_users if of_users else rows.nnz):
+        raise PrivacyParameterError(
+            f"a sum needs a value for each {'user' if of_users else 'rating'} of its users, and "
+            "was given others."
+        )
+    return np.asarray(array, np.float64)
+
+
+def _bounded_values(values: Any, norms_of: Any = np.abs) -> tuple[Any, NDArray[np.float64]]:
+    """Return values of magnitude 1e50 at most, NaN as 0, and their norms.
+
+    The norms say whether any value is larger.
+    """
+    with np.errstate(all="ignore"):  # in threads too
+        norms = norms_of(values)
+        if not norms.max(initial=0.0) <= _MOST:
+            values = np.clip(np.where(np.isnan(values), 0.0, values), -_MOST, _MOST)
+            norms = norms_of(values)
+    return values, norms
+
+
+def _lengths(U: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return users' lengths; numpy's norm would copy the squares of all vectors."""
+    return np.asarray(np.sqrt(np.einsum("ik,ik->i", U, U)))
+
+
+def _require(norm: str = "l2", **numbers: float) -> None:
+    """Raise unless the parameters of a sum are what its bound is proved for."""
+    for name, value in numbers.items():
+        remedy = "pass a public number."
+        require_number(name, value, positive=name != "presence", remedy=remedy)
+    if norm not in ("l1", "l2"):
+        raise PrivacyParameterError(f"norm={norm!r} must be 'l1' or 'l2': pass one of them.")
 
 
 def _norms(rows: Rows, terms: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
@@ -570,12 +639,3 @@ def _influence(users: Users, influence: NDArray[np.float64] | None) -> Any:
     if influence is None or not users.private:
         return 1.0
     return np.clip(np.where(np.isnan(influence), 0.0, influence), 0.0, 1.0)
-
-
-def _without(values: NDArray[np.float64], empty: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return values with zeros for those that are left out: 0 times infinity is not 0."""
-    if not empty.any():
-        return values
-    out = values.copy()
-    out[empty] = 0.0
-    return out

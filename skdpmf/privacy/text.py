@@ -1,10 +1,102 @@
-"""Layout of plans and statements as text, to be read aloud."""
+"""Plans and statements in words, and as dp-accounting's DpEvents: nothing here decides anything."""
 
 import html
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
+
+from skdpmf.exceptions import MissingExtraError
+from skdpmf.privacy.accounting import Event, GaussianEvent
+from skdpmf.privacy.budget import NEIGHBOR_WORDS
+
+WEAK = 10.0  # an epsilon above it promises little
+_COMMON = (
+    "All other settings, the rating range and the clipping bounds among them, were chosen without "
+    "looking at these ratings.",
+    "Each person has one row.",
+)
+_RANDOM_BITS = (
+    "The random bits (operating system, BLAKE2b, ChaCha20) cannot be distinguished from true "
+    "randomness."
+)
+STANDARD_ASSUMPTIONS = (
+    "The items (columns) and the number of user slots (rows) were declared beforehand and are "
+    "public; every item got noise in every release, rated or not.",
+    *_COMMON,
+    f"{_RANDOM_BITS} The distance of the sampler's law from the ideal Gaussian is bounded, and "
+    "epsilon and delta include it.",
+)
+PURE_ASSUMPTIONS = (
+    "The items (columns) and the number of user slots (rows) were declared beforehand and are "
+    "public; every item is part of every release, rated or not.",
+    *_COMMON,
+    _RANDOM_BITS,
+)
+LOCAL_ASSUMPTIONS = (
+    "Every device runs this protocol as stated and counts the epsilon of its reports; the reports "
+    "of other protocols add to it. Fitting from a matrix only simulates the devices: the holder of "
+    "the matrix has seen the ratings.",
+    "The items (columns) were declared beforehand and are public; a device without ratings reports "
+    "too. Nothing hides that a user takes part, when, and from where the report comes.",
+    "A device sends its report at a time that was set beforehand: the draw takes the same time for "
+    "any ratings, but preparing a long history takes a little longer.",
+    *_COMMON,
+    _RANDOM_BITS,
+)
+PERSONAL_ASSUMPTION = (
+    "The users' privacy levels are public, and were chosen without looking at the ratings."
+)
+SEEDED_ASSUMPTION = (
+    "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
+    "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
+)
+SEEDED = "The noise came from a seed (random_state): publish nothing of this fit."
+COHORT_ASSUMPTIONS = (
+    "In the ledger of this fit every person has one id, the same in all fits.",
+    "A row counts as empty where, by the ledger, its person has taken part as often as allowed or "
+    "has too little left for this fit. That depends on this person's own fits alone. That somebody "
+    "was left, without whom there is no fit, is public.",
+)
+UNDECLARED = {
+    "users": "The number of user slots (rows) was read off the ratings and not declared: the noise "
+    "and the model may show how many users there are.",
+    "items": "The items (columns) were read off the ratings and not declared: the model shows that "
+    "exactly these items have ratings.",
+}
+NOT_COVERED = (
+    "Embeddings, predictions, recommendations and scores that the fitted model computes from rows: "
+    "the output for a user's row depends on that row and is for that user alone.",
+    "A choice among several fits by scores on private ratings, as a stock grid search makes it: "
+    "every fit's epsilon counts, and the choice itself leaks as well.",
+    "Other models, statistics or further fits from the same ratings: their spending adds up.",
+    "Running time, memory, logs, errors and warnings: they are for the curator who runs the fit.",
+    "General facts about people: the model shows them, also about a user who is not in the data.",
+)
+_PERSONAL = (
+    "a user who declared level e <= epsilon is protected with epsilon e{delta}, whatever the "
+    "number of the user's ratings; a higher level counts as epsilon. A user with level 0 has no "
+    "influence on the outcome."
+)
+_AGAINST_READERS = (
+    "anyone who sees the fitted model, whatever else they know and however much they compute."
+)
+_AGAINST_ALL = (
+    "anyone who sees all that a user's device sends, the server that collects it among them, "
+    "whatever else they know and however much they compute. No trusted server is needed."
+)
+_ROW, _RATING = "each user's whole row", "each single rating"
+_WHAT = {
+    ("user", "add-remove"): f"{_ROW}: whether it has ratings at all, which items, and their values",
+    ("user", "replace"): f"{_ROW}, which items and their values",
+    ("rating", "add-remove"): f"{_RATING}: whether it exists, and its value",
+    ("rating", "replace"): f"{_RATING}: whose it is, of which item, and its value",
+}
+_LESS = {"user": "", "rating": " A user's rating history as a whole is protected less."}
+_PROTECTED = {
+    (unit, neighbors): f"{what} (neighbours: {NEIGHBOR_WORDS[unit, neighbors]}).{_LESS[unit]}"
+    for (unit, neighbors), what in _WHAT.items()
+}
 
 _WIDTH = 88
 _GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
@@ -165,3 +257,195 @@ def release_shares(releases: Sequence[Any], epsilon: float, mu: float, pure: flo
         else release.count * release.epsilon / unit
         for release in releases
     ]
+
+
+def lifetime_note(limit: Any, at_most: int) -> str:
+    """Return the note of a fit that a ledger by person was charged for."""
+    return (
+        f"Over all fits of the ledger: each person takes part in at most {at_most}, and all "
+        f"together have epsilon {limit.epsilon:g} at delta {limit.delta:g} for this person."
+    )
+
+
+class PrintedPlan:
+    """A plan, as it is shown."""
+
+    def share(self: Any, release: Any) -> float:
+        """Return a release's share of what is spent, all its repetitions together.
+
+        A pure release has the share of its epsilon in the plan's. What is left belongs to the
+        Gaussian releases, in proportion to their mu^2. All shares sum to 1.
+
+        Parameters
+        ----------
+        release : Release or PureRelease
+            Release of this plan; any other one is a ValueError.
+
+        Returns
+        -------
+        float
+            NaN without privacy.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> plan = DPItemMeans(PrivacyBudget(4.0, 1e-5)).plan(n_items=40)
+        >>> round(sum(plan.share(release) for release in plan.releases), 9)
+        1.0
+        """
+        return float(self._shares()[self.releases.index(release)])
+
+    def _shares(self: Any) -> list[float]:
+        return release_shares(self.releases, self.epsilon, self.mu, self.pure)
+
+    def _repr_html_(self: Any) -> str:
+        return folded(self._in_short(), str(self))
+
+    def _repr_pretty_(self: Any, printer: Any, cycle: bool) -> None:
+        printer.text(abridged(self._in_short()))
+
+    def _in_short(self: Any) -> str:
+        return f"{len(self.releases)} planned releases, {self.budget!r}"
+
+    def __str__(self: Any) -> str:
+        total = self.epsilon, self.delta, self.mu, self.pure, self.condition
+        lines = ["Planned releases", "", *guarantee_lines(*total, local=self.local)]
+        lines += ["", *table_lines(self.releases, self._shares())]
+        return "\n".join([*lines, *list_lines("Notes", self.notes)])
+
+
+class PrintedStatement:
+    """A statement, as it is shown."""
+
+    _title: ClassVar[str] = "Privacy statement"
+    _heading: ClassVar[tuple[str, ...]] = ()  # of the releases
+
+    def _fields(self: Any) -> list[tuple[str, str]]:
+        """Return the named paragraphs: what must be read first, and the guarantee."""
+        fields = []
+        if self.is_private:
+            fields += [
+                ("Protected", _PROTECTED[self.unit, self.neighbors]),
+                ("Against", _AGAINST_ALL if self.local else _AGAINST_READERS),
+            ]
+        fields += [("NOT MET", text) for text in self.unmet]
+        terms = self.epsilon, self.delta, *self._parts(), self.condition
+        fields += guarantee_fields(*terms, local=self.local)
+        if self.personal and self.is_private:
+            delta = " (same delta)" if self.delta > 0.0 else ""
+            fields += [("Personal", _PERSONAL.format(delta=delta))]
+        return fields
+
+    def _parts(self: Any) -> tuple[float, float]:
+        """Return mu of Gaussian releases and epsilon of pure ones; zeros if there is more."""
+        return (self.mu, self.pure) if self.follows_from_releases else (0.0, 0.0)
+
+    def _shares(self: Any) -> list[float]:
+        """Return each release's share of what was spent; NaN if there is more."""
+        if not self.follows_from_releases:
+            return [math.nan] * len(self.releases)
+        return release_shares(self.releases, self.epsilon, *self._parts())
+
+    def summary(self: Any) -> str:
+        """Return the short form: five lines for the person who decides about the release.
+
+        Returns
+        -------
+        str
+            Five lines: what is protected, how well, on which conditions, and what is outside.
+            The long form is ``str(statement)``.
+
+        Examples
+        --------
+        >>> from skdpmf import DPItemMeans, PrivacyBudget
+        >>> from skdpmf.data import make_ratings
+        >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(make_ratings(50, 9, random_state=0))
+        >>> print(model.privacy_spent_.summary())
+        Protected: each user's whole row of ratings, in the released model.
+        Strength: epsilon 4, delta 1e-05; below 1 is strong, above 10 is weak.
+        Conditions: the 4 assumptions of the full statement must hold.
+        Further releases: each one from the same ratings raises epsilon.
+        Not covered: answers to single users, logs, and general facts about people.
+        """
+        if not self.is_private:
+            return "Protected: nobody. Epsilon is infinite: the model may reveal single ratings."
+        what = "each user's whole row of ratings" if self.unit == "user" else "each single rating"
+        where = "the reports of each device" if self.local else "the released model"
+        delta = f", delta {self.delta:.4g}" if self.delta > 0.0 else ""
+        weak = "WEAK, " if self.epsilon > WEAK else ""
+        conditions = f"the {len(self.assumptions)} assumptions of the full statement must hold."
+        if self.condition:
+            conditions = f"{self.condition}; without it nothing is promised."
+        if self.unmet:
+            conditions = f"NOT MET: {' '.join(self.unmet)}"
+        return "\n".join(
+            (
+                f"Protected: {what}, in {where}.",
+                f"Strength: {weak}epsilon {outward(self.epsilon)}{delta}; below 1 is strong, above "
+                f"{WEAK:g} is weak.",
+                f"Conditions: {conditions}",
+                "Further releases: each one from the same ratings raises epsilon.",
+                "Not covered: answers to single users, logs, and general facts about people.",
+            )
+        )
+
+    def _repr_html_(self: Any) -> str:
+        return folded(self.summary(), str(self))
+
+    def _repr_pretty_(self: Any, printer: Any, cycle: bool) -> None:
+        printer.text(abridged(self.summary()))
+
+    def __str__(self: Any) -> str:
+        lines = [self._title, ""]
+        lines += [line for field in self._fields() for line in field_lines(*field)]
+        if self.releases or self.is_private:
+            lines += ["", *self._heading, *table_lines(self.releases, self._shares())]
+        lines += list_lines("Notes", self.notes)
+        if self.is_private:
+            lines += list_lines("The guarantee holds only if", self.assumptions)
+            lines += list_lines("Not covered", self.not_covered)
+        return "\n".join(lines)
+
+
+def to_dp_event(*events: Event) -> Any:
+    """Return the events as one `dp_accounting.DpEvent`.
+
+    Gaussian and Laplace events have one of their own. Any other pure mechanism becomes the
+    randomized response of two buckets with its epsilon, which dominates it: what an accountant says
+    of that holds for the mechanism. Events without noise become ``NonPrivateDpEvent``, several
+    events a ``ComposedDpEvent``, and none a ``NoOpDpEvent``.
+    """
+    dp = _dp_event_module()
+    converted = [_convert(dp, event) for event in events]
+    if len(converted) == 1:
+        return converted[0]
+    return dp.ComposedDpEvent(converted) if converted else dp.NoOpDpEvent()
+
+
+def _convert(dp: Any, event: Event) -> Any:
+    if isinstance(event, GaussianEvent):
+        if event.noise_multiplier == 0.0:
+            return dp.NonPrivateDpEvent()
+        single = dp.GaussianDpEvent(event.noise_multiplier)
+    elif math.isinf(event.epsilon):
+        return dp.NonPrivateDpEvent()
+    elif event.epsilon == 0.0:
+        return dp.NoOpDpEvent()
+    elif event.mechanism == "laplace":
+        single = dp.LaplaceDpEvent(1.0 / event.epsilon)
+    else:
+        ratio = math.exp(-event.epsilon)
+        if ratio == 0.0:  # no double distinguishes such a mechanism from one without
+            return dp.NonPrivateDpEvent()
+        single = dp.RandomizedResponseDpEvent(2.0 * ratio / (1.0 + ratio), 2)
+    return single if event.count == 1 else dp.SelfComposedDpEvent(single, event.count)
+
+
+def _dp_event_module() -> Any:
+    try:
+        from dp_accounting import dp_event
+    except ImportError as error:
+        raise MissingExtraError(
+            "DpEvents need dp-accounting, which is not installed: pip install 'skdpmf[accounting]'."
+        ) from error
+    return dp_event

@@ -1,9 +1,6 @@
 """The rounds of CacheSGDFactorizer: batches, threads, snapshots, and what a fit leaves behind."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -69,16 +66,6 @@ def test_a_batch_of_users_fills_the_caches(k):
     assert rows == solver.MOST_USERS or (rows + 1) * size > solver.CACHE_BYTES
 
 
-@pytest.mark.parametrize("n_threads", [2, 3, 16])
-@pytest.mark.parametrize("n_users", [0, 1, 7, 1000, 10**6])
-def test_each_thread_has_several_batches(n_users, n_threads):
-    rows = batch_rows(n_users, 32, n_threads)
-    assert 1 <= rows <= batch_rows(n_users, 32, 1)
-    n_batches = -(-n_users // rows)
-    # rounding up costs some: 1000 users make 125 batches of 8, not 128
-    assert n_batches >= min(n_users, n_threads)
-
-
 @pytest.mark.parametrize("k", [16, 512])
 @pytest.mark.parametrize("n_threads", [2, 3])
 def test_no_thread_has_a_batch_more_than_another(n_threads, k):
@@ -97,24 +84,6 @@ def test_row_groups_are_cut_for_the_threads_only_where_they_are_few(n_threads):
         assert batch_rows(n_users, 16, n_threads, equal=False) == rows < solver.MOST_USERS
     assert batch_rows(480_189, 16, n_threads) < solver.MOST_USERS
     assert batch_rows(480_189, 16, n_threads, equal=False) == solver.MOST_USERS
-
-
-def test_the_start():
-    one = starting_factors((7, 5), 3, 2, 0)
-    assert one.U.shape[0] == one.user_bias.shape[0] == 9  # a spare row for each thread
-    assert not one.U.any()
-    assert not one.user_bias.any()
-    assert not one.item_bias.any()
-    assert one.V[:, :3].all()
-    assert not one.V[:, 3:].any()
-    assert {array.dtype for array in one.arrays().values()} == {np.dtype(np.float32)}
-    V = starting_factors((5, 4000), 20, 1, 0).V[:, :20]
-    np.testing.assert_allclose(np.mean(np.sum(V**2, axis=1)), 0.2**2, rtol=0.02)
-    again, other = starting_factors((9, 5), 3, 1, 0), starting_factors((7, 5), 3, 2, 1)
-    np.testing.assert_array_equal(one.V, again.V)
-    assert (one.V[:, :3] != other.V[:, :3]).all()
-    drawn = [starting_factors((1, 5), 3, 1, None).V for _ in range(2)]
-    assert (drawn[0][:, :3] != drawn[1][:, :3]).all()
 
 
 # -- rounds ----------------------------------------------------------------------------------------
@@ -173,19 +142,6 @@ def test_a_fit_has_the_threads_that_it_was_told_to(n_jobs, expected, R, monkeypa
     assert len(seen) == (effective_n_jobs(-1) if expected is None else expected)
 
 
-def test_rounds_are_counted_by_the_iterable(R):
-    told = []
-
-    def rounds():
-        for t in range(4):
-            yield t
-            told.append(t)
-
-    trained = run(R, rounds=rounds())
-    assert told == [0, 1, 2, 3]
-    assert len(trained.losses) == 4
-
-
 def test_divergence_starts_all_over_at_half_the_rate(R):
     """The same as a fit with the rate that it ends with."""
     starts = []
@@ -201,19 +157,6 @@ def test_divergence_starts_all_over_at_half_the_rate(R):
     # no rate was given up without need
     twice = run(R, Settings(6, 5, 2 * trained.learning_rate, 0.8, 0.04, True))
     assert twice.learning_rate == trained.learning_rate
-
-
-def test_divergence_in_a_later_round_forgets_the_rounds_before(R, monkeypatch):
-    update, calls = solver.update_batch, iter(range(10**6))
-
-    def diverging(*args, **rates):
-        found = update(*args, **rates)
-        return np.inf if next(calls) == 25 else found  # ten calls a round
-
-    with monkeypatch.context() as patch:
-        patch.setattr(solver, "update_batch", diverging)
-        trained = run(R)
-    assert_same(trained, run(R, Settings(6, 5, 0.035, 0.8, 0.04, True)))
 
 
 @pytest.mark.parametrize(("value", "rated"), [(np.nan, True), (1e30, True), (np.inf, False)])
@@ -384,45 +327,3 @@ def test_a_failing_warm_fit_keeps_the_last_model(R, monkeypatch):
         np.testing.assert_array_equal(model.components_, before[0])
         np.testing.assert_array_equal(model.decision_function(R), before[1])
         assert model.user_factors_.shape == (200, 4)
-
-
-INTERRUPTED = """
-import os, signal, sys, threading
-import numpy as np
-from skdpmf import CacheSGDFactorizer
-from skdpmf.data import make_ratings
-from tests.baselines.test_cache_sgd import affinity, keeps_denormals, own_threads
-signal.signal(signal.SIGINT, signal.default_int_handler)
-X = make_ratings(2000, 200, random_state=0)
-CacheSGDFactorizer(max_iter=1).fit(X)
-cpus = affinity()
-print("fitting", flush=True)
-try:
-    CacheSGDFactorizer(max_iter=10**7, learning_rate_decay=1.0, n_jobs=2).fit(X)
-finally:
-    assert own_threads() == [], own_threads()
-    assert affinity() == cpus
-    assert keeps_denormals()
-    print("clean", flush=True)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
-def test_ctrl_c_ends_a_long_fit():
-    with subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "fitting\n"
-        time.sleep(0.5)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        try:
-            output, errors = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert output == "clean\n", errors
-    assert errors.splitlines()[-1] == "KeyboardInterrupt"
-    assert process.returncode == -signal.SIGINT

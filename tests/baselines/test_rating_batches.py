@@ -1,13 +1,9 @@
 """Batches hold every rating once, standardised, in item order, from matrix or files."""
 
 import threading
-from contextlib import closing
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from scipy import sparse
 
 from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Scale, Workers
@@ -85,20 +81,6 @@ def test_mean_and_spread(unit):
     assert std == pytest.approx(1.5 * unit, rel=1e-14)
 
 
-@given(
-    ratings=st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30),
-    wider=st.floats(1.0, 1e3),
-)
-@hypothesis_settings(max_examples=40)
-def test_the_range_does_not_matter_to_the_scale(ratings, wider):
-    ratings = np.array(ratings)
-    std = ratings.std()
-    mean, found = Scale.of([ratings[:1], ratings[1:]], (-1e3 * wider, 1e3 * wider))
-    assert mean == pytest.approx(ratings.mean(), abs=1e-9 * wider)
-    if std > 1e-6 * wider:
-        assert found == pytest.approx(std, rel=1e-4)
-
-
 @pytest.mark.parametrize("offset", [0.0, 3.0, 1e6])
 def test_pieces_add_up(offset):
     """Of any size, empty ones among them; a small spread far from 0 is not lost."""
@@ -150,14 +132,6 @@ def test_users_are_counted_in_16_bits():
     found = dense(batches)
     assert np.count_nonzero(~np.isnan(found)) == 70_000
     assert found[69_999, 69_999 % 3] == 1.0
-
-
-@pytest.mark.parametrize("X", [np.empty((0, 3)), np.full((4, 3), NAN)], ids=["no user", "empty"])
-def test_no_ratings(X):
-    batches = matrix_batches(sparse.csr_array(X.shape), 2)
-    assert batches.nnz == 0
-    assert np.isnan(dense(batches)).all()
-    assert batches.spread == 0.0
 
 
 def test_a_matrix_fingerprint_is_of_ratings_and_cut():
@@ -217,38 +191,6 @@ def test_rounds_of_batches_from_a_number_on(group_rows, n_rows, tmp_path):
                 assert one.start == two.start
                 np.testing.assert_array_equal(one.ratings, two.ratings)
                 np.testing.assert_array_equal(one.items, two.items)
-
-
-def test_the_reader_is_at_the_next_round_while_one_ends(tmp_path, monkeypatch):
-    batches = disk_batches(tmp_path / "s", problem(), 10, 10)
-    opened, read_on, groups = [], threading.Event(), ParquetBatches._groups
-
-    def counted(self, first):
-        opened.append(first)
-        if len(opened) == 2:
-            read_on.set()
-        return groups(self, first)
-
-    monkeypatch.setattr(ParquetBatches, "_groups", counted)
-    with closing(batches.read(1, 5)) as stream:
-        for _ in range(len(batches) - 1):  # all of the first round
-            next(stream)
-        assert read_on.wait(60)
-    assert opened == [1, 0]
-
-
-@pytest.mark.parametrize("n_rows", [5, 2])
-def test_files_give_the_batches_of_the_matrix(n_rows, tmp_path):
-    X = problem(n_users=40)
-    stored = list(disk_batches(tmp_path / "s", X, n_rows, n_rows).read(0))
-    in_memory = list(matrix_batches(X, n_rows).read(0))
-    assert len(stored) == len(in_memory)
-    for one, two in zip(stored, in_memory, strict=True):
-        assert (one.start, one.stop) == (two.start, two.stop)
-        for name in ("items", "indptr", "users"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
-        n = two.indptr[-1]
-        np.testing.assert_allclose(one.ratings[:n], two.ratings[:n], atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,13 @@ import pytest
 
 from skdpmf.baselines.rating_batches import read_ahead
 
-from .threads import Planned, interrupts_of_main, needs_signals, nothing_left, wait
+from .threads import Planned, nothing_left, wait
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
     with nothing_left():
         yield
-
-
-@pytest.fixture
-def interrupts():
-    with interrupts_of_main() as found:
-        yield found
 
 
 @pytest.mark.parametrize("n", [1, 2, 100])
@@ -94,47 +88,3 @@ def test_read_ahead_left_early(n_taken, how):
     assert set(threading.enumerate()) == before
     assert closed_in == made_in
     assert len(made_in) == (n_taken > 0)
-
-
-def test_read_ahead_closed_while_an_item_is_being_made():
-    at_second, go_on, produced = threading.Event(), threading.Event(), []
-
-    def items():
-        for item in itertools.count():
-            if item == 1:
-                at_second.set()
-                wait(go_on)
-            produced.append(item)
-            yield item
-
-    ahead = read_ahead(items(), 5)
-    assert next(ahead) == 0
-    wait(at_second)
-    timer = threading.Timer(0.05, go_on.set)
-    timer.start()
-    ahead.close()
-    timer.join()
-    assert produced == [0, 1]
-
-
-@needs_signals
-def test_ctrl_c_while_waiting_for_the_reader(interrupts):
-    produced = []
-
-    def items():
-        yield 0
-        interrupts.send()
-        for item in itertools.count(1):
-            produced.append(item)
-            yield item
-
-    def read():
-        with closing(read_ahead(items(), 2)) as ahead:
-            for _ in ahead:
-                pass
-
-    before = set(threading.enumerate())
-    with pytest.raises(KeyboardInterrupt):
-        read()
-    assert set(threading.enumerate()) == before
-    assert len(produced) <= 3

@@ -41,12 +41,6 @@ def test_everything_comes_back_bit_for_bit(kind, path):
         assert found[name].tobytes() == array.tobytes()
 
 
-def test_nothing_to_load(path):
-    found = zeros()
-    assert Snapshot(path, "this").load(found) is None
-    assert not any(array.any() for array in found.values())
-
-
 def test_the_last_one_counts(path):
     snapshot = Snapshot(path, "this")
     for n in range(3):
@@ -112,11 +106,6 @@ def test_what_is_no_snapshot_is_refused_and_stays(content, path):
     assert content is None or path.read_bytes() == content
 
 
-def test_the_whole_file_that_others_are_broken_from_is_read(path):
-    path.write_bytes(WHOLE)
-    assert Snapshot(path, "this").load(zeros()) == {}
-
-
 class Trap:
     """Touches a file when it is unpickled."""
 
@@ -167,24 +156,3 @@ def test_it_is_on_disk_before_it_gets_the_name(path, monkeypatch):
     monkeypatch.setattr(Path, "replace", lambda a, b: (order.append("replace"), replace(a, b))[1])
     Snapshot(path, "this").save(PROGRESS, arrays())
     assert order == ["fsync", "replace"]
-
-
-def test_two_processes_at_one_path_do_not_mix(path, monkeypatch):
-    """One saves while the other is in the middle of it; both snapshots are whole in their turn."""
-    one, two = Snapshot(path, "this"), Snapshot(path, "this")
-    savez = np.savez
-
-    def slowly(file, **content):
-        monkeypatch.setattr(np, "savez", savez)
-        monkeypatch.setattr(os, "getpid", lambda: 2)
-        two.save(PROGRESS | {"done": 2}, arrays(2))
-        assert two.load(zeros())["done"] == 2
-        savez(file, **content)
-
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    monkeypatch.setattr(np, "savez", slowly)
-    one.save(PROGRESS | {"done": 1}, arrays(1))
-    found = zeros()
-    assert one.load(found)["done"] == 1
-    np.testing.assert_array_equal(found["U"], arrays(1)["U"])
-    assert list(path.parent.iterdir()) == [path]

@@ -2,8 +2,6 @@
 
 import itertools
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -11,7 +9,7 @@ import pytest
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 
-from skdpmf.baselines.rating_batches import Workers, read_ahead
+from skdpmf.baselines.rating_batches import Workers
 from skdpmf.kernels.flush import CAN_FLUSH
 
 from .threads import (
@@ -59,31 +57,6 @@ def test_results_are_in_the_order_of_the_items(n_threads, n_items):
             # one thread, one index
             pairs = {(worker, ident) for _, worker, ident in results}
             assert len(pairs) == len({worker for worker, _ in pairs})
-
-
-def test_order_holds_when_the_first_item_ends_last():
-    def task(item, worker):
-        if item == 0:
-            wait(others_done)
-        elif item == 9:
-            others_done.set()
-        return item
-
-    others_done = threading.Event()
-    with Workers(2) as workers:
-        assert workers.run(task, range(10)) == list(range(10))
-
-
-def test_a_blocked_iterator_holds_up_no_worker_that_has_an_item():
-    first_done = threading.Event()
-
-    def items():
-        yield 0
-        wait(first_done)
-        yield 1
-
-    with Workers(2) as workers:
-        workers.run(lambda item, worker: first_done.set(), items())
 
 
 def test_the_caller_iterates_and_few_items_wait():
@@ -144,48 +117,6 @@ def test_whatever_a_task_raises_reaches_the_caller(error):
     assert caught.value is error
 
 
-@pytest.mark.parametrize("n_good", [0, 1, 20])
-def test_an_error_of_the_iterator(n_good):
-    def items():
-        yield from range(n_good)
-        raise Planned("from the iterator")
-
-    started, finished = [], []
-
-    def task(item, worker):
-        started.append(item)
-        finished.append(item)
-
-    before = set(threading.enumerate())
-    with Workers(2) as workers:
-        with pytest.raises(Planned, match="from the iterator"):
-            workers.run(task, items())
-        assert set(threading.enumerate()) == before
-    assert sorted(started) == sorted(finished)
-
-
-def test_run_outside_of_the_block_is_an_error():
-    workers = Workers(2)
-    with pytest.raises(RuntimeError, match=r"with Workers\(n_threads\)"):
-        workers.run(lambda item, worker: item, range(3))
-    with workers:
-        assert workers.run(lambda item, worker: item, range(3)) == [0, 1, 2]
-    with pytest.raises(RuntimeError, match=r"with Workers\(n_threads\)"):
-        workers.run(lambda item, worker: item, range(3))
-
-
-def test_an_error_in_the_block_joins_the_threads():
-    def fail():
-        with Workers(3):
-            assert len(threading.enumerate()) == len(before) + 3
-            raise Planned
-
-    before = set(threading.enumerate())
-    with pytest.raises(Planned):
-        fail()
-    assert set(threading.enumerate()) == before
-
-
 def test_a_thread_that_does_not_start_leaves_none(monkeypatch):
     start = threading.Thread.start
 
@@ -197,15 +128,6 @@ def test_a_thread_that_does_not_start_leaves_none(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", fail_at_third)
     with pytest.raises(RuntimeError, match="can't start"), Workers(4):
         pass
-
-
-def test_a_worker_that_cannot_flush_reports_it(monkeypatch):
-    def broken():
-        raise Planned("no register")
-
-    monkeypatch.setattr("skdpmf.kernels.flush.flushed_denormals", broken)
-    with Workers(2) as workers, pytest.raises(Planned, match="no register"):
-        workers.run(lambda item, worker: item, range(3))
 
 
 # Ctrl-C
@@ -271,44 +193,6 @@ def test_workers_flush_and_the_caller_does_not(n_threads):
     assert set(seen_by_caller) == {0}
 
 
-@needs_flush
-def test_the_reader_has_the_mode_of_the_caller():
-    states = list(read_ahead((flush_state() for _ in range(3)), 1))
-    with Workers(1) as workers:
-        states += workers.run(
-            lambda item, worker: item, read_ahead((flush_state() for _ in range(3)), 1)
-        )
-    assert states == [0] * 6
-
-
-@needs_affinity
-def test_as_many_workers_as_cpus_have_one_each():
-    allowed = affinity()
-    n_threads = len(allowed)
-    if n_threads < 2:
-        pytest.skip("one CPU")
-    barrier = threading.Barrier(n_threads)
-
-    def task(item, worker):
-        barrier.wait(60)
-        return affinity()
-
-    with Workers(n_threads) as workers:
-        found = workers.run(task, range(n_threads))
-        assert affinity() == allowed
-        assert list(read_ahead((affinity() for _ in range(1)), 1)) == [allowed]
-    assert sorted(cpu for cpus in found for cpu in cpus) == sorted(allowed)
-
-    later = []
-    thread = threading.Thread(target=lambda: later.append(affinity()))
-    thread.start()
-    thread.join()
-    code = "import os; print(sorted(os.sched_getaffinity(0)))"
-    child = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert later == [allowed]
-    assert child.stdout == f"{sorted(allowed)}\n"
-
-
 @needs_affinity
 @pytest.mark.parametrize(
     ("allowed", "n_threads", "pinned"),
@@ -328,26 +212,6 @@ def test_who_is_pinned_where(monkeypatch, allowed, n_threads, pinned):
     assert sorted([cpus for _, _, cpus in calls], key=min) == pinned
     assert all(pid == 0 and thread is not threading.main_thread() for pid, thread, _ in calls)
     assert len({thread for _, thread, _ in calls}) == len(calls)
-
-
-@needs_affinity
-@pytest.mark.parametrize("has_affinity", [True, False])
-def test_systems_that_pin_nothing(has_affinity, monkeypatch):
-    """A refused pin is no error, nor is a system that cannot pin."""
-
-    def refuse(pid, cpus):
-        calls.append(cpus)
-        raise OSError(22, "Invalid argument")
-
-    calls = []
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-        patch.setattr(os, "sched_setaffinity", refuse)
-        if not has_affinity:
-            patch.delattr(os, "sched_getaffinity")
-        with Workers(2) as workers:
-            assert workers.run(lambda item, worker: item, range(5)) == [0, 1, 2, 3, 4]
-    assert len(calls) == 2 * has_affinity
 
 
 # Among other threads and processes

@@ -12,11 +12,9 @@ from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.plan import PureRelease, Release
 
-from ..chromium import DESK, PHONE, assert_sound, browser, needs_chromium, page
 from .test_card import CASES, X
 
 HOSTILE = "</title></style><script>alert(1)</script> <img src=//example.org> \"'&amp; $model ${x}"
-LONG = "w" * 300
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section"),
     *("div", "h1", "h2", "p", "dl", "dt", "dd", "ul", "li", "table", "caption", "thead", "tbody"),
@@ -127,43 +125,3 @@ def test_a_delta_is_printed_as_it_is():
     card = PrivacyCard.of(statement, model="counts")
     assert "| 1.2e-06 | 1 |" in card.to_markdown()
     assert "<td>1.2e-06</td>" in card.to_html()
-
-
-@pytest.fixture(scope="module")
-def files(cards, tmp_path_factory):
-    """The pages as files by name."""
-    folder = tmp_path_factory.mktemp("cards")
-    shown = {name: cards[name] for name in ("search", "not met")}
-    shown |= {"hostile": hostile_card(HOSTILE), "long": hostile_card(LONG)}
-    for name, card in shown.items():
-        (folder / f"{name}.html").write_text(card.to_html(), encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in shown}
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_page_is_sound_and_prints_whole(files):
-    with browser() as chromium:
-        for name, file in files.items():
-            for width, scheme in ((PHONE, "light"), (DESK, "dark")):
-                with page(chromium, width, color_scheme=scheme) as opened:
-                    opened.goto(file.as_uri())
-                    assert_sound(opened, file.as_uri())
-            with page(chromium, color_scheme="dark") as opened:
-                opened.goto(file.as_uri())
-                for paper, inches in (("A4", 8.27), ("Letter", 8.5)):
-                    printed = opened.pdf(format=paper)
-                    assert 1 <= len(re.findall(rb"/Type /Page\b", printed)) <= 4, name
-                    # between the margins of 17 mm
-                    area = {"width": int(96 * (inches - 34 / 25.4)), "height": 900}
-                    opened.set_viewport_size(area)
-                    opened.emulate_media(media="print")
-                    assert opened.evaluate(BEYOND) == []
-                    colour = "getComputedStyle(document.documentElement).backgroundColor"
-                    assert opened.evaluate(colour) == "rgb(255, 255, 255)"
-
-
-BEYOND = """[...document.querySelectorAll("body *")]
-  .filter((e) => e.getBoundingClientRect().right > innerWidth + 0.5 || e.scrollWidth > e.clientWidth
-          && getComputedStyle(e).display !== "inline")
-  .map((e) => e.outerHTML.slice(0, 99))"""

@@ -15,7 +15,6 @@ from skdpmf.books import ledger_file
 from skdpmf.books.ledger_rules import limit_of
 from skdpmf.exceptions import LedgerError, PrivacyParameterError
 from tests.books.ledgers import gaussian_plan, mixed_plan, new_ledger, pure_plan
-from tests.books.test_ledger import quick  # noqa: F401
 from tests.books.test_ledger_processes import costs
 from tests.systems import needs_posix
 
@@ -252,7 +251,7 @@ def row_bytes(content, text, before, after):
     return {*range(page, page + 16), *range(at - before, at + after)}
 
 
-def test_single_bit_flips_let_no_charge_through(tmp_path, quick):  # noqa: F811
+def test_single_bit_flips_let_no_charge_through(tmp_path):
     """In the row of the total, in the terms, in the file's header: right, or a LedgerError."""
     ledger = new_ledger(tmp_path)
     ledger.reserve(gaussian_plan(0.7))

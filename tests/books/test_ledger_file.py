@@ -28,7 +28,6 @@ from tests.books.ledgers import (
     pure_plan,
     reserve_all,
 )
-from tests.books.test_ledger import quick  # noqa: F401
 from tests.books.test_ledger_processes import in_forks
 
 
@@ -57,18 +56,6 @@ def test_limit_and_rule_are_fixed_when_it_is_made(tmp_path):
             PrivacyLedger(made.path, limit, rule="gaussian")
     with pytest.raises(PrivacyParameterError, match="no ledger of its own"):
         PrivacyLedger(tmp_path / "y", PrivacyBudget(1.0, 1e-5, ledger=made, **kind))
-
-
-@pytest.mark.parametrize(
-    ("limit", "rule", "expected"),
-    [
-        (PrivacyBudget(1.0, 1e-5), None, "gaussian"),
-        (PrivacyBudget(1.0), None, "basic"),
-        (PrivacyBudget(np.float32(1.0), np.float64(1e-5)), "zcdp", "zcdp"),
-    ],
-)
-def test_default_rules(tmp_path, limit, rule, expected):
-    assert PrivacyLedger(tmp_path / "x", limit, rule=rule).rule == expected
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,6 @@ CHARGES = 20
 PROCESSES = 8
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """A kill loses nothing that was written, whether or not it is on the disk."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
-
-
 def random_charges(ledger, seed, n=CHARGES, scale=1.0):
     """Ask for n random charges; return those admitted and those refused."""
     rng, admitted, refused = random.Random(seed), [], []
@@ -69,7 +63,7 @@ def assert_exact(ledger, admitted, refused=()):
 
 
 @forks
-def test_eight_processes_with_random_charges(tmp_path, quick):
+def test_eight_processes_with_random_charges(tmp_path):
     ledger = new_ledger(tmp_path, 4.0, 1e-3)
     tasks = [lambda seed=seed: random_charges(ledger, seed, scale=0.8) for seed in range(PROCESSES)]
     results = in_forks(tasks)
@@ -87,7 +81,7 @@ def test_eight_processes_with_random_charges(tmp_path, quick):
 
 
 @forks
-def test_many_processes_make_one_ledger(tmp_path, quick):
+def test_many_processes_make_one_ledger(tmp_path):
     def make():
         ledger = new_ledger(tmp_path, 4.0)
         ledger.reserve(gaussian_plan(0.01))
@@ -98,24 +92,8 @@ def test_many_processes_make_one_ledger(tmp_path, quick):
     assert new_ledger(tmp_path, 4.0).verify() == PROCESSES
 
 
-def test_threads(tmp_path, quick):
-    ledger, results = new_ledger(tmp_path, 2.0), {}
-
-    def work(seed):
-        results[seed] = random_charges(ledger, seed, 10)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 6
-    admitted = [plan for some, _ in results.values() for plan in some]
-    assert_exact(ledger, admitted, [plan for _, some in results.values() for plan in some])
-
-
 @forks
-def test_forks_beside_a_thread_that_charges(tmp_path, quick):
+def test_forks_beside_a_thread_that_charges(tmp_path):
     """A child that inherited an open transaction might end it for its parent."""
     ledger, stop, results = new_ledger(tmp_path, 50.0), threading.Event(), []
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from skdpmf.books import ledger_file
 from skdpmf.books.ledger_rules import (
     SCALE,
     TAU,
@@ -46,12 +45,6 @@ LAWS = [RandomTrials(mean) for mean in (10.0, 3.0)]
 LIMITS = [(0.1, 1e-6), (1.0, 1e-5), (4.0, 1e-5), (1.0, 1e-9), (20.0, 1e-5)]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No test here pulls the plug."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
-
-
 def search(epsilon, delta=1e-5, law=LAWS[0], ledger=None):
     budget = PrivacyBudget(epsilon, delta, ledger=ledger)
     return SearchPlan.make(budget, law, bound=2.0)
@@ -59,7 +52,7 @@ def search(epsilon, delta=1e-5, law=LAWS[0], ledger=None):
 
 def spending(run, law, n_values=10**6):
     part = SearchSpending(run, law.mean, n_values, 4 * SAMPLER_ETA, TAU)
-    return Spending((), (), 0, 1e-5, 4 * SAMPLER_ETA, TAU, part)
+    return Spending((), (), 0, 1e-5, part)
 
 
 def oracle(events, order):
@@ -160,7 +153,7 @@ def test_the_sampler_is_part_of_the_charge(law):
     for order in (2.0, 20.0):
         costs = [charge("zcdp", part, order) for part in (few, many)]
         assert costs[0].main < costs[1].main < costs[0].main * (1 + 1e-6)
-        shift = 2 * float(pure_mu(few.eta + 2 * TAU)) * math.sqrt(10**9)
+        shift = 2 * float(pure_mu(few.search.eta + 2 * TAU)) * math.sqrt(10**9)
         moved = charge("zcdp", spending(0.1 + shift, law, n_values=1), order)
         assert costs[1].main > moved.main * (1 - 1e-15)
     for mu, n in ((0.1, 10**6), (1.0, 10**4), (3.0, 1)):
@@ -220,9 +213,6 @@ def test_sixty_four_searches_do_not_run_out_of_values(tmp_path, law, delta):
     with pytest.raises(PrivacyParameterError, match=f"more than the {part.n_values} that"):
         part.check_fit(plan)
     assert search(0.1, delta, law).n_values == MOST_VALUES
-    worse = gaussian_plan(0.01, budget=part.fit_budget, tau=1.01 * TAU)
-    with pytest.raises(PrivacyParameterError, match=r"sampler 4\.04 times as inexact"):
-        part.check_fit(worse)
 
 
 def test_gaussian_refuses_a_search_and_names_the_remedy(tmp_path):

@@ -28,16 +28,19 @@ async function said(path, rows) {
     const { buffer, byteOffset, length } = fs.readFileSync(path);
     const model = await readModel(buffer.slice(byteOffset, byteOffset + length));
     const visitor = new Recommender(model);
+    const reasons = [];
     const lists = rows.map((row) => {
       visitor.ratings.clear();
       for (const [item, value] of row) visitor.rate(item, value);
-      return visitor.recommend(n);
+      const list = visitor.recommend(n);
+      reasons.push(visitor.reasons);
+      return list;
     });
     const statement = describedStatement(model.statement);
     const choices = ratingChoices(model.low, model.high);
     const [similar, varied] = [visitor.similar(0, n), visitor.varied(n)];
     const { titles, genres } = model;
-    return { lists, statement, titles, genres, choices, similar, varied };
+    return { lists, reasons, statement, titles, genres, choices, similar, varied };
   } catch (error) {
     return { error: error.message, refused: error instanceof ModelError };
   }

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skdpmf import DPItemMeans
+from skdpmf import DPItemMeans, load_model
 from tests.browser.common import FOLDER, in_node, needs_node
 from tests.estimators import test_model_file
 from tests.estimators.model_files import contents, forge, forge_header
@@ -88,8 +88,10 @@ def test_recommendations_are_those_of_python(distances):
         ("Math.max(added[j], 0)", "0"),
         ("(TASTES * (whole > 0 ? explained / whole : 1) ** POWER)", "TASTES"),
         ("Math.hypot(deviation, LEAST_SPREAD)", "LEAST_SPREAD"),
-        ("few * tastes[j]", "0"),
-        ("* Math.min(stated / CLEAR, 1)", ""),
+        ("unit + stated[j]);\n    const decide", "unit);\n    const decide"),
+        ("- Math.sqrt((2 * byChance) / (n * (n - 1)))", ""),
+        ("residuals[i] - usual", "residuals[i]"),
+        ("v + RARE * usual", "v"),
         ("share * (a[j] - c) * (b[j] - d)", "share * a[j] * b[j]"),
         ("!this.ratings.has(j) && ", ""),
         ("pairs[place - 1][1] < score", "pairs[place - 1][1] > score"),
@@ -109,6 +111,22 @@ def test_planted_bug_is_noticed(distances, tmp_path, right, wrong):
     script = tmp_path / "model.js"
     script.write_text(source.replace(right, wrong), encoding="utf-8")
     assert max(distances(script=script).values()) > 1e-5
+
+
+def test_the_genre_that_is_rated_high_is_that_of_explain(tmp_path):
+    path, genre = tmp_path / "model", np.arange(12) // 4
+    model = DPItemMeans(BUDGET, item_features=np.eye(3)[genre], random_state=0).fit(X)
+    genres = ["Horror", "Drama|War", "Comedy"]
+    model.save(path, catalogue={"item": range(12), "genres": [genres[g] for g in genre]})
+    rows = [{0: 5.0, 1: 5.0, 2: 5.0}, {8: 5.0, 9: 5.0, 10: 5.0}, {0: 3.0}, {}]
+    said = in_node([(path, [[[j, r] for j, r in row.items()] for row in rows])])[0]["reasons"]
+    assert [reason["genre"] for reason in said] == ["Horror", "Comedy", None, None]
+    loaded = load_model(path).set_output(recommend="pandas")
+    asked = zip(rows[:3], (3, 11, 3), strict=True)
+    words = [set(loaded.explain(row, item)["why"]) for row, item in asked]
+    assert words[0] == {"you rated Horror high"}
+    assert words[1] == {"you rated Comedy high"}
+    assert not any("high" in text for text in words[2])
 
 
 def test_similar_items_are_those_of_python(fitted, tmp_path):

@@ -43,9 +43,6 @@ def site(tmp_path_factory, model):
     clicks = AdaptiveWeightALS(PrivacyBudget.nonprivate(), feedback="implicit", max_iter=1)
     clicks.fit(X).save(folder / "clicks.skdpmf")
     DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit(X).save(folder / "means.skdpmf")
-    for name, rating_range in (("halves", (0.5, 5)), ("eleven", (0, 10))):
-        halves = DPItemMeans(PrivacyBudget(1.0, 1e-5), rating_range=rating_range).fit(X)
-        halves.save(folder / f"{name}.skdpmf")
     whole = (folder / "means.skdpmf").read_bytes()
     (folder / "damaged.skdpmf").write_bytes(whole[:-40] + b"\0" * 40)
     with Server(folder) as server:
@@ -163,22 +160,6 @@ def test_a_visit(visit, site, model):
     kept = "localStorage.length + sessionStorage.length + document.cookie.length"
     assert opened.evaluate(kept) == 0
     assert opened.said == []
-
-
-def test_rows_of_what_is_near_the_liked(visit, model):
-    opened = visit()
-    give(opened, {17: 5, 44: 4, 3: 1})
-    rows = opened.eval_on_selector_all(
-        "#because section", "(all) => all.map((row) => row.dataset.of)"
-    )
-    assert rows == ["44", "17"]
-    for row, item in enumerate((44, 17)):
-        nearest, scores = model.similar_items(item, 59)
-        near = [j for j, s in zip(nearest, scores, strict=True) if s > 0 and j not in (3, 17, 44)]
-        script = "(all) => all.map((li) => Number(li.dataset.item))"
-        shelf = f"#because section:nth-child({row + 1})"
-        assert opened.eval_on_selector_all(f"{shelf} .card", script) == near[:ROW]
-        assert opened.inner_text(f"{shelf} h2") == f"Because you liked Film {item}"
 
 
 def test_genres_filter(visit):
@@ -316,25 +297,6 @@ def test_clicks_are_liked_or_not(visit):
     assert opened.inner_text("#news").startswith("item 7: no rating any more. 1 more for your list")
 
 
-def test_stars_have_halves_where_the_range_asks(visit):
-    """By touch, on the left and right half of a star."""
-    opened = visit("?model=halves.skdpmf", width=PHONE, has_touch=True)
-    card = opened.locator("#best .card").first
-    assert (card.locator(".star").count(), card.locator("input").count()) == (5, 10)
-    for place, value in ((4, 2.5), (28, 3)):
-        card.locator(".star").nth(2).tap(position={"x": place, "y": 20})
-        assert opened.evaluate("[...visitor.ratings.values()]") == [value]
-        filled = card.locator(".star").evaluate_all(
-            "(all) => all.map((star) => star.style.getPropertyValue('--full'))"
-        )
-        assert filled == ["100%", "100%", "50%" if value == 2.5 else "100%", "0%", "0%"]
-    opened = visit("?model=eleven.skdpmf")
-    card = opened.locator("#best .card").first
-    assert [card.locator(part).count() for part in (".dot", ".star", "input")] == [1, 5, 11]
-    names = card.locator("input").evaluate_all("(all) => all.map((input) => input.ariaLabel)")
-    assert names == [f"{value} of 10" for value in range(11)]
-
-
 def tab_to(opened, selector):
     for _ in range(60):
         opened.keyboard.press("Tab")
@@ -407,18 +369,4 @@ def test_pages_are_sound(visit, site, width, scheme):
     assert opened.evaluate(small) == []
     opened.click("#badge")
     opened.click("summary")
-    assert_sound(opened, site.url)
-
-
-def test_page_without_a_model_is_sound(visit, site):
-    """The chooser stands in front, and the badge says what holds without a model."""
-    (site.folder / "empty").mkdir()
-    for file in FOLDER.iterdir():
-        shutil.copy(file, site.folder / "empty")
-    opened = visit("empty/", width=PHONE, wait="#chooser")
-    assert not opened.is_visible("#visitor")
-    opened.click("#badge")
-    assert not opened.is_visible("#people")
-    opened.click("#close")
-    opened.said.clear()  # that there is no file model.skdpmf
     assert_sound(opened, site.url)

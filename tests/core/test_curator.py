@@ -12,9 +12,10 @@ from skdpmf import PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import sums
 from skdpmf.privacy.curator import Curator, Released
-from skdpmf.privacy.pair_sensitivity import PairSums
+from skdpmf.privacy.pair_sensitivity import pair_sums
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 from skdpmf.privacy.statement import as_made
 from skdpmf.privacy.users import Rows, reveal
 from tests.core.audit import cost_of, recorded_curator, users_of
@@ -129,7 +130,7 @@ def test_nothing_shows_a_rating(curator):
     for one in (curator, curator.users, values, total(curator), [curator.users]):
         assert str(SECRET) not in repr(one)
         assert str(SECRET) not in str(one)
-    for one in (curator, curator.users, values):
+    for one in (curator, curator.users, values, total(curator)):
         for take in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError):
                 take(one)
@@ -178,12 +179,11 @@ def test_pieces_are_one_release():
     release = Release("pairs", "pairs", (2, 10), 9.0, layout="packed")
     plan = some_plan(releases=[release], shares={"pairs": 1.0})
     curator, records = recorded_curator(some_ratings(), plan)
-    pairs = PairSums(
+    pairs = pair_sums(
         curator.users,
         np.arange(N_ITEMS),
         np.zeros(N_ITEMS),
         noise="gaussian",
-        shared=False,
         n_pieces=3,
         **terms,
     )

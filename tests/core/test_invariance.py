@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from skdpmf import PrivacyBudget
-from skdpmf.distributed import exchange
+from skdpmf.privacy import frame
 from tests.core.audit import N_ITEMS, N_USERS, alone, fitted_state, noise_of
 from tests.core.cases import CASES
 from tests.core.test_planted import ALL
@@ -170,8 +170,8 @@ def test_seeded_fits_of_other_plans_share_no_noise(name):
 
 @pytest.mark.parametrize("n_parts", [0, 1], ids=["seed alone", "seed and plan"])
 def test_planted_keys_that_forget_the_data_are_noticed(n_parts, monkeypatch):
-    real = exchange.derived_key
-    monkeypatch.setattr(exchange, "derived_key", lambda seed, *parts: real(seed, *parts[:n_parts]))
+    real = frame.derived_key
+    monkeypatch.setattr(frame, "derived_key", lambda seed, *parts: real(seed, *parts[:n_parts]))
     with pytest.raises(AssertionError):
         test_seeded_fits_on_other_data_share_no_noise("als dpals")
     if n_parts == 0:

@@ -13,8 +13,8 @@ from sklearn.base import clone
 
 from skdpmf import PrivacyLedger
 from skdpmf.data.labels import RatingMatrix
-from skdpmf.estimators.contract import private as fitting
 from skdpmf.estimators.contract.private import PrivateRecommender
+from skdpmf.privacy import frame
 from skdpmf.privacy.recording import record_releases
 from tests.core.audit import N_ITEMS, N_USERS, SLOT, check_noise_law, check_plan, with_row
 from tests.estimators.test_refresh import MODELS, audit_year, months, year
@@ -57,16 +57,27 @@ def check_spent(model):
 
 
 def little_noise(patch):
-    real = PrivateRecommender._noise
+    real = frame.Frame.rows
 
-    def quiet(self, exchange, fit, *args):
-        noise = real(self, exchange, fit, *args)
-        if fit.start is not None:
+    def quiet(self, *args, known=(), **more):
+        R, noise = real(self, *args, known=known, **more)
+        if known:
             made = noise.blocks
             noise.blocks = lambda **terms: made(**{**terms, "noise_multiplier": 0.01})
-        return noise
+        return R, noise
 
-    patch.setattr(PrivateRecommender, "_noise", quiet)
+    patch.setattr(frame.Frame, "rows", quiet)
+
+
+def without_knowledge(patch):
+    real = frame.Frame.rows
+    patch.setattr(
+        frame.Frame, "rows", lambda self, *args, known=(), **more: real(self, *args, **more)
+    )
+
+
+def with_everybody(patch):
+    patch.setattr(frame, "_with_rows", lambda R, rows: R)
 
 
 def refreshed_by(change):
@@ -94,16 +105,12 @@ def with_rows_before(R, before, fit):
     return sparse.vstack((before, R), format="csr"), fit
 
 
-def instead(name, function):
-    return lambda patch: patch.setattr(fitting, name, function)
-
-
 BUGS = {
     "little noise": (little_noise, check_plans, "multiplier of"),
     "private start": (refreshed_by(with_private_start), audit_year, "from more than the"),
     "rows that stay": (refreshed_by(with_rows_before), audit_year, "month 1 of 0"),
-    "shared noise": (instead("digest_of", lambda parts: ""), check_noise_is_apart, "share a key"),
-    "whoever is spent": (instead("without_rows", lambda R, rows: R), check_spent, "who is spent"),
+    "shared noise": (without_knowledge, check_noise_is_apart, "share a key"),
+    "whoever is spent": (with_everybody, check_spent, "who is spent"),
 }
 
 

@@ -144,7 +144,7 @@ def share_of(case):
     if case.levels is None:
         return 1.0
     own, plan = case.levels[SLOT], case.plan()
-    slack = {"n_values": plan.n_values, "eta": plan.eta, "tau": plan.tau}
+    slack = plan.slack | {"largest": 1.0}
     if own == 0.0:
         return 0.0
     return gaussian_mu(own, 1e-5, **slack) / gaussian_mu(case.epsilon, 1e-5, **slack)
@@ -279,12 +279,12 @@ LEFT = {
 @pytest.mark.parametrize("name", ["als pooled", "sampler", "covariance of users"])
 def test_what_a_fit_leaves_of_the_ratings_is_seen(monkeypatch, name, what):
     case = CASES[name]
-    real = case.estimator._release
+    real = case.estimator._fit
 
-    def release(self, R, plan, exchange, **metadata):
+    def fit(self, R, y, fit=None, **metadata):
         self.left_ = LEFT[what](R)
-        return real(self, R, plan, exchange, **metadata)
+        return real(self, R, y, fit, **metadata)
 
-    monkeypatch.setattr(case.estimator, "_release", release)
+    monkeypatch.setattr(case.estimator, "_fit", fit)
     with pytest.raises(AssertionError, match="follows from more than the releases"):
         audit(case)

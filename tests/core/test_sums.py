@@ -12,7 +12,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import sums
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import padded, shrink_to_ball, stack
-from skdpmf.privacy.users import PerUser, Users
+from skdpmf.privacy.users import Users, per_user, reveal
 from tests.matrices import csr
 
 N_ITEMS, K, N_SLOTS = 6, 3, 40
@@ -90,20 +90,30 @@ def vectors(rows, start, stop, U, kind):
     return U[start:stop]
 
 
+def each(users, values):
+    """Values of ratings."""
+    return per_user(users, values, False)
+
+
+def own(users, values):
+    """Values of users."""
+    return per_user(users, values, True)
+
+
 def item_scalars(**terms):
-    return lambda users, a: [sums.item_scalars(users, PerUser(a.t), grid=SINGLE, **terms)]
+    return lambda users, a: [sums.item_scalars(users, each(users, a.t), grid=SINGLE, **terms)]
 
 
 def item_grams(users, a, *, of_ratings=False):
-    factors = PerUser(a.x if of_ratings else a.u)
-    given = PerUser(a.w), PerUser(a.e), factors
+    factors = per_user(users, a.x if of_ratings else a.u, not of_ratings)
+    given = each(users, a.w), each(users, a.e), factors
     return sums.item_grams(
         users, *given, gram_clip=2.0, clip=0.7, grid=GRID * users.private, of_ratings=of_ratings
     )
 
 
 def gram(users, a, **terms):
-    return [sums.gram(users, PerUser(a.u), clip=1.5, grid=GRID * users.private, **terms)]
+    return [sums.gram(users, own(users, a.u), clip=1.5, grid=GRID * users.private, **terms)]
 
 
 def products(kind, diagonal=True):
@@ -111,7 +121,7 @@ def products(kind, diagonal=True):
         sums.products(
             users,
             vectors,
-            PerUser(a.u),
+            own(users, a.u),
             kind,
             clip=1.5,
             grid=GRID * users.private,
@@ -126,19 +136,26 @@ CENTRES = np.array([[0.0, 0.0, 0.0, 0.0], [0.7, -0.3, 0.4, 0.2], [1.5, 1.5, -1.5
 
 def centred_products(users, a):
     """Terms of items, less a centre by the sign and size of v."""
-    place = PerUser((np.abs(np.nan_to_num(a.v)) % 3).astype(np.int64))
-    given = PerUser(a.t), place, HEAD, CENTRES
+    place = per_user(users, (np.abs(np.nan_to_num(a.v)) % 3).astype(np.int64), True)
+    given = each(users, a.t), place, HEAD, CENTRES
     return [sums.centred_products(users, *given, clip=1.5, grid=CENTRED)]
 
 
 def user_scalars(**terms):
-    return lambda users, a: [sums.user_scalars(users, PerUser(a.v), clip=0.8, grid=SINGLE, **terms)]
+    return lambda users, a: [
+        sums.user_scalars(users, own(users, a.v), clip=0.8, grid=SINGLE, **terms)
+    ]
 
 
 def item_vectors(users, a, **terms):
     return [
         sums.item_vectors(
-            users, PerUser(a.t), PerUser(a.u), clip=0.7, grid=GRID * users.private, **terms
+            users,
+            each(users, a.t),
+            own(users, a.u),
+            clip=0.7,
+            grid=GRID * users.private,
+            **terms,
         )[0]
     ]
 
@@ -165,7 +182,7 @@ STATISTICS = {
     "grams": item_grams,
     "grams of ratings": lambda users, a: item_grams(users, a, of_ratings=True),
     "gram": gram,
-    "weighted gram": lambda users, a: gram(users, a, weights=PerUser(a.g)),
+    "weighted gram": lambda users, a: gram(users, a, weights=own(users, a.g)),
     "products": products("dense"),
     "products of ratings": products("sparse"),
     "products off the diagonal": products("sparse", diagonal=False),
@@ -175,7 +192,7 @@ STATISTICS = {
 WITH_INFLUENCE = {
     "scalars": lambda users, a: item_scalars(clip=0.7, influence=a.f, **BOTH)(users, a),
     "vectors": lambda users, a: item_vectors(users, a, influence=a.f),
-    "gram": lambda users, a: gram(users, a, weights=PerUser(a.g), influence=a.f),
+    "gram": lambda users, a: gram(users, a, weights=own(users, a.g), influence=a.f),
 }
 pytestmark = pytest.mark.every_case  # a clip that is a little too large shows in few of them
 every_sum = pytest.mark.parametrize("name", STATISTICS)
@@ -207,7 +224,7 @@ def attack(statistic, rows, neighbors, share=None):
             break
         for place, (a, b) in enumerate(zip(own[one], own[two], strict=True)):
             most = a.sensitivity * (1.0 if share is None else share[two - 1])
-            moved = distance(a, a.private_values, b.private_values)
+            moved = distance(a, reveal(a), reveal(b))
             assert moved <= most * EXACT, (rows[two - 1], moved, most)
             worst[place] = max(worst[place], moved / a.sensitivity)
     return worst
@@ -232,7 +249,7 @@ def test_an_empty_row_contributes_nothing_whatever_was_computed_of_it(name):
     """The bounds of adding and removing a user stand on this."""
     rest = [row_of([], u=u, v=v) for u, v in product(WILD[::2], WILD[1::2])]
     for total in STATISTICS[name](*built(rest)):
-        assert not total.private_values.any()
+        assert not reveal(total).any()
 
 
 @pytest.mark.parametrize("influence", [1.5, np.inf, np.nan, -1.0])
@@ -242,8 +259,8 @@ def test_influence_outside_of_0_to_1_is_clipped(name, influence):
     assert attack(WITH_INFLUENCE[name], [row], "add-remove").max() <= EXACT
     rest = WITH_INFLUENCE[name](*built([row._replace(f=0.0)]))[0]
     own = WITH_INFLUENCE[name](*built([row]))[0]
-    assert own.private_values.any() == (influence > 1.0)
-    assert not rest.private_values.any()
+    assert reveal(own).any() == (influence > 1.0)
+    assert not reveal(rest).any()
 
 
 E0, E1 = np.eye(K)[0], np.eye(K)[1]
@@ -338,7 +355,7 @@ def test_no_rating_moves_sums_of_ratings_too_far(name, scale, neighbors):
             )
             for X in (one, two)
         )
-        moved = distance(a, a.private_values, b.private_values)
+        moved = distance(a, reveal(a), reveal(b))
         assert moved <= a.sensitivity * EXACT
         worst = max(worst, moved / a.sensitivity)
     if not name.startswith("all"):
@@ -353,7 +370,7 @@ def test_no_rating_moves_scalars_of_users_too_far(norm, neighbors):
             sums.user_scalars(users, users.map(value_of_user), clip=0.8, grid=2.0**-30, norm=norm)
             for users in (of_matrix(X, neighbors) for X in (one, two))
         )
-        assert distance(a, a.private_values, b.private_values) <= a.sensitivity * EXACT
+        assert distance(a, reveal(a), reveal(b)) <= a.sensitivity * EXACT
 
 
 USER_SUMS = [name for name in STATISTICS if name != "user scalars"]
@@ -451,7 +468,7 @@ def test_sums_are_those_of_their_slow_twins(name, private):
     made = STATISTICS[name](*built(rows, private=private))
     for place, total in enumerate(made):
         expected = sum(twin(name, row, private)[place] for row in rows)
-        values = total.private_values if private else total.without_privacy()
+        values = reveal(total) if private else total.without_privacy()
         truncated = private or name == "centred products"
         tolerance = 1e-4 if truncated else 1e-9
         np.testing.assert_allclose(values, expected, rtol=0, atol=tolerance)
@@ -466,18 +483,19 @@ def test_sums_do_not_depend_on_blocks_order_and_threads(name):
     shuffled = STATISTICS[name](*built([rows[i] for i in rng.permutation(N_SLOTS)], n_jobs=3))
     parts = [STATISTICS[name](*built(part)) for part in (rows[:7], rows[7:8], rows[8:])]
     for place, total in enumerate(whole):
-        blocks = sum(part[place].private_values for part in parts)
-        np.testing.assert_array_equal(total.private_values, shuffled[place].private_values)
-        np.testing.assert_array_equal(total.private_values, blocks)
-        assert np.isfinite(total.private_values).all()
+        values, blocks = reveal(total), sum(reveal(part[place]) for part in parts)
+        np.testing.assert_array_equal(values, reveal(shuffled[place]))
+        np.testing.assert_array_equal(values, blocks)
+        assert np.isfinite(values).all()
 
 
 def test_a_grid_that_is_too_fine_is_refused():
     users, a = built(BIG)
     with pytest.raises(PrivacyParameterError, match="grid"):
-        sums.item_scalars(users, PerUser(a.t), clip=1.0, grid=2.0**-60)
+        sums.item_scalars(users, each(users, a.t), clip=1.0, grid=2.0**-60)
+    users, a = built(BIG)
     with pytest.raises(PrivacyParameterError, match="grid"):
-        sums.gram(users, PerUser(a.u), clip=1.0, grid=2.0**-40)
+        sums.gram(users, own(users, a.u), clip=1.0, grid=2.0**-40)
 
 
 def test_shrink_to_ball_ends_a_hair_inside():
@@ -496,17 +514,16 @@ def test_shrink_to_ball_ends_a_hair_inside():
 
 
 def test_stacks_and_padding_keep_bound_and_values():
-    one, two = (item_scalars(clip=c, **BOTH)(*built(BIG))[0] for c in (1.0, 0.3))
+    users = built(BIG)
+    one, two = (item_scalars(clip=c, **BOTH)(*users)[0] for c in (1.0, 0.3))
     both = stack(one, two)
     assert both.sensitivity == math.hypot(one.sensitivity, two.sensitivity)
-    l1 = item_scalars(clip=1.0, norm="l1")(*built(BIG))[0]
+    l1 = item_scalars(clip=1.0, norm="l1")(*users)[0]
     assert stack(l1, l1).sensitivity == 2.0 * l1.sensitivity
     with pytest.raises(PrivacyParameterError, match="which must be equal"):
         stack(one, l1)
     wide = padded(item_vectors(*built(BIG))[0], (N_ITEMS + 2, K + 1))
     assert wide.sensitivity == 0.7
-    np.testing.assert_array_equal(
-        wide.private_values[:N_ITEMS, :K], item_vectors(*built(BIG))[0].private_values
-    )
-    assert not wide.private_values[N_ITEMS:].any()
-    assert not wide.private_values[:, K:].any()
+    np.testing.assert_array_equal(reveal(wide)[:N_ITEMS, :K], reveal(item_vectors(*built(BIG))[0]))
+    assert not reveal(wide)[N_ITEMS:].any()
+    assert not reveal(wide)[:, K:].any()

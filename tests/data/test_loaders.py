@@ -3,12 +3,10 @@ import gzip
 import io
 import lzma
 import os
-import subprocess
 import sys
 import tarfile
 import threading
 import zipfile
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,7 +14,7 @@ import pytest
 from skdpmf.data import loaders, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.exceptions import MissingExtraError
-from tests.systems import needs_posix, with_path
+from tests.systems import needs_posix
 
 FULL = pd.DataFrame(
     {"user": [7, 7, 12], "item": [3, 10, 3], "rating": [4.0, 2.5, 5.0], "time": [9, 8, 7]}
@@ -423,15 +421,6 @@ def test_a_pipe_loses_no_rating(tmp_path, sep):
     frame = piped(read_ratings, content)
     pd.testing.assert_frame_equal(frame, read_ratings(written(tmp_path / "file", content)))
     assert len(frame) == 30_000
-
-
-@pytest.mark.parametrize("path", ["-", pytest.param("/dev/stdin", marks=needs_posix)])
-def test_standard_input(path):
-    code = f"import skdpmf.data as d; f = d.read_ratings({path!r}); print(len(f), f['user'].max())"
-    environment = with_path(Path(loaders.__file__).parents[2])
-    words = [sys.executable, "-c", code]
-    run = subprocess.run(words, input=LONG, capture_output=True, text=True, env=environment)
-    assert (run.stdout, run.stderr) == ("30000 2999\n", "")
 
 
 @pytest.mark.parametrize(

@@ -66,15 +66,6 @@ def test_declared_ids_keep_their_order_and_empty_lines():
     assert (list(users), list(items)) == (["c", "b", "a"], [99, 30, 10])
 
 
-def test_shape_follows_the_catalogue_and_not_the_ratings():
-    # Neighbouring tables have matrices of one shape if the catalogue is declared.
-    table = pd.DataFrame({"user": [0, 0, 1], "item": [0, 4, 7], "rating": [1.0, 2.0, 3.0]})
-    shapes = [
-        ratings_to_matrix(t, users=[0, 1], items=range(9)).X.shape for t in (table, table[:2])
-    ]
-    assert shapes == [(2, 9), (2, 9)]
-
-
 def test_implicit_ratings():
     frame = pd.DataFrame({"user": [0, 0, 1], "item": [1, 1, 0]})
     assert rows_of(ratings_to_matrix(frame, rating=None).X) == [{1: 1.0}, {0: 1.0}]

@@ -1,10 +1,8 @@
 """Blocks of users give the rows of the matrix, each user once, or refuse."""
 
-import gc
 import pickle
 import shutil
 import tempfile
-import tracemalloc
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from scipy import sparse
 
 from skdpmf.data import ParquetRatings
-from skdpmf.data.parquet_ratings import MatrixRows, PartRows, row_blocks
+from skdpmf.data.parquet_ratings import PartRows, row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import RatingStoreError
 
@@ -80,17 +78,6 @@ def test_any_cut_of_any_kind_gives_the_rows(shape, rows, n_blocks, seed):
             assert_covers(pickle.loads(pickle.dumps(blocks)), X)
 
 
-def test_parts_are_grouped_to_equal_work(tmp_path):
-    X = many(400)
-    ratings = source("parquet", X, tmp_path, rows=4)
-    for n_blocks in (1, 2, 3, 7):
-        blocks = row_blocks(ratings, n_blocks)
-        work = [block.n_ratings + block.n_rows for block in blocks]
-        assert len(blocks) == n_blocks
-        # Each cut is at most half a part away from where it should be: a part has 4 + 4 * 30.
-        assert max(work) - (X.nnz + 400) / n_blocks <= 124
-
-
 def test_matrix_blocks_share_the_ratings_and_pickle_their_own():
     X = many()
     blocks = row_blocks(X, 5)
@@ -99,20 +86,6 @@ def test_matrix_blocks_share_the_ratings_and_pickle_their_own():
         assert np.shares_memory(block.load().indices, X.indices)
         assert block.load() is block.load()
         assert len(pickle.dumps(block)) < 0.4 * len(pickle.dumps(X))
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_matrix_rows_are_canonical(dtype):
-    # Two ratings of one pair, columns out of order, and an infinite one.
-    fields = (np.array([1, 2, 4, np.inf], dtype), np.array([2, 0, 0, 1]), np.array([0, 3, 4]))
-    X = sparse.csr_array(fields, shape=(2, 3))
-    (block,) = row_blocks(X, 1)
-    assert isinstance(block, MatrixRows)
-    assert rows_of(block.load()) == [{0: 3.0, 2: 1.0}, {}]
-    assert (block.first_row, block.n_rows, block.n_items, block.n_ratings) == (0, 2, 3, 2)
-    assert block.load().indices.dtype == np.int32
-    dense = np.array([[1.0, np.nan], [np.nan, 0.0]])
-    assert_covers(row_blocks(dense, 2), as_rating_matrix(dense))
 
 
 def test_blocks_on_disk_are_values_that_travel_without_ratings(tmp_path):
@@ -141,38 +114,6 @@ def test_other_ratings_at_the_path_are_refused(tmp_path, action):
     for block in blocks:
         with pytest.raises(RatingStoreError, match=r"now holds other ratings.*start again"):
             getattr(block, action)()
-
-
-def test_check_reads_no_rating_and_sees_missing_files(tmp_path, monkeypatch):
-    block = row_blocks(source("parquet", many(), tmp_path), 2)[1]
-
-    def read(*_):
-        raise AssertionError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ParquetRatings, "_matrix", read)
-        block.check()
-    file = sorted(block.path.glob("*.parquet"))[-1]
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(RatingStoreError, match=f"{file.name}: it has .* bytes; expected"):
-        block.check()
-    file.unlink()
-    with pytest.raises(RatingStoreError, match=f"{file.name}: there is no such file"):
-        block.check()
-
-
-def test_loading_needs_the_result_and_a_part(tmp_path):
-    X = many(20_000, 100)
-    block = row_blocks(source("parquet", X, tmp_path, rows=500), 1)[0]
-    block.load()
-    gc.collect()
-    tracemalloc.start()
-    R = block.load()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    result = R.data.nbytes + R.indices.nbytes + R.indptr.nbytes
-    assert result == 12 * X.nnz + 4 * 20_001
-    assert peak < 1.3 * result  # a part is a fortieth
 
 
 @pytest.mark.parametrize("n_blocks", [0, -1, 1.0, True, None, "2"])

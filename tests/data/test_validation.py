@@ -248,23 +248,6 @@ def test_report_counts(case, kind):
     }
 
 
-def test_report_of_clean_and_of_dense_ratings():
-    clean = validate_ratings([[1.0, np.nan], [np.nan, 5.0]], rating_range=(1, 5))
-    assert clean.problems == {}
-    assert str(clean) == "2 ratings of 2 users for 2 items; no problem found."
-    dense = validate_ratings([[np.inf, np.nan], [np.nan, 6.0]], rating_range=(1, 5))
-    assert set(dense.problems) == {"n_infinite", "n_out_of_range", "n_empty_users", "n_empty_items"}
-
-
-def test_problems_are_said_by_name():
-    X = container([(0, 0, np.nan), (0, 1, 7), (0, 1, 8), (2, 1, 3)], (3, 3), "csr_array")
-    problems = validate_ratings(X, rating_range=(1, 5)).problems
-    assert problems["n_nan"].startswith("stored NaN: 1")
-    assert "outside 1 to 5: 2 (67%)" in problems["n_out_of_range"]
-    assert "pair: 1" in problems["n_duplicates"]
-    assert "users without a rating: 1" in problems["n_empty_users"]
-
-
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (3, 2)])
 def test_empty_matrix(shape):
     for X in (np.full(shape, np.nan), *(container([], shape, kind) for kind in FORMATS)):

@@ -14,7 +14,6 @@ from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.books import ledger_file
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data import files as _files
-from skdpmf.local import LocalAggregator
 
 X = make_ratings(300, 20, random_state=0)
 DENIED = "Access is denied"
@@ -49,17 +48,6 @@ def in_use(monkeypatch):
         monkeypatch.setattr(Path, "replace", denied)
 
     return use
-
-
-def test_parquet_ratings_are_written(tmp_path):
-    pytest.importorskip("pyarrow")
-    assert (ParquetRatings.write(tmp_path / "ratings", X).read_rows() != X).nnz == 0
-
-
-def test_an_aggregator_is_saved(tmp_path):
-    aggregator = LocalAggregator(4, (1, 5), 8.0)
-    aggregator.save(tmp_path / "file")
-    assert LocalAggregator.load(tmp_path / "file").protocol == aggregator.protocol
 
 
 def test_ratings_in_use_stay_and_the_error_says_so(tmp_path, in_use):

@@ -13,7 +13,7 @@ from skdpmf.data.parquet_ratings import row_blocks
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.distributed import exchange, pool
 from skdpmf.estimators.contract import private as fitting
-from skdpmf.privacy.recording import record_releases
+from skdpmf.privacy.sampler.noise import fresh_key
 
 from .common import FITS, LITTLE, MUCH, assert_same, ratings, record_traffic
 
@@ -51,19 +51,6 @@ def test_personal_levels_go_with_their_rows(blocks):
     assert not np.array_equal(other.item_means_, whole.item_means_)
 
 
-def test_a_seeded_key_depends_on_all_that_belongs_to_the_rows():
-    R, levels = as_rating_matrix(ratings(60)), np.linspace(0.0, 1.0, 60)
-    alone = exchange.Alone()
-    other = R.copy()
-    other.data[0] += 0.5
-    made = [alone.key(0, "text", *data) for data in ((R, levels), (R, levels[::-1]), (R,))]
-    made += [alone.key(0, "text", other, levels), alone.key(1, "text", R, levels)]
-    made += [alone.key(0, "other", R, levels), alone.key(0, "text", R[:, :39], levels)]
-    assert len(set(made)) == len(made)
-    assert alone.key(0, "text", R, levels) == made[0]
-    assert alone.key(None, "text", R) != alone.key(None, "text", R)
-
-
 def test_ratings_by_reference(tmp_path, blocks):
     pytest.importorskip("pyarrow")
     X, model = ratings(), FITS["pooled"]
@@ -74,24 +61,6 @@ def test_ratings_by_reference(tmp_path, blocks):
     assert_same(clone(model).fit(stored), whole)
     blocks(3)
     assert_same(clone(model).fit(stored), whole)
-
-
-def test_recorded_statistics_are_those_of_all_users(blocks):
-    X = ratings()
-    for name in ("pooled", "dpals", "every step", "covariance by user", "item means"):
-        model = FITS[name]
-        with record_releases() as whole:
-            clone(model).fit(X)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fitting, "_n_tasks", lambda *_: 1)
-            patch.setattr(fitting, "row_blocks", lambda R, _: row_blocks(R, 7))
-            with record_releases() as parts:
-                clone(model).fit(X)
-        assert len(whole) == len(parts) > 1
-        for one, other in zip(whole, parts, strict=True):
-            assert (one.name, one.index) == (other.name, other.index)
-            np.testing.assert_array_equal(one.statistic, other.statistic, err_msg=one.name)
-            np.testing.assert_array_equal(one.output, other.output, err_msg=one.name)
 
 
 def test_noise_is_drawn_once(blocks, monkeypatch):
@@ -122,7 +91,7 @@ def test_workers_learn_neither_key_nor_exact_sums():
 
     coordinator = exchange.Coordinator(collect, 10)
     empty = as_rating_matrix(np.full((1, 3), np.nan))[:0]
-    noise = coordinator.noise(None, "text", empty)
+    noise = coordinator.noise(False, fresh_key, empty)
     terms = {"sensitivity": 1.0, "noise_multiplier": 3.0, "bound": 10.0}
     first = noise.release(np.zeros(3), name="sums", **terms)
     noise.release(np.zeros(3), name="more", **terms)
@@ -134,7 +103,7 @@ def test_workers_learn_neither_key_nor_exact_sums():
         assert stream.release(0, np.zeros(3)) is not None
     assert coordinator.history[-1].value is None  # nobody needs it
     coordinator = exchange.Coordinator(collect, 10)
-    coordinator.noise(3, "text", empty)
+    coordinator.noise(True, lambda *data: bytes(32), empty)
     assert coordinator.history[0] == (("digest of the rows", 0, 0), None)
 
 

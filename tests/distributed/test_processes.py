@@ -1,6 +1,5 @@
-"""Blocks of users in processes: of loky, of a dask cluster, and of ray where it is installed."""
+"""Blocks of users in processes: of loky and of a dask cluster."""
 
-import importlib
 import os
 import signal
 import subprocess
@@ -144,29 +143,6 @@ def test_a_loky_worker_that_is_killed_in_a_round(whole, loky_config, monkeypatch
     seen = kill_once(monkeypatch, children, at=5)
     assert_same(clone(FITS["pooled"]).fit(ratings()), whole("pooled"))
     assert len(seen) > 5
-
-
-@pytest.fixture(scope="module")
-def ray_client():
-    """Ray on this machine, if it is installed and starts."""
-    ray = pytest.importorskip("ray")
-    settings = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}
-    probe = [sys.executable, "-c", f"import ray; ray.init(**{settings!r})"]
-    try:
-        subprocess.run(probe, check=True, timeout=120, capture_output=True)
-    except subprocess.SubprocessError as error:
-        pytest.skip(f"ray is installed and does not start here: {error}")
-    ray.init(**settings)
-    importlib.import_module("ray.util.joblib").register_ray()
-    yield ray
-    ray.shutdown()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["pooled", "every step", "covariance by user"])
-def test_ray(name, whole, ray_client):
-    with joblib.parallel_config(backend="ray"):
-        assert_same(clone(FITS[name]).fit(values_for(name)), whole(name))
 
 
 def test_a_worker_with_other_code_is_refused_before_anything_is_spent(

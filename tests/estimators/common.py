@@ -1,6 +1,7 @@
 """Estimators for the tests of the contract: a small non-private one, and the public ones."""
 
 import inspect
+import itertools
 
 import numpy as np
 from scipy import sparse
@@ -77,25 +78,49 @@ def ranking_scores(fitted, X, taste=0.5):
     if fitted._ranking_ is None or taste == 1.0:
         return fitted.decision_function(X)
     model, (lists, unit) = fitted._item_model_, fitted._ranking_
-    N, columns, k = lists.offsets, model.columns, model.factors.shape[1]
+    N, columns = lists.offsets, model.columns
     share, scores = N / N.sum(), np.empty(X.shape)
     for i, (row, z) in enumerate(zip(X, fold_in(model, csr(X)), strict=True)):
         chosen = np.flatnonzero(~np.isnan(row))
         x = lists.factors @ lists.encoder[chosen].sum(axis=0)
-        p, by_features = z @ columns.T / unit, z[k:] @ columns[:, k:].T / unit
-        p, by_features = p - share @ p, by_features - share @ by_features
-        spread, clear = np.sqrt(share @ p**2), np.sqrt(share @ by_features**2)
+        p = z @ columns.T / unit
+        p, rated = p - share @ p, p - share @ p
+        if getattr(fitted, "_predictor_", "svd") == "knn":  # without the user's offset z[0]
+            rated = (fitted.decision_function(X[[i]])[0] - model.offsets - z[0]) / unit
+        spread = np.sqrt(share @ p**2)
         x_off, N_off = x - share @ x, N - share @ N
         both = (share @ x_off**2) * (share @ N_off**2)
         alike = (share @ (x_off * N_off)) ** 2 / both if both > 0.0 else 1.0
         b = 0.5 * alike**1.5 / np.hypot(spread, 0.2)
-        few = max(1.0 / max(chosen.size, 1) - 1.0 / 20.0, 0.0)
-        a = 50.0 * few * min(clear / 0.05, 1.0)
-        says = 0.5 * model.offsets / unit + b * p + a * by_features
+        says = 0.5 * model.offsets / unit + b * rated
+        if model.features is not None:
+            says += stated_by_features(model, row, chosen, N, unit)
         for j in range(X.shape[1]):
             of_others = lists.encoder[chosen[chosen != j]].sum(axis=0) @ lists.factors[j]
             scores[i, j] = np.log(N[j] + max(of_others, 0.0)) + taste / (1.0 - taste) * says[j]
     return scores
+
+
+def stated_by_features(model, row, chosen, N, unit):
+    """What one row of ratings says of items by their features, in loops over pairs of items."""
+    share, n = N / N.sum(), chosen.size
+    E = model.features - share @ model.features
+    variances = share @ E**2
+    E /= np.sqrt(variances + 0.1 * variances.mean())
+    e = (row[chosen] - model.offsets[chosen]) / unit
+    e -= e.sum() / (n + 4.0)
+    products = weights = 0.0
+    for a, b in itertools.permutations(range(n), 2):
+        products += e[a] * e[b] * (E[chosen[a]] @ E[chosen[b]])
+        weights += abs(e[a] * e[b]) * np.linalg.norm(E[chosen[a]]) * np.linalg.norm(E[chosen[b]])
+    if weights == 0.0:
+        return np.zeros(len(N))
+    alike = np.linalg.eigvalsh((E * share[:, None]).T @ E)
+    by_chance = np.sqrt(2.0 / (alike.sum() ** 2 / (alike @ alike) * n * (n - 1)))
+    g = E @ (e @ E[chosen])
+    size = np.sqrt(share @ (g - share @ g) ** 2)
+    log_N = np.log(N) - share @ np.log(N)
+    return 3.0 * max(products / weights - by_chance, 0.0) * np.sqrt(share @ log_N**2) * g / size
 
 
 def ratings(n_users=40, n_items=12, density=0.4, seed=0):

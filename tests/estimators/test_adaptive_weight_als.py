@@ -106,11 +106,3 @@ def test_private_factors_beat_means(data):
     assert rmse[20.0] < own - 0.1 < overall
     assert rmse[math.inf] < rmse[20.0] < rmse[4.0] + 0.005
     assert rmse[20.0] < rmse[math.inf] + 0.03
-
-
-def test_factors_that_would_drown_do_no_harm(data):
-    """At small epsilon, mean of three seeds, within the noise of the means alone."""
-    train, test = data
-    for epsilon in (0.1, 0.3):
-        found = [-fitted(train, epsilon, random_state=s).score(train, test) for s in range(3)]
-        assert np.mean(found) < means_only(train, test, epsilon) + 0.05

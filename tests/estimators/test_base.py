@@ -10,11 +10,9 @@ from scipy import sparse
 from sklearn.base import clone
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import recommend
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
-from skdpmf.mechanisms.als import pooled as pooled_als
 from tests.estimators.common import MeansSVD, ratings
 
 HAS_CALLBACKS = tuple(int(part) for part in sklearn.__version__.split(".")[:2]) >= (1, 9)
@@ -178,19 +176,6 @@ def test_one_blas_thread_while_anybody_is_inside():
         assert set(blas_threads()) == {1}
         second.__exit__()
         assert blas_threads() == before
-
-
-def test_a_private_fit_does_not_depend_on_the_threads_of_blas(monkeypatch):
-    seen, real = [], pooled_als.fit
-
-    def fit(*args, **kwargs):
-        seen.extend(blas_threads())
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(pooled_als, "fit", fit)
-    with threadpool_limits(2, user_api="blas"):
-        AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), n_components=2, max_iter=1).fit(ratings())
-    assert set(seen) == {1}
 
 
 class Recorder:

@@ -2,18 +2,15 @@
 
 import hashlib
 import math
-import subprocess
-import sys
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
-from skdpmf import CacheSGDFactorizer, DPItemMeans, PrivacyBudget
+from skdpmf import CacheSGDFactorizer
 from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import split_ratings
@@ -60,13 +57,6 @@ def as_twin(model):
         model.components_.T,
         model.loss_curve_,
     )
-
-
-def own_mean_error(train, test):
-    """Error of each user's own mean, and of the overall mean for users without ratings."""
-    counts = np.diff(train.indptr)
-    means = np.where(counts > 0, train.sum(axis=1) / np.maximum(1, counts), train.data.mean())
-    return rmse(np.repeat(means, np.diff(test.indptr)), test.data)
 
 
 def rmse(predicted, truth):
@@ -163,32 +153,16 @@ def test_the_scale_of_the_ratings_is_a_unit(a, b, fit_bias, data):
     np.testing.assert_allclose((modelled(two) - a) / b, modelled(one), atol=2e-4)
 
 
-SCALES = [(1.0, 5.0, 1.0), (0.0, 100.0, 1.0), (-10.0, 10.0, 1.0), (0.0, 100.0, None), (0, 1, None)]
-
-
-@pytest.mark.parametrize(("low", "high", "step"), SCALES)
-def test_the_defaults_converge_on(low, high, step):
+def test_the_defaults_converge(data):
     """The floor is what the truth itself leaves; 94 500 ratings leave 7 % more (measured)."""
-    unit = (high - low) / 4
-    X, truth = make_ratings(
-        *(2000, 150),
-        density=0.35,
-        rating_range=(low, high),
-        step=step,
-        user_bias_std=0.45 * unit,
-        item_bias_std=0.6 * unit,
-        factor_std=0.55 * unit,
-        noise_std=0.8 * unit,
-        random_state=0,
-        return_truth=True,
-    )
-    train, test = split_ratings(X, test_size=0.1, random_state=1)
+    truth = make_ratings(2000, 150, density=0.35, random_state=0, return_truth=True)[1]
+    train, test = data
     where = test.tocoo()
     floor = rmse(truth.expected(where.row, where.col), where.data)
     sums = np.bincount(train.indices, weights=train.data, minlength=150)
     means = sums / np.bincount(train.indices, minlength=150)
-    model = CacheSGDFactorizer(rating_range=(low, high), random_state=0).fit(train)
-    own = np.clip(modelled(model), low, high)[where.row, where.col]
+    model = CacheSGDFactorizer(random_state=0).fit(train)
+    own = np.clip(modelled(model), 1.0, 5.0)[where.row, where.col]
     for error in (-model.score(train, test), rmse(own, where.data)):
         assert floor < error < 1.1 * floor
         assert error < 0.87 * rmse(means[where.col], where.data)
@@ -258,14 +232,6 @@ def test_empty_rows_and_columns_change_nothing_else():
     np.testing.assert_allclose(predicted[17], predicted[4])
 
 
-@pytest.mark.parametrize("shape", [(1, 30), (30, 1)], ids=str)
-def test_one_user_or_one_item(shape):
-    X = np.random.default_rng(0).integers(1, 6, shape).astype(float)
-    model, predicted = finite(X)
-    assert rmse(predicted, X) < 0.8 * X.std()
-    assert (np.diff(model.loss_curve_) < 0).all()
-
-
 @pytest.mark.parametrize("high", [1e6, 1e99])
 def test_one_absurd_rating_does_not_blow_up_the_fit(high):
     """Its error is more than ten standard deviations: it pulls with the strength of ten."""
@@ -273,32 +239,6 @@ def test_one_absurd_rating_does_not_blow_up_the_fit(high):
     X[np.unravel_index(np.flatnonzero(~np.isnan(X))[7], X.shape)] = high
     model, _ = finite(X, rating_range=(-high, high))
     assert np.abs(modelled(model)).max() < 10 * np.nanstd(X)
-
-
-@pytest.mark.parametrize("bounds", [(-1e99, 1e99), (0.0, 1e9)])
-def test_a_range_far_wider_than_the_ratings(bounds):
-    X = small()
-    model, predicted = finite(X, rating_range=bounds)
-    assert abs(model.intercept_ - np.nanmean(X)) < 1e-6
-    if bounds[1] < 1e12:  # beyond, the ratings' spread is below the rounding of the range
-        narrow = finite(X)[0].decision_function(X)
-        np.testing.assert_allclose(predicted, narrow.clip(0.0), atol=1e-3)
-
-
-@pytest.mark.parametrize("gap", [1e-300, 1e-14, 1e-9])
-@pytest.mark.parametrize("base", [0.0, 3.0])
-def test_ratings_that_hardly_differ(gap, base):
-    X = small() * 0 + base + gap * np.random.default_rng(0).integers(0, 2, (30, 12))
-    _, predicted = finite(X, rating_range=(0.0, 5.0))
-    np.testing.assert_allclose(predicted, base, atol=10 * gap)
-
-
-@pytest.mark.parametrize("k", [13, 50, 700])
-def test_more_components_than_items(k):
-    X = small()
-    model, predicted = finite(X, n_components=k)
-    assert model.components_.shape == (k, 12)
-    assert rmse(predicted, X) < 0.8 * np.nanstd(X)
 
 
 # -- divergence ------------------------------------------------------------------------------------
@@ -331,22 +271,11 @@ def test_a_large_penalty_shortens_the_steps(data, alpha):
     assert spread < 2 / alpha
 
 
-SCRIPT = """
-from skdpmf import CacheSGDFactorizer
-from skdpmf.data import make_ratings
-from tests.estimators.test_cache_sgd import fingerprint
-X = make_ratings(500, 40, random_state=0)
-print(fingerprint(CacheSGDFactorizer(8, random_state=5).fit(X)))
-"""
-
-
 def test_one_thread_and_a_seed_repeat_bit_for_bit():
     X = make_ratings(500, 40, random_state=0)
     prints = [fingerprint(fitted(X, random_state=seed)) for seed in (5, 5, 6, None, None)]
     assert prints[0] == prints[1]
     assert len(set(prints)) == 4
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == prints[0]
 
 
 def test_two_threads_agree_in_the_third_digit():
@@ -356,16 +285,6 @@ def test_two_threads_agree_in_the_third_digit():
     found = [-fitted(train, 16, n_jobs=2).score(train, test) for _ in range(5)]
     assert np.ptp(found) < 0.005
     assert abs(np.mean(found) + fitted(train, 16).score(train, test)) < 0.003
-
-
-@pytest.mark.parametrize("n_jobs", [2, 4, -1])
-@pytest.mark.parametrize("shape", [(1, 1), (2, 5), (3, 1), (40, 12)], ids=str)
-def test_more_threads_than_batches(n_jobs, shape):
-    X = np.random.default_rng(0).integers(1, 6, shape).astype(float)
-    model = fitted(X, n_jobs=n_jobs)
-    alone = fitted(X)
-    np.testing.assert_allclose(modelled(model), modelled(alone), atol=0.5 * max(X.std(), 0.1))
-    assert model.user_factors_.shape == (shape[0], 8)
 
 
 def test_the_statement_says_that_nothing_is_protected(data):
@@ -380,61 +299,8 @@ def test_the_statement_says_that_nothing_is_protected(data):
     assert "factors and biases of the" in text
 
 
-needs_callbacks = pytest.mark.skipif(
-    tuple(int(part) for part in sklearn.__version__.split(".")[:2]) < (1, 9),
-    reason="callbacks came with 1.9",
-)
-
-
-@needs_callbacks
-@pytest.mark.parametrize("rate", [0.07, 1000.0])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_progress_is_told_round_by_round(rate, data):
-    """Also if a round is done more than once, because the fit diverged."""
-    told = []
-
-    class Recorder:
-        def setup(self, estimator, context):
-            told.append(context.max_subtasks)
-
-        def on_fit_task_begin(self, estimator, context, **_):
-            pass
-
-        def on_fit_task_end(self, estimator, context, **_):
-            told.append(context.task_name)
-
-        def teardown(self, estimator, context):
-            told.append("teardown")
-
-    model = CacheSGDFactorizer(4, max_iter=6, learning_rate=rate).set_callbacks(Recorder())
-    model.fit(data[0][:300])
-    assert told[:7] == [6, *["round"] * 6]
-    assert told[-1] == "teardown"
-    assert len(told) == 9
-    told.clear()
-    model.partial_fit(data[0][300:400])
-    assert told == []
-
-
-@pytest.mark.parametrize(
-    ("shape", "n_ratings", "noise"),
-    [((60, 30), 400, 0.8), ((1000, 500), 6000, 0.8), ((900, 300), 20_000, 2.0)],
-    ids=str,
-)
-def test_the_learned_penalty_suits_few_and_noisy_ratings(shape, n_ratings, noise):
-    """Not worse than means of users or items by more than noise, and more factors are no risk."""
-    X = make_ratings(*shape, n_ratings=n_ratings, noise_std=noise, random_state=0)
-    train, test = split_ratings(X, test_size=0.2, random_state=1)
-    items = DPItemMeans(PrivacyBudget.nonprivate()).fit(train)
-    few, many = (fitted(train, k) for k in (8, 64))
-    assert few.score(train, test) > items.score(train, test) - 0.005
-    assert few.score(train, test) > -own_mean_error(train, test)
-    assert abs(many.score(train, test) - few.score(train, test)) < 0.002
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("k", "limit"), [(32, 0.8443), (64, 0.8425)])
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize(("k", "limit", "n_jobs"), [(32, 0.8443, 2), (64, 0.8425, 1)])
 def test_movielens(k, limit, n_jobs, ml1m_path):
     pytest.importorskip("pyarrow")
     frame = pd.read_parquet(ml1m_path)

@@ -13,13 +13,7 @@ from skdpmf import CacheSGDFactorizer
 from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.exceptions import RatingStoreError
-from tests.baselines.test_cache_sgd import (
-    CrashError,
-    after_in_round,
-    fail,
-    interrupt,
-    own_threads,
-)
+from tests.baselines.test_cache_sgd import CrashError, after_in_round, fail, interrupt, own_threads
 from tests.estimators.test_cache_sgd import cut_at, fingerprint, fitted, modelled
 
 pytest.importorskip("pyarrow")
@@ -34,14 +28,6 @@ def ratings():
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "ratings"
-
-
-def assert_close(one, two, atol=1e-4):
-    np.testing.assert_allclose(modelled(one), modelled(two), atol=atol)
-    np.testing.assert_allclose(one.loss_curve_, two.loss_curve_, rtol=1e-5)
-    np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
-    assert one.intercept_ == pytest.approx(two.intercept_, rel=1e-12)
-    assert one.user_factors_.shape == two.user_factors_.shape
 
 
 # -- from disk -------------------------------------------------------------------------------------
@@ -64,23 +50,6 @@ def test_files_give_the_bits_of_the_matrix(part_rows, group_rows, path, monkeypa
     np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
     assert one.intercept_ == two.intercept_ == 3.0
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
-
-
-def test_ratings_outside_of_the_range_are_clipped(X, path):
-    store = ParquetRatings.write(path, X, rows_per_part=300)
-    for bounds in ((2.0, 4.0), (4.0, 9.0), (6.0, 9.0)):
-        two = fitted(store, rating_range=bounds)
-        assert_close(two, fitted(X, rating_range=bounds))
-        clipped = X.copy()
-        clipped.data = X.data.clip(*bounds)
-        assert two.intercept_ == pytest.approx(clipped.data.mean(), rel=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(3, 4), (1, 1)], ids=str)
-def test_a_store_without_ratings(shape, path):
-    model = fitted(ParquetRatings.write(path, np.full(shape, NAN)), rating_range=(0.0, 10.0))
-    np.testing.assert_array_equal(model.predict(np.full(shape, NAN)), 5.0)
-    assert not model.item_counts_.any()
 
 
 def test_names_of_a_table_are_kept(path):
@@ -213,13 +182,11 @@ def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypat
     assert caught.tb is not None
 
 
-# -- killed and resumed ----------------------------------------------------------------------------
-
 KILLED = """
 import sys, time
 import numpy as np
 from skdpmf.baselines import cache_sgd as solver
-from skdpmf.baselines.cache_sgd import Snapshot
+from skdpmf.baselines.snapshot import Snapshot
 from tests.estimators.test_cache_sgd_disk import fit_with_snapshots
 store, snapshot, saves, half = sys.argv[1:]
 left = int(saves)
@@ -240,6 +207,9 @@ def save(self, *content, original=Snapshot.save):
 Snapshot.save = save
 fit_with_snapshots(store, snapshot)
 """
+
+
+# -- killed and resumed ----------------------------------------------------------------------------
 
 
 def fit_with_snapshots(store, snapshot, **params):

@@ -8,13 +8,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    Clicks,
-    DPCovarianceRecommender,
-    PrivacyBudget,
-    load_model,
-)
+from skdpmf import AdaptiveWeightALS, Clicks, DPCovarianceRecommender, PrivacyBudget, load_model
 from skdpmf.data import make_ratings, validate_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth

@@ -20,15 +20,14 @@ from skdpmf import (
     PrivacyBudget,
     private_multi_task_ridge,
 )
-from skdpmf.books import ledger_file
 from skdpmf.books.ledger_cohorts import Cohorts
 from skdpmf.data import ParquetRatings
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.estimators.contract import private
 from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+from skdpmf.privacy import frame
 from skdpmf.privacy.recording import record_releases
 from tests.books.ledgers import gaussian_plan, new_ledger
 from tests.built import built
@@ -47,12 +46,6 @@ KINDS = {
     DPItemSelector: {},
 }
 every_class = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No test here pulls the plug."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
 
 
 def book(folder, at_most=1, epsilon=20.0, name="people", **settings):
@@ -103,7 +96,7 @@ def fit_beside(folder, kind, source=matrix_of, **params):
 
 
 def assert_same(model, twin):
-    names = ("components_", "item_means_", "counts_", "privacy_spent_", "_item_model_")
+    names = ("components_", "item_means_", "counts_", "_statement", "_item_model_")
     states = [fitted_state(one) for one in (model, twin)]
     for name in names:
         assert states[0].get(name) == states[1].get(name), f"{name} shows who was left out"
@@ -137,21 +130,18 @@ def test_rows_are_left_out_in_every_process(tmp_path, kind, source):
 
 
 def unmasked_key(monkeypatch):
-    kept, release, noise = {}, private.release_on_blocks, private.PrivateRecommender._noise
+    kept, masked, digest = {}, frame._with_rows, frame.data_digest
 
-    def keep(estimator, R, *more):
-        kept["R"] = estimator._prepared(R)
-        return release(estimator, R, *more)
+    def keep(R, rows):
+        kept["R"] = R
+        return masked(R, rows)
 
-    def leak(self, exchange, plan, settings, R, *aligned):
-        return noise(self, exchange, plan, settings, kept["R"], *aligned)
-
-    monkeypatch.setattr(private, "release_on_blocks", keep)
-    monkeypatch.setattr(private.PrivateRecommender, "_noise", leak)
+    monkeypatch.setattr(frame, "_with_rows", keep)
+    monkeypatch.setattr(frame, "data_digest", lambda R, *more: digest(kept["R"], *more))
 
 
 def unmasked_rows(monkeypatch):
-    monkeypatch.setattr(private, "without_rows", lambda R, rows: R)
+    monkeypatch.setattr(frame, "_with_rows", lambda R, rows: R)
 
 
 @pytest.mark.parametrize("plant", [unmasked_key, unmasked_rows])
@@ -160,18 +150,6 @@ def test_planted_a_left_out_row_is_seen(tmp_path, monkeypatch, plant):
     model, twin = fit_beside(tmp_path, DPItemMeans)
     with pytest.raises(AssertionError, match="shows who was left out"):
         assert_same(model, twin)
-
-
-def test_planted_nobody_is_told_who_takes_part(tmp_path, monkeypatch):
-    """A subclass that forgets to hand it on."""
-    real = private.PrivateRecommender._fit
-
-    def forget(self, R, y, fit):
-        real(self, R, y, fit._replace(included=None))
-
-    monkeypatch.setattr(private.PrivateRecommender, "_fit", forget)
-    with pytest.raises(ValueError, match="included=None must be the rows that take part"):
-        fit_beside(tmp_path, DPItemMeans)
 
 
 # -- a year on neighbours

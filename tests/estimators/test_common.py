@@ -391,19 +391,6 @@ def test_read_only_ratings_stay_as_they_are(estimator):
 
 
 @every_estimator
-def test_float32(estimator):
-    X = ratings()
-    fitted, narrow = seeded(estimator).fit(X), seeded(estimator).fit(X.astype(np.float32))
-    np.testing.assert_array_equal(narrow.components_, fitted.components_)
-    embedding = narrow.transform(X.astype(np.float32))
-    assert embedding.dtype == np.float32
-    np.testing.assert_allclose(embedding, fitted.transform(X), rtol=1e-5, atol=1e-6)
-    R = as_coo(X).tocsr()
-    assert fitted.transform(R.astype(np.float32)).dtype == np.float32
-    assert fitted.transform(R.astype(np.int8)).dtype == np.float64
-
-
-@every_estimator
 def test_unknown_rows(estimator):
     X = ratings()
     X[[0, 7]] = np.nan

@@ -19,7 +19,7 @@ from skdpmf.data import ParquetRatings, make_ratings, ratings_to_matrix
 from skdpmf.evaluation import RatingRegressor
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.composition import compose_statements
-from skdpmf.privacy.statement import SEEDED, UNDECLARED
+from skdpmf.privacy.text import SEEDED, UNDECLARED
 from tests.matrices import matrix_to_ratings
 
 X = make_ratings(30, 8, density=0.5, random_state=0)

@@ -16,7 +16,6 @@ from tests.estimators.test_adaptive_weight_als import baselines
 from tests.estimators.test_parameters import check_refused
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
-NONPRIVATE = PrivacyBudget.nonprivate()
 SHARES = (0.1, 0.3, 0.6)  # with a covariance, whatever the noise
 UNITS = pytest.mark.parametrize("unit", ["user", "rating"])
 NOISES = pytest.mark.parametrize("noise", ["gaussian", "laplace"])
@@ -167,7 +166,7 @@ def test_noise_falls_with_epsilon_and_the_covariance_pays(predictor, unit, data)
         epsilon: rmse(data, budget_of(epsilon, unit), predictor=predictor)
         for epsilon in (0.5, 4.0, 30.0)
     }
-    exact = rmse(data, NONPRIVATE, seeds=1, predictor=predictor)
+    exact = rmse(data, PrivacyBudget.nonprivate(), seeds=1, predictor=predictor)
     assert exact < found[30.0] + 0.01
     assert found[30.0] < found[4.0] + 0.005
     assert found[4.0] < found[0.5]

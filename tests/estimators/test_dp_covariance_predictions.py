@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf.data import make_ratings
+from tests.estimators.common import ranking_scores
 from tests.estimators.test_dp_covariance import PREDICTORS, SHARES, budget_of, fitted
 
 
@@ -31,6 +32,19 @@ def test_all_ways_to_ask_agree(knn, small):
     truth = np.asarray(where.tocsr()[rows, columns]).ravel()
     rmse = np.sqrt(np.mean((entries.data - truth) ** 2))
     assert knn.score(small, where) == pytest.approx(-rmse, rel=1e-12)
+
+
+@pytest.mark.parametrize("taste", [0.2, 0.5])
+@pytest.mark.parametrize("candidates", [None, [1, 4, 5, 11]])
+def test_lists_of_neighbours_rank_by_popularity_and_what_they_say(taste, candidates, knn, small):
+    X = np.where(small.toarray() > 0.0, np.clip(small.toarray(), 2.0, 4.0), np.nan)
+    left = ranking_scores(knn, X, taste) - np.where(np.isnan(X), 0.0, np.inf)
+    if candidates is not None:
+        left[:, np.setdiff1d(np.arange(12), candidates)] = -np.inf
+    items, best = knn.recommend(small, 3, candidates=candidates, taste=taste)
+    np.testing.assert_allclose(best, -np.sort(-left, axis=1)[:, :3], rtol=0, atol=1e-10)
+    found = np.take_along_axis(left, items, axis=1)
+    np.testing.assert_allclose(found[items >= 0], best[items >= 0], rtol=0, atol=1e-10)
 
 
 @PREDICTORS

@@ -23,16 +23,9 @@ from skdpmf import (
 )
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
-from skdpmf.evaluation import (
-    PrivateSearchCV,
-    leave_one_out,
-    recall_at_k,
-    rmse,
-    split_ratings,
-    split_users,
-)
+from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
-from skdpmf.privacy.statement import SEEDED
+from skdpmf.privacy.text import SEEDED
 from tests.matrices import matrix_to_ratings
 
 BUDGET = PrivacyBudget(50.0, 1e-5)
@@ -326,30 +319,6 @@ def test_names_of_ratings_on_disk(kind, tmp_path, means):
     assert len(means.fit(ParquetRatings.write(tmp_path / "g", found)).privacy_spent_.unmet) == 2
 
 
-def test_splits_and_metrics_keep_labels(fitted):
-    train, test = split_ratings(M, random_state=0)
-    plain = split_ratings(X, random_state=0)
-    np.testing.assert_array_equal(train.X.toarray(), plain[0].toarray())
-    assert (list(test.users), list(test.items), test.titles) == (USERS, ITEMS, TITLES)
-    model = fitted["ALS"]
-    predicted = model.predict_entries(train, test)
-    assert rmse(test, predicted) == rmse(plain[1], predicted)
-    ranked = model.recommend(train, 5)[0]
-    assert recall_at_k(test, ranked, 5) == recall_at_k(plain[1], ranked, 5)
-    parts, expected = split_users(M, random_state=0), split_users(X, random_state=0)
-    for part, other in zip(parts, expected, strict=True):
-        np.testing.assert_array_equal(part.X.toarray(), other.toarray())
-        np.testing.assert_array_equal(
-            M.rows(list(part.users)).X.toarray()[part.X.toarray() != 0], part.X.data
-        )
-    known, y = leave_one_out(M, random_state=0)
-    assert isinstance(known, RatingMatrix)
-    names = np.where(y >= 0, np.append(ITEMS, "")[y], "")
-    by_name, by_column = clone(model).fit(known, names), clone(model).fit(known, y)
-    assert by_name.score(known, names) == by_column.score(known, y)
-    assert by_name.predict(known)[0] == ITEMS[by_column.predict(known)[0]]
-
-
 def test_with_items_extends_the_catalogue(tmp_path):
     features = pd.DataFrame({"a": np.arange(20.0) % 2}, index=ITEMS)
     model = DPItemMeans(BUDGET, item_features=features, random_state=0).fit(M)
@@ -364,25 +333,3 @@ def test_with_items_extends_the_catalogue(tmp_path):
     model.save(tmp_path / "model", catalogue={"item": ITEMS, "genres": ["Drama"] * 20})
     more = load_model(tmp_path / "model").with_items(pd.DataFrame({"a": [1.0]}, index=["new"]))
     assert more.catalogue_["genres"].tolist() == ["Drama"] * 20 + [""]
-
-
-def test_a_private_search_aligns_features_by_name():
-    rng = np.random.default_rng(0)
-    features = pd.DataFrame(rng.normal(size=(20, 2)), index=ITEMS)
-    budget = PrivacyBudget(20.0, 1e-5)
-    spaces = {"user_damping": [5.0, 10.0]}
-
-    def best(item_features, X):
-        model = DPItemMeans(budget, item_features=item_features)
-        search = PrivateSearchCV(model, spaces, budget, n_trials=1, random_state=3)
-        return search.fit(X).best_estimator_
-
-    shuffled = features.sample(frac=1.0, random_state=1)
-    found = best(shuffled, M)
-    assert found.item_features.equals(shuffled)
-    # the same as features in the order of the columns, with the labels and without
-    for other in (best(features, M), best(features.to_numpy(), X)):
-        np.testing.assert_allclose(found._features_.values, other._features_.values)
-    assert found.catalogue_["title"].tolist() == TITLES
-    with pytest.raises(ValueError, match="item_features has no row for the item"):
-        best(features.iloc[:5], M)

@@ -47,12 +47,6 @@ CENTRAL = [AdaptiveWeightALS, DPMFSampler, DPCovarianceRecommender]
 every_class = pytest.mark.parametrize("kind", list(SMALL), ids=lambda kind: kind.__name__)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No test here pulls the plug."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
-
-
 def make(kind, ledger, epsilon=0.5, **params):
     relation = {"unit": ledger.unit, "neighbors": ledger.neighbors}
     budget = PrivacyBudget(epsilon, 1e-5, ledger=ledger, **relation)

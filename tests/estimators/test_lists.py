@@ -4,7 +4,9 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -248,6 +250,7 @@ MODELS = {
     "folded-in clicks": rated_model(NONPRIVATE, feedback="implicit"),
     "svd": DPCovarianceRecommender(NONPRIVATE, n_components=2),
     "knn": DPCovarianceRecommender(NONPRIVATE, predictor=NearestItems(n_neighbors=4)),
+    "features": DPItemMeans(NONPRIVATE, item_features=np.eye(3)[np.arange(12) % 3]),
 }
 
 
@@ -275,7 +278,7 @@ def said_by_the_prior(model, R, item):
         return 0.0
     p, n = user_features(R.indptr, R.indices, items.factors) @ items.prior, np.diff(R.indptr)
     table = model._score_table()
-    scales = ranking.scales(items, fold_in(items, R), fold_in(ranking.lists, R), n, table)
+    scales = ranking.scales(items, fold_in(items, R), fold_in(ranking.lists, R), table)
     return np.where(n > 0, (scales * p) @ table.first[2:, item], 0.0)
 
 
@@ -355,6 +358,7 @@ RATED = {
     "als": rated_model(PrivacyBudget(8.0, 1e-5)),
     "als, no lists": rated_model(PrivacyBudget(8.0, 1e-5), list_share=None),
     "covariance": built(DPCovarianceRecommender, PrivacyBudget(8.0, 1e-5), random_state=0),
+    "knn": built(DPCovarianceRecommender, NONPRIVATE, predictor="knn"),
     "means": built(DPItemMeans, PrivacyBudget(8.0, 1e-5), random_state=0),
     "sampler": built(DPMFSampler, PrivacyBudget(8.0, 1e-5), max_iter=2, random_state=0),
     "local": built(LocalDPGDDR, PrivacyBudget(8.0), random_state=0),
@@ -382,6 +386,53 @@ def test_taste_leads_from_what_is_chosen_to_what_is_liked(name, split):
         found = np.take_along_axis(np.where(np.isnan(rows), lists.offsets, 0.0), chosen, axis=1)
         np.testing.assert_allclose(np.exp(scores), found, rtol=1e-12)
         assert (np.diff(scores) <= 0.0).all()
+
+
+GENRES = np.eye(6)[np.arange(60) % 6]  # two in each cluster of choices
+
+
+@pytest.fixture(scope="module", params=["als", "covariance", "means"])
+def with_genres(request, split):
+    return RATED[request.param].set_params(item_features=GENRES).fit(split[0])
+
+
+@pytest.mark.parametrize("candidates", [None, np.arange(0, 60, 7)])
+def test_lists_by_features_are_the_loops(with_genres, candidates, split):
+    X = split[0][:40]
+    expected = np.where(np.isnan(X), ranking_scores(with_genres, X), -np.inf)
+    if candidates is not None:
+        expected[:, np.setdiff1d(np.arange(60), candidates)] = -np.inf
+    items, best = with_genres.recommend(X, 4, candidates=candidates)
+    np.testing.assert_allclose(best, -np.sort(-expected, axis=1)[:, :4], rtol=0, atol=1e-9)
+    found = np.take_along_axis(expected, items, axis=1)
+    np.testing.assert_allclose(found[items >= 0], best[items >= 0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("genre", range(6))
+def test_four_of_a_genre_at_an_end_of_the_scale_move_the_list(with_genres, genre, split):
+    """At the upper end four of six are of the genre, at the lower end no more than by choices."""
+    own = np.flatnonzero(GENRES[:, genre])
+    popular = own[np.argsort(-(~np.isnan(split[0][:, own])).sum(axis=0))][:4]
+    rows = [dict.fromkeys(popular.tolist(), rating) for rating in (5.0, 1.0)]
+    said = [GENRES[with_genres.recommend(row, 6)[0][0], genre].sum() for row in rows]
+    chosen = GENRES[with_genres.recommend(rows[0], 6, taste=0.0)[0][0], genre].sum()
+    assert said[0] >= max(4, chosen)
+    assert chosen >= said[1]
+
+
+def test_explain_says_in_words_why(with_genres, split):
+    """Names are those of the columns of features where the catalogue has no genres."""
+    names = [f"genres={name}" for name in "ABCDEF"]
+    model = clone(with_genres).set_params(item_features=pd.DataFrame(GENRES, columns=names))
+    model.fit(split[0]).set_output(recommend="pandas")
+    said = model.explain(dict.fromkeys((1, 7, 13, 19), 5.0), 25)
+    assert said["why"].unique().size == 1
+    assert "you rated B high" in said["why"][0]
+    for low in (model.explain({1: 1.0, 7: 1.0}, 25), model.explain({1: 5.0, 7: 5.0}, 26)):
+        assert not low["why"].str.contains("you rated . high").any()
+    clicks = clicks_model(TINY).fit(choices()).set_output(recommend="pandas")
+    assert set(clicks.explain({1: 1.0}, 0)["why"]) == {"popular with everybody"}
+    assert set(clicks.explain({1: 1.0}, 29)["why"]) == {"your ratings say nothing of it"}
 
 
 @pytest.mark.parametrize("taste", [-0.1, 1.1, math.nan, "much", [0.5]])

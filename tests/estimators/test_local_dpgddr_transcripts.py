@@ -13,9 +13,7 @@ import pytest
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.mechanisms.device_reports.gradient import initial_factors
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit, add_reports, unit_rows
-from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
-)
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling
 from skdpmf.privacy.sampler.laws import normal_tables
 from tests.built import built
 

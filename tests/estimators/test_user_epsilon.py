@@ -16,9 +16,10 @@ from skdpmf.data import make_ratings
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import noisy_gradient
 from skdpmf.privacy.recording import record_releases
-from skdpmf.privacy.statement import PERSONAL_ASSUMPTION
+from skdpmf.privacy.text import PERSONAL_ASSUMPTION
 from tests.built import built
 from tests.core.audit import cost_of, fitted_state, noise_of
+from tests.matrices import dense
 
 N_USERS, N_ITEMS, SLOT = 80, 12, 5
 EPSILON = 40.0
@@ -34,11 +35,8 @@ MODES = {
 every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
 
-def dense(seed=0):
-    R = make_ratings(N_USERS, N_ITEMS, density=0.5, random_state=seed).tocoo()
-    X = np.full(R.shape, np.nan)
-    X[R.row, R.col] = R.data
-    return X
+def some_ratings():
+    return dense(make_ratings(N_USERS, N_ITEMS, density=0.5, random_state=0))
 
 
 def fitted(X, levels=None, budget=BUDGET, **params):
@@ -65,7 +63,7 @@ ROWS = {
 def test_a_user_of_level_0_changes_no_bit(mode, neighbors, monkeypatch):
     # so few users would not be given factors at every step
     monkeypatch.setattr(noisy_gradient._Fit, "choose_rank", lambda self: 2)
-    X, levels = dense(), some_levels(0.0)
+    X, levels = some_ratings(), some_levels(0.0)
     budget = PrivacyBudget(EPSILON, 1e-5, neighbors=neighbors)
     states = []
     for row in ROWS.values():
@@ -82,7 +80,7 @@ def test_a_user_of_level_0_changes_no_bit(mode, neighbors, monkeypatch):
 
 @every_mode
 def test_levels_leave_the_plan_and_the_statement_says_so(mode):
-    X = dense()
+    X = some_ratings()
     plain, personal = fitted(X, **mode), fitted(X, some_levels(), **mode)
     one, two = plain.privacy_spent_, personal.privacy_spent_
     planned = personal.plan(N_ITEMS).releases
@@ -101,7 +99,7 @@ def test_levels_leave_the_plan_and_the_statement_says_so(mode):
 
 @every_mode
 def test_levels_are_not_kept_and_repeat(mode):
-    X, levels = dense(), some_levels()
+    X, levels = some_ratings(), some_levels()
     model = fitted(X, levels, **mode)
     assert fitted_state(model) == fitted_state(fitted(X, levels.tolist(), **mode))
     assert fitted_state(model) == fitted_state(fitted(X, pd.Series(levels, index=levels), **mode))
@@ -114,7 +112,7 @@ def test_levels_are_not_kept_and_repeat(mode):
 
 def test_seeded_fits_with_other_levels_share_no_noise():
     """One noise with two levels of one user gives that user's contribution away."""
-    X, noises = dense(), []
+    X, noises = some_ratings(), []
     for own in (1.0, 1.0 + 1e-9):
         with record_releases() as records:
             fitted(X, some_levels(own), max_iter=2)
@@ -150,7 +148,7 @@ BAD_LEVELS = {
 def test_bad_levels(name, mode):
     levels, words = BAD_LEVELS[name]
     with pytest.raises(ValueError, match="user_epsilon") as error:
-        fitted(dense(), levels, **mode)
+        fitted(some_ratings(), levels, **mode)
     for word in ("must", *words):
         assert word in str(error.value)
 
@@ -158,7 +156,7 @@ def test_bad_levels(name, mode):
 @every_mode
 def test_levels_without_privacy_are_refused(mode):
     with pytest.raises(ValueError, match=r"user_epsilon was given with budget=.*leave") as error:
-        fitted(dense(), some_levels(), PrivacyBudget.nonprivate(), **mode)
+        fitted(some_ratings(), some_levels(), PrivacyBudget.nonprivate(), **mode)
     assert "pass a budget of finite epsilon" in str(error.value)
 
 
@@ -175,7 +173,7 @@ class Witness(DPMFSampler):
 
 def marked():
     """Ratings 0 to 9 whose first two columns spell the row, and levels that are the row's."""
-    X = dense()
+    X = some_ratings()
     X[:, 0], X[:, 1] = np.divmod(np.arange(N_USERS), 10)
     return X, np.arange(N_USERS) / N_USERS * EPSILON
 

@@ -8,13 +8,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skdpmf.data.validation import as_rating_matrix
 
 
-class Budget(BaseEstimator):
-    """Nested parameters as a privacy budget has them."""
-
-    def __init__(self, epsilon=1.0):
-        self.epsilon = epsilon
-
-
 class MeansRecommender(BaseEstimator):
     """prediction(u, i) = m_i + mean_{j rated by u}(r_uj - m_j), shrunk by 1 / epsilon, clipped."""
 

@@ -21,10 +21,9 @@ from skdpmf.data import make_ratings
 from skdpmf.evaluation import audit
 from skdpmf.evaluation._audit_releases import attack_reports, event_epsilon
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
-)
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling
 from skdpmf.privacy import PrivacyStatement
+from skdpmf.privacy.frame import Frame
 from skdpmf.privacy.plan import PureRelease
 from skdpmf.privacy.recording import ReportRecord
 
@@ -120,9 +119,10 @@ def test_a_model_without_privacy_that_states_some_is_found(monkeypatch):
 
     def fit(self, R, y, fit):
         self.budget = PrivacyBudget.nonprivate()
-        real(self, R, y, fit=fit._replace(plan=self.plan(R.shape[1], R.shape[0])))
+        frame = Frame(self.plan(R.shape[1], R.shape[0]), self.random_state)
+        real(self, R, y, fit=fit._replace(frame=frame))
         self.budget = claimed
-        self.privacy_spent_ = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
+        self._statement = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
 
     monkeypatch.setattr(DPCovarianceRecommender, "_fit", fit)
     report = audit(DPCovarianceRecommender(claimed), ratings(), n_neighbors=8)
@@ -156,12 +156,7 @@ def test_event_epsilon_holds_for_randomised_response():
 
 
 @pytest.mark.parametrize(
-    "randomiser",
-    [
-        PrivUnit(1.0, 9),
-        PrivUnit(4.0, 9),
-        CoordinateSampling(2.0, 9),
-    ],
+    "randomiser", [PrivUnit(1.0, 9), PrivUnit(4.0, 9), CoordinateSampling(2.0, 9)]
 )
 def test_attacks_on_reports_come_near_their_epsilon(randomiser):
     release = PureRelease(

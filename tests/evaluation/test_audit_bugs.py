@@ -9,11 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    DPCovarianceRecommender,
-    DPItemMeans,
-)
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans
 from skdpmf.data import make_ratings
 from skdpmf.data.bounding import keep_entries
 from skdpmf.data.validation import clipped as clip_to
@@ -27,9 +23,7 @@ from skdpmf.mechanisms.device_reports import privunit
 from skdpmf.mechanisms.device_reports import protocol as rounds
 from skdpmf.mechanisms.device_reports import randomizers as local
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import (
-    CoordinateSampling,
-)
+from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling
 from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.posterior_draw import draw as dpmf_posterior
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
@@ -200,10 +194,7 @@ def test_bugs_of_sums_are_found(name, bug, monkeypatch):
 
 # -- bugs of reports -------------------------------------------------------------------------------
 
-RANDOMISERS = {
-    PrivUnit: "sum_reports",
-    CoordinateSampling: "report",
-}
+RANDOMISERS = {PrivUnit: "sum_reports", CoordinateSampling: "report"}
 
 
 def drawn_for_twice_as_much(monkeypatch):
@@ -310,13 +301,7 @@ def test_bugs_of_reports_are_found(name, bug, monkeypatch):
     assert_found(name, expected, 20 if bug is drawn_for_twice_as_much else 0)
 
 
-@pytest.mark.parametrize(
-    ("bug", "name"),
-    [
-        (no_unit_length, "items"),
-        (no_unit_length, "gradient"),
-    ],
-)
+@pytest.mark.parametrize(("bug", "name"), [(no_unit_length, "items"), (no_unit_length, "gradient")])
 def test_reports_beyond_their_bounds_are_found(bug, name, monkeypatch):
     assert_found(name, bug(monkeypatch), n_runs=20)
 
@@ -409,11 +394,15 @@ def test_exact_numbers_that_a_file_would_hold_are_found(name, plant, monkeypatch
 # -- bugs behind what small data release -----------------------------------------------------------
 
 
+def clicks_up_to_50(R):
+    return clip_to(keep_entries(R, R.data > 0.0), (0.0, 50.0))
+
+
 class ClicksUpTo50(AdaptiveWeightALS):
     """Takes clicks with weights up to 50, where the bounds have 1."""
 
-    def _prepared(self, R):
-        return clip_to(keep_entries(R, R.data > 0.0), (0.0, 50.0))
+    def _preparation(self):
+        return (clicks_up_to_50,)
 
 
 def head_of(monkeypatch, change):

@@ -12,8 +12,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget, PrivacyLedger
-from skdpmf.data import make_ratings
+from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget, PrivacyLedger
 from skdpmf.evaluation import (
     AuditDisplay,
     BudgetDisplay,
@@ -21,11 +20,9 @@ from skdpmf.evaluation import (
     PrivacyUtilityDisplay,
     by_popularity,
     displays,
-    recommender_scorer,
-    split_ratings,
 )
 from skdpmf.evaluation.audit import AuditCheck, AuditReport
-from skdpmf.evaluation.displays import BLUE, COLOURS, MARKERS, VERMILION
+from skdpmf.evaluation.displays import BLUE, VERMILION
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy import PrivacyStatement, ReleasePlan
 from skdpmf.privacy.plan import PureRelease, Release
@@ -123,16 +120,6 @@ def test_all_that_is_written_can_be_read(make, pictures):
     assert len(pictures.boxes(display.figure_)) > 5
 
 
-@pytest.mark.parametrize("make", DISPLAYS)
-def test_axes_are_those_that_are_given(make, pyplot):
-    figure, (ax, other) = pyplot.subplots(1, 2)
-    display = make().plot(ax)
-    assert display.ax_ is ax
-    assert display.figure_ is figure
-    assert display.plot().ax_ not in (ax, other)
-    assert not other.has_data()
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -191,34 +178,6 @@ def test_scores_stand_over_their_epsilons():
     assert (display.reference_.get_linestyle(), display.reference_.get_color()) == ("--", BLUE)
 
 
-def test_another_curve_has_another_colour_and_marker(pictures):
-    first = PrivacyUtilityDisplay([1.0, 2.0], [1.0, 0.9], name="a", guarantee="one user").plot()
-    second = PrivacyUtilityDisplay([1.0, 2.0], [0.5, 0.4], name="b").plot(first.ax_)
-    third = PrivacyUtilityDisplay([1.0], [0.7], name="c").plot(first.ax_, c="black", marker="x")
-    colours = [display.errorbar_.lines[0].get_color() for display in (first, second, third)]
-    assert colours == [BLUE, VERMILION, "black"]
-    markers = [display.errorbar_.lines[0].get_marker() for display in (first, second, third)]
-    assert markers == [MARKERS[0], MARKERS[1], "x"]
-    assert len(set(MARKERS)) == len(MARKERS) == len(set(COLOURS))
-    legend = [text.get_text() for text in first.ax_.get_legend().get_texts()]
-    assert legend == ["a (one user)", "b", "c"]
-    assert pictures.faults(first.figure_) == []
-
-
-@pytest.mark.parametrize("scoring", [None, recommender_scorer("rmse")])
-def test_utility_takes_what_split_ratings_returns(scoring):
-    X, Y = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
-    filled = np.full(Y.shape, np.nan)
-    filled[Y.nonzero()] = Y.data
-    estimator = DPItemMeans(PrivacyBudget(1.0, 1e-5), random_state=0)
-    how = {"epsilons": (1.0, 8.0), "cv": 3, "scoring": scoring}
-    sparse_y = PrivacyUtilityDisplay.from_estimator(estimator, X, Y, **how)
-    dense_y = PrivacyUtilityDisplay.from_estimator(estimator, X, filled, **how)
-    np.testing.assert_array_equal(sparse_y.scores, dense_y.scores)
-    assert sparse_y.scores.shape == (2, 3)
-    assert (sparse_y.scores < 0.0).all()
-
-
 def test_clones_are_fitted_at_each_epsilon():
     estimator = make_pipeline(Toy(PrivacyBudget(3.0, 1e-5)))
     before, Toy.fits = repr(estimator), 0
@@ -236,6 +195,9 @@ def test_clones_are_fitted_at_each_epsilon():
     assert display.ax_.get_ylabel() == "score (higher is better)"
     assert utility().ax_.get_ylabel() == "minus score (lower is better)"
     np.testing.assert_allclose(utility().scores[-1], -folds)
+    y, toy = sparse.csr_array(ROWS), Toy(PrivacyBudget(3.0, 1e-5))
+    again = PrivacyUtilityDisplay.from_estimator(toy, ROWS, y, cv=3, epsilons=(1.0, math.inf))
+    np.testing.assert_allclose(again.scores, display.scores)
 
 
 @pytest.mark.parametrize(
@@ -256,14 +218,6 @@ def test_epsilons_and_scores_are_checked(epsilons, scores, message):
 
 
 # -- popularity ------------------------------------------------------------------------------------
-
-
-def test_buckets_stand_from_rare_to_popular():
-    display = popularity()
-    heights = display.errorbar_.lines[0].get_ydata().astype(float)
-    np.testing.assert_array_equal(heights, [1.2, 1.0, math.nan, 0.8])
-    shown = [text.get_text() for text in display.ax_.get_xticklabels()]
-    assert shown == ["0 to 3\n(7)", "4 to 20\n(50)", "20 to 90\n(0)", "100 to 12345\n(40000)"]
 
 
 class Constant(BaseEstimator):
@@ -293,17 +247,6 @@ def test_predictions_and_estimators_give_the_table_of_by_popularity():
 # -- budget ----------------------------------------------------------------------------------------
 
 
-def test_bars_are_as_long_as_their_shares():
-    display = BudgetDisplay(["a", "b", "c"], [0.2, 0.5, 0.0], left=0.3).plot()
-    ax, bars = display.ax_, display.bars_.patches
-    assert [bar.get_width() for bar in bars] == [0.2, 0.5, 0.0, 0.3]
-    assert [bar.get_hatch() for bar in bars] == [None, None, None, "///"]
-    assert [text.get_text() for text in ax.texts] == ["20 %", "50 %", "0 %", "30 %"]
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c", "left"]
-    first, *_, last = (text.get_window_extent() for text in ax.get_yticklabels())
-    assert last.y1 < first.y0
-
-
 def test_releases_of_a_plan_make_up_the_whole():
     plan = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).plan(n_items=40)
     display = BudgetDisplay.from_plan(plan)
@@ -316,6 +259,8 @@ def test_releases_of_a_plan_make_up_the_whole():
     stated = BudgetDisplay.from_plan(PrivacyStatement.from_plan(plan))
     assert stated.names == display.names
     assert stated.title == title
+    fitted = Toy(PrivacyBudget(1.0, 1e-5)).fit(ROWS)
+    assert BudgetDisplay.from_estimator(fitted).shares == pytest.approx([1.0])
 
 
 def test_the_title_never_promises_more_than_is_spent():
@@ -328,17 +273,6 @@ def test_the_title_never_promises_more_than_is_spent():
     head, words = display.title.split("\n")
     assert float(head.removeprefix("epsilon = ")) >= plan.epsilon
     assert words == "one user, add-remove, delta = 1e-05, local, conditional"
-
-
-def test_a_fitted_pipeline_is_shown_by_its_steps():
-    class Part(Toy):
-        pass
-
-    head, rest = PrivacyBudget(1.0, 1e-5).split([0.25, 0.75])
-    parts = [Part(head).fit(ROWS), Part(rest).fit(ROWS)]
-    display = BudgetDisplay.from_estimator(parts)
-    assert display.shares == pytest.approx([0.25, 0.75], abs=1e-4)
-    assert len(set(display.names)) == 2
 
 
 def test_what_has_no_shares_is_refused():

@@ -14,11 +14,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf import (
-    DPCovarianceRecommender,
-    DPItemMeans,
-    PrivacyBudget,
-)
+from skdpmf import DPCovarianceRecommender, DPItemMeans, PrivacyBudget
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector

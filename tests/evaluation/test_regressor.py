@@ -1,7 +1,6 @@
 """RatingRegressor: the pivot, every kind of pair, scikit-learn's tools and its own checks."""
 
 import functools
-import pickle
 
 import numpy as np
 import pandas as pd
@@ -12,14 +11,13 @@ from sklearn import __version__ as sklearn_version
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import root_mean_squared_error
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score
-from sklearn.utils import get_tags
+from sklearn.model_selection import KFold, cross_val_predict, cross_val_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.fixes import parse_version
 
 from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.evaluation import RatingRegressor
-from tests.evaluation.standin import Budget, MeansRecommender
+from tests.evaluation.standin import MeansRecommender
 
 V1_7 = parse_version("1.7")
 
@@ -130,43 +128,6 @@ def test_cross_validation_equals_a_loop(table):
         assert score == pytest.approx(-root_mean_squared_error(y.iloc[test], one), rel=1e-13)
         assert_allclose(predicted[test], one, rtol=1e-13)
     assert scores.mean() > -0.8 * y.std()  # item and user effects are found
-
-
-@pytest.mark.parametrize("n_jobs", [None, 2])
-def test_grid_search_over_the_budget(table, n_jobs):
-    X, y = xy(table)
-    model = RatingRegressor(MeansRecommender(Budget()))
-    grid = {"estimator__budget__epsilon": [1e-3, 1.0]}
-    search = GridSearchCV(
-        model, grid, cv=3, scoring="neg_root_mean_squared_error", n_jobs=n_jobs
-    ).fit(X, y)
-    assert search.best_params_ == {"estimator__budget__epsilon": 1.0}
-    assert model.estimator.budget.epsilon == 1.0
-    assert not hasattr(model.estimator, "item_means_")  # a clone is fitted
-
-
-def test_clone_pickle_params_and_tags(table):
-    X, y = xy(table)
-    model = RatingRegressor(MeansRecommender(Budget(2.0)), items=sorted(set(X.item))).fit(X, y)
-    restored = pickle.loads(pickle.dumps(model))
-    assert np.array_equal(restored.predict(X), model.predict(X))
-    fresh = clone(model)
-    assert not hasattr(fresh, "estimator_")
-    assert fresh.get_params()["estimator__budget__epsilon"] == 2.0
-    fresh.set_params(estimator__budget__epsilon=4.0, items=None)
-    assert fresh.estimator.budget.epsilon == 4.0
-    tags = get_tags(fresh)
-    assert tags.estimator_type == "regressor"
-    assert tags.input_tags.string
-    assert not tags.non_deterministic
-
-    class Noisy(MeansRecommender):
-        def __sklearn_tags__(self):
-            tags = super().__sklearn_tags__()
-            tags.non_deterministic = True
-            return tags
-
-    assert get_tags(RatingRegressor(Noisy())).non_deterministic
 
 
 # --- errors

@@ -59,17 +59,6 @@ def test_ranking_scorers_equal_the_metric(ratings, name):
 
 
 @pytest.mark.parametrize("name", OF_LISTS)
-def test_more_items_than_there_are(name):
-    metric = OF_LISTS[name]
-    X = np.random.default_rng(0).choice([1.0, 5.0, np.nan], (30, 6))
-    model = DPItemMeans(PrivacyBudget(4.0, 1e-5), random_state=0).fit(X)
-    known, y = leave_one_out(X, random_state=0)
-    assert recommender_scorer(name, 50)(model, known, y) == metric(
-        y, model.recommend(known, 6)[0], 6
-    )
-
-
-@pytest.mark.parametrize("name", OF_LISTS)
 def test_item_names_stand_for_columns(ratings, name):
     scorer = recommender_scorer(name, 4)
     known, y = leave_one_out(ratings, random_state=0)

@@ -7,7 +7,6 @@ import pytest
 from sklearn.base import clone
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger
-from skdpmf.books import ledger_file
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import BudgetExceededError
 from skdpmf.mechanisms.private_search import RandomTrials
@@ -16,12 +15,6 @@ from tests.built import built
 from tests.evaluation.search_toy import N_ITEMS, N_USERS, ConstantRecommender, ratings
 
 X = ratings()
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No test here pulls the plug."""
-    monkeypatch.setattr(ledger_file, "_SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture(name="ledger")

@@ -1,22 +1,13 @@
 """Splits: a partition of the ratings, the right numbers, repeatable, uniform."""
 
+from itertools import cycle
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from sklearn.base import clone
-from sklearn.model_selection import cross_validate
 
-from skdpmf import DPItemMeans, PrivacyBudget
-from skdpmf.data import make_ratings
-from skdpmf.evaluation import (
-    RatingRegressor,
-    leave_one_out,
-    rolling_folds,
-    split_ratings,
-    split_table,
-    split_users,
-)
+from skdpmf.evaluation import leave_one_out, rolling_folds, split_ratings, split_table, split_users
 
 
 def random_ratings(seed=0, n_users=50, n_items=20):
@@ -76,15 +67,6 @@ def test_duplicates_never_stand_on_both_sides():
     train, test = split_ratings(X, test_size=0.5, random_state=0)
     assert (train.nnz, test.nnz) == (10, 10)
     assert np.all(train.data == 2.5)
-
-
-def test_split_ratings_repeats_by_seed():
-    X = random_ratings()
-    first, again, other = (
-        entries(split_ratings(X, random_state=seed)[1]) for seed in (1, np.random.RandomState(1), 2)
-    )
-    assert first == again
-    assert first != other
 
 
 @pytest.mark.parametrize("test_size", [0.0, 1.0, -1, 10**6])
@@ -180,12 +162,6 @@ def test_split_table_is_the_published_split(seed):
     assert np.array_equal(as_array, test.to_numpy())
 
 
-def test_split_table_default_seed_is_the_published_one():
-    # the first numbers below 0.1 of numpy.random.default_rng(0), written down
-    _, test = split_table(np.arange(20))
-    assert test.tolist() == [2, 3, 11, 13]
-
-
 @pytest.mark.parametrize("test_size", [0, 1.0, 5, np.nan])
 def test_split_table_refuses_test_size(test_size):
     with pytest.raises(ValueError, match=f"test_size={test_size} must be a probability"):
@@ -236,18 +212,6 @@ def test_rolling_folds_test_what_is_later_than_what_they_train_on(kind):
     assert [train.tolist(), test.tolist()] == [known.index.tolist(), later.index.tolist()]
 
 
-def test_rolling_folds_are_folds_of_scikit_learn():
-    table = make_ratings(60, 10, random_state=0, as_frame=True).ratings
-    folds = rolling_folds(table, 2)
-    model = RatingRegressor(DPItemMeans(PrivacyBudget.nonprivate()))
-    X, y = table[["user", "item"]], table["rating"]
-    found = cross_validate(model, X, y, cv=folds, scoring="neg_root_mean_squared_error")
-    for (train, test), score in zip(folds, found["test_score"], strict=True):
-        fitted = clone(model).fit(X.iloc[train], y.iloc[train])
-        error = np.sqrt(np.mean((fitted.predict(X.iloc[test]) - y.iloc[test]) ** 2))
-        assert score == pytest.approx(-error)
-
-
 @pytest.mark.parametrize(
     ("params", "words"),
     [
@@ -272,17 +236,17 @@ FORMATS += ["%a %b %d %H:%M:%S +0000 %Y", "%m-%d-%y", "%Y%m%d%H%M%S"]
 BERLIN = DAYS.tz_localize("Europe/Berlin")
 
 
+TIMES = [
+    *(DAYS.strftime(form) for form in FORMATS),
+    *(DAYS.strftime("%d%m%Y").astype(int), pd.Categorical(DAYS.strftime("%d.%m.%Y"))),
+    *(DAYS, BERLIN, BERLIN.astype(object), [day.date() for day in DAYS], DAYS.to_period("D")),
+    *([day.isoformat() for day in BERLIN], np.arange(150.0), [*map(str, range(150))]),
+]
+
+
 @pytest.mark.parametrize(
-    "times",
-    [
-        *(DAYS.strftime(form) for form in FORMATS),
-        *(DAYS.strftime("%d%m%Y").astype(int), pd.Categorical(DAYS.strftime("%d.%m.%Y"))),
-        *(DAYS, BERLIN, BERLIN.astype(object), [day.date() for day in DAYS], DAYS.to_period("D")),
-        *([day.isoformat() for day in BERLIN], np.arange(150.0), [*map(str, range(150))]),
-    ],
-    ids=lambda times: f"{times[0]}",
+    ("times", "name"), [*zip(TIMES, cycle(["time", "timestamp", "Date"]), strict=False)], ids=str
 )
-@pytest.mark.parametrize("name", ["time", "timestamp", "Date"])
 def test_times_are_ordered_whatever_they_are(times, name):
     frame = pd.DataFrame({"user": np.arange(150) % 50, name: times, "true": DAYS})
     known, later = split_table(frame, by="time")

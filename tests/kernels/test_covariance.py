@@ -8,7 +8,7 @@ from scipy import sparse
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
 from skdpmf.kernels.jit_and_threads import balanced_blocks
-from skdpmf.kernels.sums import accumulate_pairs, pair_blocks, pair_work, triangle_starts
+from skdpmf.kernels.sums import accumulate_pairs, pair_blocks, triangle_starts
 from skdpmf.privacy.users import Rows
 from tests.kernels._problems import (
     Pattern,
@@ -110,7 +110,7 @@ def test_no_share_exceeds_the_exact_one_if_weights_are_rounded_down():
     n_items=st.integers(1, 9),
     index_type=index_types,
 )
-def test_items_and_their_work(form, seed, n_users, n_items, index_type):
+def test_patterns_by_item(form, seed, n_users, n_items, index_type):
     index_type, _ = types_of(form, index_type)
     pattern = random_pattern(np.random.default_rng(seed), n_users, n_items, index_type)
     item_ptr, users, entries = item_major(*pattern)
@@ -121,12 +121,6 @@ def test_items_and_their_work(form, seed, n_users, n_items, index_type):
     np.testing.assert_array_equal(np.diff(item_ptr), counts)
     assert item_ptr[0] == 0
     assert users.dtype == entries.dtype == np.int32
-    work = np.full(n_items + 1, SENTINEL)
-    getattr(pair_work, form)(pattern.indptr, item_ptr, users, entries, work)
-    _, wgt = pair_products(pattern, np.ones(len(rows)), np.ones(n_users), 1.0)
-    of_rows = np.array([row.sum() for row in np.split(wgt, triangle_starts(n_items)[1:-1])])
-    np.testing.assert_array_equal(np.diff(work), of_rows + np.arange(1, n_items + 1))
-    assert work[0] == 0
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 9), st.integers(1, 900))

@@ -78,7 +78,6 @@ from skdpmf.kernels.jit_and_threads import sized
 
 def norms():
     sums.row_norms(np.array([0, 2]), np.array([3.0, -4.0]), False, 0, 1, out := np.empty(1))
-    sums.pair_work(*[np.zeros(1, int)] * 4, np.empty(1, int))
     return out[0]
 
 logging.basicConfig(format="%(message)s")

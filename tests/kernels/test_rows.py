@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.kernels.als import solve_rows_weighted
+from skdpmf.kernels.als import row_posteriors, solve_rows_weighted
 from skdpmf.kernels.averaging import solve_rows_averaged
 from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.gibbs import sample_rows
 from skdpmf.kernels.rows import centre_rows, centred_residuals, hash_rows, weigh_by_item
 from skdpmf.kernels.sums import pair_products
-from skdpmf.kernels.variational import row_posteriors
 from tests.reference import rows as reference
 
 pytestmark = pytest.mark.usefixtures("form")

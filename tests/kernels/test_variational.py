@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdpmf.kernels.variational import row_posteriors
+from skdpmf.kernels.als import row_posteriors
 from tests.reference.variational import row_posterior
 
 pytestmark = pytest.mark.usefixtures("form")

@@ -247,29 +247,6 @@ def test_no_reports_at_all(n_rounds):
     assert aggregator.statement(1e-6) == aggregator.statement()
 
 
-def test_an_empty_first_round_is_made_up_for():
-    aggregator = make_aggregator(N_ITEMS, fractions=(0.2, 0.4, 0.4))
-    aggregator.close_round()
-    assert aggregator.announcement.kind == "statistics"
-    run(aggregator, make_devices(60, N_ITEMS))
-    assert aggregator.n_reports[0] == 0
-    assert aggregator.model().item_means.shape == (N_ITEMS,)
-
-
-def test_an_empty_later_round_changes_nothing():
-    shorter, longer = make_aggregator(N_ITEMS), make_aggregator(N_ITEMS)
-    for device in make_devices(60, N_ITEMS):
-        report = device.report(shorter.announcement)
-        if report is not None:
-            assert shorter.receive(report)
-            assert longer.receive(report)
-    shorter.close_round()
-    longer.close_round()
-    longer.close_round()
-    expected = 3.0 + shorter._run.means.model().item_means
-    np.testing.assert_array_equal(longer.model().item_means, expected)
-
-
 @pytest.mark.parametrize("n_items", [1, 2])
 def test_tiny_catalogues_and_a_single_device(n_items):
     for n in (1, 3):

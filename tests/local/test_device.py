@@ -257,14 +257,6 @@ def test_groups_do_not_depend_on_ratings():
 # --- ratings stay where they are ---------------------------------------------------------
 
 
-def test_a_device_without_ratings_reports_too():
-    device = make_device(0, N_ITEMS, ratings=([], []))
-    report = device.report(announce(1))
-    assert report.payload.shape == (announce().dimension,)
-    means, mass = np.zeros(N_ITEMS), np.ones(N_ITEMS)
-    assert device.report(residuals(2, means, mass)).payload.shape == (N_ITEMS + 2,)
-
-
 def test_state_and_messages_but_for_the_payload_do_not_depend_on_ratings():
     histories = [([], []), ([0, 3], [1.5, 4.875]), (range(N_ITEMS), [5.0] * N_ITEMS)]
     shown = set()
@@ -377,6 +369,12 @@ def test_predictions_are_the_fold_in_of_the_own_ratings():
     ranked = np.log(POPULARITY / POPULARITY.max()) + 0.5 * MEANS
     np.testing.assert_allclose(scores, ranked[items])
     assert device.recommend(MODEL, 1)[0].tolist() == [2]
+    assert device.recommend(MODEL, taste=0)[0].tolist() == [4, 2, 1]
+    by_rating, scores = device.recommend(MODEL, taste=1)
+    assert by_rating.tolist() == [2, 1, 4]
+    np.testing.assert_allclose(scores, (MODEL.item_means + offset)[by_rating])
+    with pytest.raises(ValueError, match="taste=2 must be None or a number from 0 to 1"):
+        device.recommend(MODEL, taste=2)
 
 
 def test_ties_go_to_the_smaller_column():

@@ -80,8 +80,7 @@ def events(rounds, reports, histories, n_items, epsilon, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("n_items", "kind", "epsilon"),
-    [(1, "residuals", 2.0), (2, "residuals", 0.5)],
+    ("n_items", "kind", "epsilon"), [(1, "residuals", 2.0), (2, "residuals", 0.5)]
 )
 def test_no_event_tells_more_than_epsilon(n_items, kind, epsilon):
     histories = HISTORIES[n_items]

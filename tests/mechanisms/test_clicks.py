@@ -6,15 +6,7 @@ import pytest
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.als import clicks, dpals, dpsgd
-from tests.core.audit import (
-    CLICKS,
-    CLICKS_BUDGET,
-    N_ITEMS,
-    N_USERS,
-    UNRATED,
-    base_clicks,
-    recorded_fit,
-)
+from tests.core.audit import CLICKS, CLICKS_BUDGET, N_ITEMS, base_clicks, recorded_fit
 from tests.reference import implicit_als as twin
 
 BUDGET = CLICKS_BUDGET
@@ -34,8 +26,9 @@ def clicks_with_gaps():
     return X
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize(("exponent", "k", "unobserved"), [(0.0, 1, 0.4), (0.5, 3, 0.05)])
+@pytest.mark.parametrize(
+    ("solver", "exponent", "k", "unobserved"), [("dpals", 0.5, 3, 0.05), ("dpsgd", 0.0, 1, 0.4)]
+)
 def test_without_privacy_the_twin_is_reached(solver, exponent, k, unobserved):
     """The twin solves all users and items of every round by their normal equations."""
     X = clicks_with_gaps()
@@ -107,12 +100,3 @@ def test_extreme_settings_give_finite_models(solver, params):
         settings = {**CLICKS, "budget": budget, **params, "solver": solver}
         model, _ = recorded_fit(base_clicks(), **settings)
         assert np.isfinite(model.decision_function(base_clicks()[:5])).all()
-
-
-@pytest.mark.parametrize("solver", ALL)
-@pytest.mark.parametrize("budget", [NONPRIVATE, BUDGET], ids=["exact", "private"])
-def test_the_item_of_everybody_is_recommended(solver, budget):
-    X = np.full((N_USERS, N_ITEMS), np.nan)
-    X[:, UNRATED] = 1.0
-    model, _ = recorded_fit(X, **{**CLICKS, "budget": budget, "solver": solver})
-    assert model.recommend(np.full((1, N_ITEMS), np.nan), 1)[0][0, 0] == UNRATED

@@ -181,32 +181,6 @@ def test_estimates_are_unbiased_with_the_stated_variance(method):
         assert ratio == pytest.approx(1.0, abs=slack)
 
 
-def test_per_coordinate_variance_of_the_projected_mean():
-    """(q d) ((e + 1)/(e - 1))^2 / n, as B is estimated: 4 sigma, 1e-4."""
-    n_repeats, each, settings = 1000, 0.7, settings_of("algorithm 2")
-    U, V = start()
-    run = solver._Fit(csr(ratings()), replace(settings, max_iter=1), (U, V), Keep(settings), 1)
-    mean_gradient = run.estimator(each, streams_of(18))
-    B = np.array([mean_gradient(t) for t in range(n_repeats)])
-    assert B.shape == (n_repeats, Q, D)
-    e = math.exp(each)
-    variance = Q * D * ((e + 1) / (e - 1)) ** 2 / N_USERS
-    kurtosis = 3.0 + Q * D / N_USERS
-    slack = 4 * math.sqrt((kurtosis - 1) / (n_repeats * Q * D))
-    # the squared mean is at most 1 / variance of it
-    assert B.var(axis=0).mean() == pytest.approx(variance, rel=slack + 1.0 / (variance * N_USERS))
-
-
-class Keep(solver.Projection):
-    """A projection that leaves the estimate as it is."""
-
-    def __init__(self, settings):
-        super().__init__(PUBLIC, settings.projection_dim, N_ITEMS, "unbiased")
-
-    def back(self, projected):
-        return projected
-
-
 @pytest.mark.parametrize("rating", [1.0, 100.0, 1e308, math.inf, math.nan])
 def test_what_a_report_can_say_is_bounded(rating):
     """Odds of a sign stay within e^epsilon. False alarms: 4.5 sigma in 2 cases, 2e-5."""
@@ -240,26 +214,6 @@ def test_a_diverging_fit_is_silent_and_finite(method, epsilon):
         model = fit(Y, settings, epsilon)
     assert np.isfinite(model.factors).all()
     assert np.isfinite(model.user_factors).all()
-
-
-def test_what_was_passed_is_left_alone():
-    initial, Y = start(), ratings()
-    R = csr(Y)
-    for part in (*initial, R.data, R.indices, R.indptr):
-        part.flags.writeable = False
-    for method in METHODS:
-        settings = settings_of(method)
-        model = solver.fit(
-            R,
-            settings,
-            2.0,
-            streams_of(),
-            initial=initial,
-            projection=projection_of(settings),
-            rounds=range(4),
-            n_jobs=1,
-        )
-        assert not np.shares_memory(model.factors, initial[1])
 
 
 def test_initial_factors_are_public_and_by_slot():

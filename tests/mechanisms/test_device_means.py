@@ -158,72 +158,6 @@ def test_length_1_is_attained():
         assert square(row) > 1 - 1e-9
 
 
-def test_rows_are_sorted_and_those_of_users_without_ratings_empty():
-    X = sparse_ratings()
-    n = (~np.isnan(X)).sum(axis=1)
-    assert n[3] == 0 < n[4]
-    later = li.residual_rows(csr(X), np.zeros(7), np.ones(7), 3.0)
-    for rows, expected in ((li.statistics_rows(csr(X), 3.0), 2 * n + 3), (later, n + 1)):
-        np.testing.assert_array_equal(np.diff(rows.indptr), np.where(n > 0, expected, 0))
-        for start, stop in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
-            assert np.all(np.diff(rows.indices[start:stop]) > 0)
-    assert statistics(X[:0]).shape == (0, 17)
-    assert residuals(X[:0], np.zeros(7), np.ones(7)).shape == (0, 8)
-
-
-@pytest.mark.parametrize("n_later", [0, 2])
-def test_planted_means_are_recovered(n_later):
-    """Sampling errors: 0.5 / sqrt(4000) = 0.008 of an item, 0.3 / sqrt(4000) = 0.005 of the level.
-
-    All items are rated, so that a user's own mean takes the same from each.
-    """
-    rng = np.random.default_rng(4)
-    truth = rng.normal(0.0, 0.35, 10)
-    truth -= truth.mean()
-    server = with_statistics(planted(4000, truth, rng, offset=0.4))
-    for _ in range(n_later):
-        add_later(server, planted(4000, truth, rng, offset=0.4))
-    assert server.significant
-    np.testing.assert_allclose(server.item_means, truth, rtol=0, atol=0.04)
-    np.testing.assert_allclose(server.model().item_means, truth + 0.4, rtol=0, atol=0.06)
-
-
-@pytest.mark.parametrize("share", [1.0, 0.5, 0.2, 0.11])
-@pytest.mark.parametrize("sent", ["zeros", "truth"])
-def test_slope_of_a_later_round(sent, share):
-    """x is b plus what is left, whatever share of the devices has ratings.
-
-    The user's own mean of about 8 ratings takes 1 / 8 of the rest.
-    """
-    rng, n, m = np.random.default_rng(6), 3000, 16
-    truth = rng.permutation(np.linspace(-0.5, 0.5, m))
-    X, Y = (planted(k * n, truth, rng, offset=0.2, popularity=POPULARITY) for k in (1, 2))
-    empty = np.full((round(n / share) - n, m), np.nan)
-    server = with_statistics(np.vstack((X, empty)))
-    server.precision, server.shift = np.full(m, 1e12), 1e12 * truth  # too sure to be shrunk
-    server.significant = sent == "truth"
-    overall = np.nanmean(X[~np.isnan(X).all(axis=1)], axis=1).mean()
-    assert server.overall == pytest.approx(overall, abs=1e-6)
-    weighted = server.model().item_means @ server.mass / server.mass.sum()
-    assert weighted == pytest.approx(overall, abs=1e-6)
-    later = np.vstack((Y, empty, empty))  # twice as many
-    b, x, error, mean = add_later(server, later)
-    np.testing.assert_allclose(b, 0.0 if sent == "zeros" else truth, rtol=0, atol=1e-6)
-    slope = np.polyfit(truth, x, 1)[0]
-    # 0.012 is the standard error: 0.015 of an item's mean, over 16 items of spread 0.31
-    least, most = (0.80, 0.95) if sent == "zeros" else (0.94, 1.06)
-    assert least < slope < most
-    # what divides: the sum of c_i w_ij / C over the users
-    known = ~np.isnan(later)
-    raw = known * server.mass**-EXPONENT
-    w = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-300)
-    c = residuals(later, b, server.mass, 1e-6)[:, -1:] * L_LATER / Q
-    divisor = mean[:-1] * len(later) * L_LATER / (x - b)
-    np.testing.assert_allclose(divisor, (c * w).sum(axis=0) / C_LATER, rtol=0.12)
-    # sampling error of 0.7 / number of raters, if all had the same weights
-    np.testing.assert_allclose(error, 0.7 / known.sum(axis=0), rtol=0.25)
-
-
 def server_of(counts, sums, noise, *, n=1000, overall=0.0):
     """After a statistics round whose noise, in the sums, has the standard deviation `noise`."""
     server = li.LocalItemMeans(counts.size, 10.0)
@@ -247,24 +181,6 @@ def test_gate_is_at_two_standard_errors(spread):
         assert server.item_means.any() == significant
 
 
-def test_item_means_are_seldom_seen_in_noise_alone():
-    """The excess has a chi-squared's right tail: 2.3% for many items, 5% for a few."""
-    n, m, variance, n_draws, alarms = 500, 40, 1600.0, 1500, 0
-    rng = np.random.default_rng(9)
-    for _ in range(n_draws):
-        server = li.LocalItemMeans(m, 10.0)
-        server.add_statistics(rng.normal(size=2 * m + 3) * np.sqrt(variance / n), n, variance)
-        model = server.model()
-        alarms += model.significant
-        if not model.significant:
-            assert not server.item_means.any()
-            assert np.ptp(model.item_means) == 0.0
-        # from a mean known for nothing but its prior, to one that is known
-        assert 0.7 / (0.7 + 0.25) < model.user_damping < 1.0
-    # binomial: 0.023 n - 4 sd, 0.05 n + 4 sd
-    assert 11 < alarms < 109
-
-
 def test_damping_knows_how_well_the_overall_mean_is_known():
     """1 / damping' = 1 + (posterior variance of the overall mean) / 0.7, of a damping above 1."""
     for noise in (1e-6, 5.0, 30.0, 1e4):
@@ -273,57 +189,6 @@ def test_damping_knows_how_well_the_overall_mean_is_known():
         posterior = 1.0 / (1.0 / 0.25 + 1.0 / error)
         assert model.user_damping == pytest.approx(1.0 / (1.0 + posterior / 0.7), rel=1e-6)
         np.testing.assert_allclose(model.item_means, 0.5 * posterior / error, rtol=1e-6)
-
-
-def check_draws(draws, mean, variance, slack):
-    """Mean and variance of each column within 5 standard errors, and a bit of its size."""
-    far = 5.0 * np.sqrt(2.0 / len(draws)) + slack
-    np.testing.assert_allclose(draws.var(axis=0) / variance, 1.0, rtol=0, atol=far)
-    far = 5.0 * np.sqrt(variance / len(draws)) + slack * abs(mean)
-    assert np.all(abs(draws.mean(axis=0) - mean) < far)
-
-
-def test_error_of_the_statistics_round_is_that_of_its_noise():
-    """Every value's noise has variance v / n."""
-    rng, n, m, variance = np.random.default_rng(10), 2000, 8, 0.05
-    X = planted(n, 0.03 * rng.normal(size=m), rng, offset=0.3)
-    quiet, stated, draws = with_statistics(X), with_statistics(X, variance=variance), []
-    for _ in range(300):
-        server = with_statistics(X, variance=variance, noise=rng.normal(size=2 * m + 3))
-        draws.append([*(server.shift / server.precision), server.overall])
-    noise_part = 1.0 / stated.precision - 1.0 / quiet.precision
-    clip = statistics(X, 1e-6)[:, 2 * m + 1].mean() * L / Q
-    np.testing.assert_allclose(noise_part, variance * m * (L * C / clip) ** 2 / n, rtol=0.01)
-    # shrunk by t / (t + error), the overall mean has t / (t + error) of its posterior variance
-    error = variance * (2.0 * L / G) ** 2 / n
-    trust = 0.25 / (0.25 + error)
-    assert stated.overall_variance == pytest.approx(trust * error, rel=1e-3)
-    # the numbers of raters and of users are noisy too, and the latter at most n
-    mean = np.append(quiet.shift / quiet.precision, trust * quiet.overall)
-    check_draws(np.array(draws), mean, np.append(noise_part, trust**2 * error), 0.1)
-
-
-@pytest.mark.parametrize("share", [1.0, 0.3])
-def test_error_of_a_later_round_is_that_of_its_noise(share):
-    rng, n, m, variance = np.random.default_rng(12), 3000, 8, 0.05
-    X = planted(n, 0.03 * rng.normal(size=m), rng)
-    X[int(share * n) :] = np.nan
-    start = with_statistics(X)
-    start.significant = False
-    mean = residuals(X, np.zeros(m), start.mass, 1e-6).mean(axis=0)
-
-    def round_alone(noise, variance):
-        server = copy.copy(start)
-        server.add_residuals(mean + np.sqrt(variance / n) * noise, n, variance)
-        gain = server.precision - start.precision
-        return (server.shift - start.shift) / gain, 1.0 / gain
-
-    (truth, sampling), (_, stated) = round_alone(0.0, TINY), round_alone(0.0, variance)
-    slope = mean[-1] * L_LATER / Q * n / np.sqrt(m) / C_LATER  # all items are as popular
-    expected = variance * n * (L_LATER / slope) ** 2
-    np.testing.assert_allclose(stated - sampling, expected, rtol=0.02)
-    draws = [round_alone(rng.normal(size=m + 1), variance)[0] for _ in range(300)]
-    check_draws(np.array(draws), truth, expected, 0.1)  # the clip factor's noise too
 
 
 def test_rounds_are_combined_by_precision():
@@ -349,19 +214,6 @@ def test_rounds_are_combined_by_precision():
     before = one.item_means
     add_later(one, later[0], variance=1e12, noise=rng.normal(size=m + 1))  # tells nothing
     np.testing.assert_allclose(one.item_means, before, rtol=0, atol=1e-4)
-
-
-def test_estimates_move_with_the_items():
-    rng, m, models = np.random.default_rng(16), 9, []
-    X, Y = (planted(500, np.linspace(-1, 1, m), rng, popularity=POPULARITY[:m]) for _ in range(2))
-    z, order = rng.normal(size=m), rng.permutation(m)
-    for places in (np.arange(m), order):
-        noise = np.concatenate((z[places], [0.3], -z[places], [0.2, 0.1]))
-        server = with_statistics(X[:, places], variance=1.0, noise=noise)
-        add_later(server, Y[:, places], variance=1.0, noise=np.append(z[places], 0.5))
-        models.append(server.model())
-    np.testing.assert_allclose(models[1].item_means, models[0].item_means[order], atol=1e-9)
-    assert models[0].significant
 
 
 @pytest.mark.parametrize("n_items", [1, 2, 5])

@@ -23,58 +23,6 @@ def gradients():
     return initial_normals(derived_key(9, "gradients"), (WIDE, 200))
 
 
-def there_and_back(back_projection, G):
-    way = wide(back_projection)
-    return way.back(way.project(G))
-
-
-def test_the_published_way_back_is_a_projection_on_q_dimensions():
-    """It keeps q/m of a gradient, whatever n: slope .1, length .316, relative error .949."""
-    P = there_and_back("pinv", np.eye(WIDE))
-    np.testing.assert_allclose(P @ P, P, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(P, P.T, rtol=0, atol=1e-10)
-    assert np.linalg.matrix_rank(P) == NARROW
-    assert np.trace(P) == pytest.approx(NARROW)
-    G = gradients()
-    back, size = P @ G, np.linalg.norm(G, axis=0)
-    share = NARROW / WIDE
-    # 4 standard errors of 200 gradients, or more: .0012, .0019 and .0006
-    assert np.mean(np.sum(G * back, axis=0) / size**2) == pytest.approx(share, abs=0.005)
-    length = np.mean(np.linalg.norm(back, axis=0) / size)
-    assert length == pytest.approx(math.sqrt(share), abs=0.008)
-    error = np.mean(np.linalg.norm(back - G, axis=0) / size)
-    assert error == pytest.approx(math.sqrt(1 - share), abs=0.005)
-
-
-def test_the_other_way_back_is_unbiased():
-    """Slope 1 with a relative error of sqrt(m/q); 5 sigma over Phi."""
-    G = gradients()
-    back, size = there_and_back("unbiased", G), np.linalg.norm(G, axis=0)
-    slope = np.sum(G * back, axis=0) / size**2
-    # |Phi g|^2 / |g|^2 is a chi-square of q degrees, over q
-    assert slope.mean() == pytest.approx(1.0, abs=5 * math.sqrt(2 / (NARROW * WIDE)) + 0.02)
-    error = np.mean(np.linalg.norm(back - G, axis=0) / size)
-    assert error == pytest.approx(math.sqrt(WIDE / NARROW), rel=0.03)
-    # over Phi, Phi' Phi is I: each entry a mean of 60 products, over 20 projections
-    means = np.mean(
-        [
-            w.matrix.T.astype(float) @ w.matrix
-            for s in range(20)
-            for w in [solver.Projection(derived_key(s), NARROW, 40, "unbiased")]
-        ],
-        axis=0,
-    )
-    assert abs(means - np.eye(40)).max() < 5.5 * math.sqrt(2 / (NARROW * 20))
-
-
-def test_the_published_way_back_keeps_noise_small():
-    """By 1 / smin(Phi) ~ 1 / (sqrt(m/q) - 1) at most."""
-    way = wide("pinv")
-    largest = np.linalg.norm(way.back(np.eye(NARROW)), 2)
-    assert largest == pytest.approx(1 / np.linalg.svd(way.matrix.astype(float))[1].min())
-    assert largest == pytest.approx(1 / (math.sqrt(WIDE / NARROW) - 1), rel=0.1)
-
-
 def test_the_ways_back_are_those_of_their_formulas():
     Phi = wide("unbiased").matrix.astype(np.float64)
     B, G = initial_normals(derived_key(8), (NARROW, 4)), gradients()

@@ -8,7 +8,7 @@ from skdpmf.mechanisms.item_means import averages as ia
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.residual_rounds import RESIDUALS
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import Rows
 from tests.core.audit import base_ratings, recorded_curator
 from tests.matrices import csr

@@ -62,19 +62,6 @@ def test_knowledge_of_one_coordinate():
     np.testing.assert_allclose(posterior.theta[:, 0], np.linspace(-1, 1, N_ITEMS), atol=1e-6)
 
 
-def test_rounds_average_the_noise():
-    errors = []
-    for n_rounds in (1, 4, 16):
-        rng, posterior, A = make((1.0, 8.0))
-        truth = posterior.theta + rng.normal(size=(N_ITEMS, D))
-        for _ in range(n_rounds):
-            E = rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
-            g = np.einsum("jab,jb->ja", A, truth - posterior.theta)
-            posterior.update(packed(A) + E, g + 8.0 * rng.normal(size=(N_ITEMS, D)))
-        errors.append(np.linalg.norm(posterior.theta - truth))
-    assert errors[0] > errors[1] > errors[2]
-
-
 @pytest.mark.parametrize("noise", [1e-6, 1.0, 1e3])
 def test_shrunk_gram_matrices_are_positive_definite(noise):
     rng, posterior, A = make((noise, 1.0))
@@ -88,14 +75,3 @@ def test_shrunk_gram_matrices_are_positive_definite(noise):
         least = np.linalg.eigvals(np.linalg.solve(expected[j], shrunk[j])).real.min()
         assert least >= ip._LEAST_SHARE - 1e-9
     assert np.isfinite(posterior.theta).all()
-
-
-def test_trust_tells_signal_from_noise():
-    """Deviations from the pooled matrix are kept where they exceed the noise, and only there."""
-    rng, posterior, A = make((0.01, 1.0))
-    posterior.update(packed(A), np.zeros((N_ITEMS, D)))
-    assert posterior._trust(packed(A)).min() > 0.9
-    rng, posterior, A = make((200.0, 1.0))
-    gram = packed(A) + 200.0 * rng.normal(size=(N_ITEMS, D * (D + 1) // 2))
-    posterior.update(gram, np.zeros((N_ITEMS, D)))
-    assert posterior._trust(gram).max() < 0.7

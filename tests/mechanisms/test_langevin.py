@@ -76,23 +76,6 @@ def test_precisions_have_their_prior():
         assert squares == pytest.approx(1.0, abs=4 * np.sqrt(2 / x.size))
 
 
-def test_precisions_are_drawn_from_rows_that_are_up_to_date(monkeypatch):
-    """In every fourth round after those without, and given factors after all noise."""
-    chain = chain_of(random_target(3, sample_precisions=True), fixed_rounds=3)
-    seen = []
-
-    def draw(x, rate, uniforms):
-        seen.append((t, chain._due, rate))
-        return np.ones(3)
-
-    monkeypatch.setattr(langevin, "draw_precisions", draw)
-    for t in range(13):
-        chain.sweep(t)
-    rates = chain.target.user_rate(), chain.target.item_rate()
-    assert seen == [(t, 0.0, rate) for t in (3, 7, 11) for rate in rates]
-    assert chain.state.user_precision.tolist() == [1.0, 1.0, 1.0]
-
-
 def bias_only(e, weights, a, n_items, std, k=1):
     """Every user rates every item with his e: n_items copies of the posterior of one bias."""
     R = sp.csr_array(np.tile(np.asarray(e, float)[:, np.newaxis], n_items))
@@ -115,19 +98,6 @@ def test_stationary_variance_of_the_published_example(x, table_size):
     assert state.item_bias.mean() == pytest.approx(1.0, abs=4 * np.sqrt(expected / n))
     if x == 0.05:
         assert abs(expected - 0.980) < 0.03
-
-
-@pytest.mark.parametrize("weights", [[1, 1, 1, 1], [0.2, 3.0, 1.0, 0.0]])
-def test_weighted_mean_and_variance(weights):
-    """The posterior of a bias with many ratings is normal, with sums of weights in it."""
-    e, a, std, n = np.array([1.0, -0.5, 0.3, 9.0]), 0.7, 0.8, 20_000
-    target = bias_only(e, weights, a, n, std)
-    chain = chain_of(target, 4, max_weight=3.0, max_user_weight=3.0 * n, step_size=0.3)
-    state = run(chain, 150)
-    precision = 2 * a * np.sum(weights) + std**-2.0
-    assert state.item_bias.var() * precision == pytest.approx(1, abs=0.02 + 4 * np.sqrt(2 / n))
-    mean = 2 * a * np.dot(weights, e) / precision
-    assert state.item_bias.mean() == pytest.approx(mean, abs=0.01 + 4 * np.sqrt(1 / precision / n))
 
 
 def grid_chain(n, e, bound, step_size, a=0.6, w=1.3, user_std=1.0, item_std=0.7, **options):
@@ -162,24 +132,6 @@ def test_one_user_and_one_item_against_the_grid_posterior(table_size):
     other = Grid([1.5], 0.6, 1.3, np.inf, 1.0, 0.7).pairs[0]
     wrong = np.histogram2d(*(x.ravel() for x in where), edges, weights=other.ravel())[0]
     assert stats.chisquare(observed.ravel(), n * wrong.ravel()).pvalue < 1e-30
-
-
-def test_halving_the_step_brings_the_moments_nearer():
-    """Of u^2 and p^2 with three items: wrong by a tenth, then about half of it (s.e. .3 %)."""
-    errors = []
-    for step_size in (0.8, 0.4):
-        chain, grid = grid_chain(12_000, [1.5, -0.8, 0.6], np.inf, step_size)
-        exact = grid.mean(grid.u[:, np.newaxis] ** 2), grid.mean(grid.p**2)
-        run(chain, round(20 / step_size))
-        drawn = []
-        for _ in range(40):
-            state = run(chain, round(4 / step_size))
-            drawn.append([(state.U**2).mean(), ((state.U[:, 0] * state.V[::3, 0]) ** 2).mean()])
-        errors.append(np.mean(drawn, axis=0) / exact - 1)
-    coarse, fine = np.abs(errors)
-    assert (coarse < 0.2).all()
-    assert (coarse > 0.05).all()
-    assert (fine < 0.75 * coarse).all()
 
 
 def test_every_row_has_noise_after_its_last_likelihood_step():
@@ -263,16 +215,6 @@ def test_steps_come_from_public_numbers_alone():
     assert chain_of(one, step_size=1.0).step == 2 * chains[0].step
 
 
-def test_the_scale_makes_both_sides_equally_stiff():
-    target = random_target(n_users=300, n_items=4, k=1, a=2.0)
-    chain = chain_of(target, max_user_weight=4.0)
-    K_u = 4.0 * 0.25 * (2.0 + 1.0) ** 2 + 1.0
-    K_v = 4.0 * 1.0 * (np.sqrt(300) + 1.0) ** 2 + 4.0
-    assert K_u / chain._scale**2 == pytest.approx(K_v * chain._scale**2)
-    assert chain.step == pytest.approx(0.5 / np.sqrt(K_u * K_v))
-    assert chain.bias_step == pytest.approx(0.5 / (4.0 * 300 + 4.0))
-
-
 @pytest.mark.parametrize("table_size", TABLES)
 def test_key_and_name_make_the_stream(table_size):
     target = random_target(n_users=600)
@@ -293,17 +235,6 @@ def test_blocks_of_noise_are_not_the_same(monkeypatch):
         state = run(chain_of(target, table_size=table_size), 3)
         for x in (state.U, state.V):
             assert len(np.unique(x)) == x.size
-
-
-def test_the_table_has_mean_0_and_variance_1_in_each_column():
-    chain = chain_of(random_target(k=5), table_size=50)
-    table = chain._table.astype(float)
-    assert len(table) == 54
-    for d in range(5):
-        assert table[d : d + 50].mean() == pytest.approx(0, abs=1e-7)
-        assert table[d : d + 50].var() == pytest.approx(1, abs=1e-6)
-    _, offsets = chain._noise_for(5000, 5)
-    assert set(offsets) == set(range(50))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 6)])

@@ -24,7 +24,7 @@ from skdpmf.mechanisms.posterior_draw.guarantee import (
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import noise_parameters
+from skdpmf.privacy.sampler.grid import noise_parameters
 
 STARS = (200, 2.0, 1.0)  # tau, h, kappa of 1..5 stars
 NEIGHBORS = ("add-remove", "replace")
@@ -146,16 +146,6 @@ def test_a_draw_is_as_private_as_it_says_and_no_more(neighbors, epsilon, level):
 
 
 @pytest.mark.parametrize("neighbors", NEIGHBORS)
-def test_the_published_calibration_is_loose(neighbors):
-    B = loss_bound(TAU, H, KAPPA)
-    a = inverse_temperature(4.0, B, neighbors=neighbors, calibration="paper")
-    posteriors = [grid_posterior(record, a, "concentrated", 4.0, 4.0) for record in RECORDS]
-    claimed = posterior_epsilon(a, B, neighbors=neighbors)
-    assert claimed == pytest.approx(FACTOR[neighbors])  # 4.0 / 4 or 4.0 / 2
-    assert 0.9 * claimed <= largest_log_ratio(neighbors, posteriors) <= claimed
-
-
-@pytest.mark.parametrize("neighbors", NEIGHBORS)
 @pytest.mark.parametrize("prior", ["symmetric", "narrow"])
 def test_item_factors_alone_on_a_grid(neighbors, prior):
     epsilon = 4.0
@@ -235,9 +225,8 @@ def epsilon_of(factor, plan, shares):
 
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-4, 0.3])
-@pytest.mark.parametrize("accuracy", [{}, {"eta": 1e-6, "tau": 1e-14}])
-def test_every_user_gets_the_chosen_level(rounding, accuracy):
-    plan = ReleasePlan.from_shares(BUDGET, RELEASES, {"means": 0.3, "Gram": 0.7}, **accuracy)
+def test_every_user_gets_the_chosen_level(rounding):
+    plan = ReleasePlan.from_shares(BUDGET, RELEASES, {"means": 0.3, "Gram": 0.7})
     levels = np.concatenate(
         [[0.0, 5e-324, 1e-9, 1e-4, 2.0, 3.0, math.inf], np.geomspace(0.002, 2.1, 70)]
     )

@@ -25,7 +25,8 @@ from skdpmf.mechanisms.private_search import (
 from skdpmf.privacy import PrivacyBudget, ReleasePlan
 from skdpmf.privacy.accounting import SamplerSlack, gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.plan import PureRelease, Release
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU, derived_key
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.noise import derived_key
 
 ALARM = 1e-6
 LAWS = [RandomTrials(mean) for mean in (1.25, 2.0, 10.0)]
@@ -292,12 +293,7 @@ def test_statement_travels_through_json():
     assert said.mean == 5.0
     with pytest.raises(PrivacyParameterError, match=r"n_trials=0\.0"):
         SearchStatement.from_dict({**said.to_dict(), "mean": 0.0})
-    for words in (
-        "secret random number",
-        "noise came from a seed",
-        SCORE,
-        "running time",
-    ):
+    for words in ("secret random number", "noise came from a seed", SCORE, "running time"):
         assert words in str(said)
 
 

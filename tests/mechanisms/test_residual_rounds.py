@@ -94,22 +94,6 @@ def test_a_round_measures_the_averages(noise):
     np.testing.assert_allclose(measured, b + record.output[:-1] / slope, rtol=0.0, atol=1e-9)
 
 
-def test_averages_are_the_least_squares_ones_where_noise_is_small():
-    """Of many ratings: centred by user, within .02 of what alternating least squares gives."""
-    rng = np.random.default_rng(2)
-    truth = rng.normal(0.0, 0.4, 12)
-    X = truth + rng.normal(0.0, 0.3, (4000, 1)) + rng.normal(0.0, 0.4, (4000, 12))
-    X[rng.random(X.shape) < 0.3] = np.nan
-    found, _ = made(X, epsilon=1e4, n_rounds=10)
-    b = np.zeros(12)
-    known = ~np.isnan(X)
-    for _ in range(50):
-        o = np.nansum(X - b, axis=1, keepdims=True) / (known.sum(1, keepdims=True) + DAMPING[1])
-        b = np.nanmean(X - o, axis=0)
-    error = found.mean - b
-    assert abs(error - error.mean()).max() < 0.02
-
-
 @pytest.mark.parametrize("norm", ["l2", "l1"])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_sensitivities_are_least_upper_bounds(norm, neighbors):

@@ -62,8 +62,8 @@ def test_rounds_are_the_twin(k, n_columns):
     state, y = state_of(fit), X - 3.0
     known = ~np.isnan(X)
     N = fit.averages.mass
-    for t in range(3):
-        fit.round(t)
+    for _ in range(3):
+        fit.sweep()
         state = twin.one_round(y, state, fit.log_column, N, D)
     theta, variance, noise, _, _, tau, centre = state
     assert known.any(axis=1).sum() < len(X)
@@ -79,11 +79,28 @@ def test_rounds_are_the_twin(k, n_columns):
     assert np.abs(found[:, 1:]).max() > 0.1
 
 
+@pytest.mark.parametrize(("tastes", "least", "most"), [(0, 0, 1), (3, 3, 5), (12, 12, 16)])
+def test_as_many_factors_as_there_are_tastes(tastes, least, most):
+    """More come while all show something, and those that show nothing go."""
+    rng = np.random.default_rng(tastes)
+    U, V = rng.normal(size=(600, tastes)), rng.normal(size=(80, tastes))
+    X = 3.0 + 0.5 * U @ V.T + 0.5 * rng.normal(size=(600, 80))
+    X[rng.random(X.shape) < 0.5] = np.nan
+    fit = started(X, 32, rating_range=(-20.0, 20.0))
+    assert fit.rank == solver._FIRST_RANK
+    for t in range(10):
+        fit.round(t)
+    assert least <= fit.rank <= most
+    assert fit.posterior.theta.shape == fit.variance.shape == fit.centre.shape == (80, 1 + fit.rank)
+    assert fit.omega.shape == (3 + fit.rank,) * 2
+    assert fit.model().columns.shape == (80, 3 + 32)
+
+
 def test_a_turn_leaves_the_model_as_it_is():
     X = ratings_with_gaps()
     fit = started(X, 4)
-    for t in range(2):
-        fit.round(t)
+    for _ in range(2):
+        fit.sweep()
 
     def predictions():
         columns = fit.columns()

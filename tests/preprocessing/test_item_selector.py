@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf import DPItemMeans, PrivacyBudget, privacy_spent
 from skdpmf.data import make_ratings
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.preprocessing import ContributionBounder, DPItemSelector
+from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.recording import record_releases
 from tests.estimators.common import as_coo, ratings
@@ -182,17 +182,6 @@ def test_indices_in_y_do_not_pass_through_a_selection():
         model.score(X, X)
     score = model[-1].score(model[:-1].transform(X), model[:-1].transform(X))
     assert score == model.score(X, model[0].transform(X))
-
-
-def test_grid_search_over_epsilon():
-    X = ratings(n_users=90)
-    model = make_pipeline(ContributionBounder(8), DPItemSelector(BUDGET), DPItemMeans(BUDGET))
-    grid = {"dpitemselector__budget__epsilon": [1.0, 8.0], "dpitemselector__n_items": [4, 0.5]}
-    search = GridSearchCV(model, grid, cv=2, n_jobs=2, error_score="raise").fit(X)
-    assert len(search.cv_results_["params"]) == 4
-    best = search.best_estimator_[1]
-    assert best.privacy_spent_.epsilon == pytest.approx(best.budget.epsilon, rel=1e-6)
-    assert BUDGET.epsilon == 4.0
 
 
 def test_plan():

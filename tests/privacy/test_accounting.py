@@ -1,4 +1,4 @@
-"""The accountant against published vectors, mpmath, dp-accounting and simulated samplers."""
+"""The accountant against mpmath, dp-accounting and simulated samplers."""
 
 import math
 from fractions import Fraction
@@ -13,9 +13,10 @@ from scipy import special
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import accounting as ac
 from skdpmf.privacy.accounting import GaussianEvent, PureEvent, bisect, log_delta
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
 DELTA = 1e-5
+
 
 EPSILON_TO_MU = {
     0.1: 0.03252,
@@ -335,7 +336,7 @@ def test_dp_accounting_agrees(multipliers, interval):
     pytest.importorskip("dp_accounting")
     from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-    from skdpmf.privacy.events import to_dp_event
+    from skdpmf.privacy.text import to_dp_event
 
     accountant = PLDAccountant(value_discretization_interval=interval)
     accountant.compose(to_dp_event(*map(GaussianEvent, multipliers)))

@@ -33,7 +33,7 @@ from skdpmf.privacy.accounting import (
     gaussian_mu,
 )
 from skdpmf.privacy.budget import PrivacyBudget, check_shares, public_rows
-from skdpmf.privacy.sampler.noise import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from tests.books.ledgers import calibrated_plan, pure_plan
 
 epsilons = st.floats(min_value=0.01, max_value=50.0)

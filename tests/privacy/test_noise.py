@@ -15,14 +15,14 @@ from scipy import stats
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import noise_source, record_releases, recorded_key
 from skdpmf.privacy.sampler import noise
-from skdpmf.privacy.sampler.grid import calibrate_grid, calibrate_laplace_grid, truncate_to_grid
-from skdpmf.privacy.sampler.noise import (
-    derived_key,
+from skdpmf.privacy.sampler.grid import (
+    calibrate_grid,
+    calibrate_laplace_grid,
     exact_grid,
-    fresh_key,
     noise_parameters,
-    slot_priorities,
+    truncate_to_grid,
 )
+from skdpmf.privacy.sampler.noise import derived_key, fresh_key, slot_priorities
 
 KEY = derived_key(7, "noise tests")
 COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}

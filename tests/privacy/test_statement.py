@@ -17,8 +17,9 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.statement import (
+from skdpmf.privacy.sampler.laws import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import (
     LOCAL_ASSUMPTIONS,
     NOT_COVERED,
     PERSONAL_ASSUMPTION,
@@ -27,7 +28,6 @@ from skdpmf.privacy.statement import (
     SEEDED_ASSUMPTION,
     STANDARD_ASSUMPTIONS,
     UNDECLARED,
-    PrivacyStatement,
 )
 
 SHARES = {"means": 0.1, "Gram": 0.2, "sums": 0.7}
@@ -112,19 +112,29 @@ def test_the_plan_spends_the_budget_and_never_more(epsilon, delta, raw):
 
 def test_the_sampler_is_paid_for():
     n_values = 50 * (2 + 3 * 6 + 3 * 3)
-    plan = make_plan(eta=1e-8, tau=1e-12)
+    plan = make_plan()
     assert plan.n_values == n_values
     assert plan.epsilon <= 1.0
     assert plan.mu < gaussian_mu(1.0, 1e-5)
-    slack = {"n_values": n_values, "eta": 1e-8, "tau": 1e-12}
+    slack = {"n_values": n_values, "eta": SAMPLER_ETA, "tau": SAMPLER_TAU}
     assert plan.mu == pytest.approx(gaussian_mu(1.0, 1e-5, **slack), rel=1e-14)
     assert plan.epsilon == gaussian_epsilon(plan.mu, 1e-5, **slack)
-    assert gaussian_epsilon(plan.mu, 1e-5) < plan.epsilon - 2e-5
+    assert gaussian_epsilon(plan.mu, 1e-5) < plan.epsilon - 2 * n_values * SAMPLER_ETA
     largest = max(1.0 / release.noise_multiplier for release in plan.releases) / plan.mu
     assert plan.slack == slack | {"largest": pytest.approx(largest, rel=1e-14)}
-    assert (make_plan().eta, make_plan().tau) == (SAMPLER_ETA, SAMPLER_TAU)
     with pytest.raises(PrivacyParameterError, match="release fewer values"):
-        make_plan(eta=1e-3)
+        ReleasePlan.from_shares(BUDGET, [Release("sums", "sums", (2**50,), 1.0)], {"sums": 1.0})
+
+
+@pytest.mark.parametrize("accuracy", [{"eta": 0.0}, {"tau": 0.0}])
+def test_nobody_may_leave_the_sampler_unpaid(accuracy):
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        ReleasePlan(BUDGET, RELEASES, **accuracy)
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        make_plan(**accuracy)
+    written = PrivacyStatement.from_plan(make_plan()).to_dict() | accuracy
+    with pytest.raises(PrivacyParameterError, match="must hold the fields"):
+        PrivacyStatement.from_dict(written)
 
 
 @pytest.mark.parametrize(
@@ -566,7 +576,7 @@ def test_central_and_local_statements_are_told_apart():
 # --- loaded statements and cards: what cannot be is refused --------------------------------
 
 IMPOSSIBLE = {
-    **{key: [-1, math.nan, "x", None] for key in ("epsilon", "delta", "eta", "tau")},
+    **{key: [-1, math.nan, "x", None] for key in ("epsilon", "delta")},
     **{key: [None, 3] for key in ("unit", "neighbors", "condition")},
     **{key: ["x", None, [1]] for key in ("assumptions", "not_covered", "notes")},
     **{key: ["x", None, 2] for key in ("seeded", "personal", "local")},

@@ -6,7 +6,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import sums
-from skdpmf.privacy.users import Users
+from skdpmf.privacy.users import Users, reveal
 
 GRID = 2.0**-20
 N_USERS, N_ITEMS = 5, 4
@@ -19,12 +19,12 @@ def users():
     return Users(R, n_slots=N_USERS, private=True, n_jobs=1, **relation)
 
 
-def doubled(n_columns, value):
+def doubled(n_users, n_columns, value):
     """Every entry twice, of rows that hold all columns."""
-    places = np.tile(np.arange(n_columns), 2 * N_USERS)
-    ends = 2 * n_columns * np.arange(N_USERS + 1)
+    places = np.tile(np.arange(n_columns), 2 * n_users)
+    ends = 2 * n_columns * np.arange(n_users + 1)
     given = np.full(places.size, value), places, ends
-    return sparse.csr_array(given, shape=(N_USERS, n_columns))
+    return sparse.csr_array(given, shape=(n_users, n_columns))
 
 
 def test_products_takes_one_vector_for_each_user(users):
@@ -37,14 +37,14 @@ def test_products_takes_one_vector_for_each_user(users):
 
 def test_products_clips_whole_vectors(users):
     def halves(rows, start, stop):
-        return doubled(1, np.sqrt(0.5))
+        return doubled(stop - start, 1, np.sqrt(0.5))
 
     made = sums.products(users, halves, clip=1.0, grid=GRID)
-    assert 0.999 * N_USERS < made.private_values[0] <= N_USERS
+    assert 0.999 * N_USERS < reveal(made)[0] <= N_USERS
 
 
 def test_ratings_are_one_for_each_user_and_item(users):
-    kept = users.keep(lambda rows: doubled(N_ITEMS, 1.0))
+    kept = users.keep(lambda rows: doubled(rows.n_users, N_ITEMS, 1.0))
     ones = kept.map(lambda rows: rows.data)
     made = sums.item_scalars(kept, ones, clip=1.0, grid=GRID)
-    assert np.linalg.norm(made.private_values) <= N_USERS
+    assert np.linalg.norm(reveal(made)) <= N_USERS

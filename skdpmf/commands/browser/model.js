@@ -17,7 +17,8 @@ const TYPICAL_LOG_COUNT = 4.5; // of skdpmf.mechanisms.als.pooled
 // Of skdpmf.kernels.averaging: strengths of tastes, and weights without them and with each.
 const TASTE_PENALTIES = [6, 24], TASTE_PRIOR = [2, 1, 1], SURE = 5;
 // Of skdpmf.estimators.contract.recommend.
-const TASTES = 0.5, LEAST_SPREAD = 0.2, POWER = 1.5, MEANS = 0.5, STATED = 50, FEW = 20, CLEAR = 0.05;
+const TASTES = 0.5, LEAST_SPREAD = 0.2, POWER = 1.5, MEANS = 0.5, STATED = 3, USUAL = 4, RARE = 0.1;
+const WORTH = 0.2; // of skdpmf.estimators.contract.answers
 const BYTES = { F32: 4, F64: 8, I64: 8, U8: 1 };
 const CLASSES = [
   "AdaptiveWeightALS",
@@ -383,6 +384,23 @@ function covariance(shares, a, b) {
   return shares.reduce((sum, share, j) => sum + share * (a[j] - c) * (b[j] - d), 0);
 }
 
+/** Columns of features less their means over what people choose, for `Recommender`. */
+function centredFeatures({ factors, size, base, width }, chance) {
+  const count = width - base, mean = new Float64Array(count);
+  const values = new Float64Array(size * count), S = new Float64Array(count * count);
+  for (let j = 0; j < size; j++) addTo(mean, chance[j], factors, j * width + base);
+  for (let j = 0; j < size; j++) {
+    const d = values.subarray(j * count, (j + 1) * count);
+    for (let c = 0; c < count; c++) d[c] = factors[j * width + base + c] - mean[c];
+    for (let c = 0; c < count; c++) addTo(S.subarray(c * count, (c + 1) * count), chance[j] * d[c], d, 0);
+  }
+  const variances = Array.from(mean, (_, c) => S[c * count + c]);
+  const usual = variances.reduce((sum, v) => sum + v, 0) / count;
+  const weights = variances.map((v) => 1 / Math.max(v + RARE * usual, 1e-12));
+  const alike = S.reduce((sum, s, i) => sum + weights[Math.floor(i / count)] * s ** 2 * weights[i % count], 0);
+  return { count, values, weights, byChance: alike / dot(weights, variances, 0) ** 2 };
+}
+
 /** Solve gram x = rhs; what is not definite gets a growing multiple of the identity, as in skdpmf. */
 function solved(gram, rhs) {
   const d = rhs.length;
@@ -431,7 +449,8 @@ class Recommender {
     this.model = model;
     this.ratings = new Map();
     this.squares = null; // of the lengths of factors, for similar items
-    this.reasons = null; // of the last list: whether tastes, and whether ratings made it
+    this.reasons = null; // of the last list: whether tastes or ratings made it, and the genre liked
+    this.features = null; // less their means, with their weights and how alike items are by chance
   }
 
   /** Rate an item; null forgets it. Values beyond the range are clipped, clicks of 0 are none. */
@@ -459,20 +478,70 @@ class Recommender {
     if (!lists) return each((j) => offsets[j] + own[j]);
     const { unit, offsets: popularity } = lists, y = foldIn(lists, this.ratings);
     const added = each((j) => dot(y, lists.factors, j * lists.width));
-    const tastes = each((j) => dot(t, factors, j * width + base));
     const chance = sharesOf(popularity);
     const explained = covariance(chance, popularity, added) ** 2;
     const variances = covariance(chance, popularity, popularity) * covariance(chance, added, added);
     const whole = Math.max(variances, explained);
-    const [deviation, stated] = [own, tastes].map((part) => Math.sqrt(covariance(chance, part, part)) / unit);
+    const deviation = Math.sqrt(covariance(chance, own, own)) / unit;
     const scale = (TASTES * (whole > 0 ? explained / whole : 1) ** POWER) / Math.hypot(deviation, LEAST_SPREAD);
-    const few = STATED * Math.max(1 / Math.max(this.ratings.size, 1) - 1 / FEW, 0) * Math.min(stated / CLEAR, 1);
     const chosen = each((j) => Math.log(popularity[j] + Math.max(added[j], 0)));
-    const mean = scale * dot(chance, own, 0) + few * dot(chance, tastes, 0);
-    const rated = each((j) => (MEANS * offsets[j] + scale * own[j] + few * tastes[j] - mean) / unit);
+    const stated = this.#stated(chance), mean = dot(chance, own, 0);
+    const rated = each((j) => (MEANS * offsets[j] + scale * (own[j] - mean)) / unit + stated[j]);
     const decide = covariance(chance, rated, rated) > covariance(chance, chosen, chosen);
-    this.reasons = { taste: added.some((value) => value > 0), ratings: this.ratings.size > 0 && decide };
+    const tastes = each((j) => (scale * dot(t, factors, j * width + base)) / unit + stated[j]);
+    this.reasons = {
+      taste: added.some((value) => value > 0), ratings: this.ratings.size > 0 && decide,
+      genre: this.#likedGenre(chance, tastes),
+    };
     return each((j) => chosen[j] + rated[j]);
+  }
+
+  /** For each item what the visitor states of its features, where his ratings agree on them. */
+  #stated(chance) {
+    const { offsets, size, lists } = this.model, n = this.ratings.size;
+    this.features ??= centredFeatures(this.model, chance);
+    const { count, values, weights, byChance } = this.features;
+    const rated = [...this.ratings].sort((a, b) => a[0] - b[0]), t = new Float64Array(count);
+    const residuals = rated.map(([j, value]) => (value - offsets[j]) / lists.unit);
+    const usual = residuals.reduce((sum, e) => sum + e, 0) / (n + USUAL);
+    let squares = 0, lengths = 0;
+    for (const [i, [j]] of rated.entries()) {
+      const e = residuals[i] - usual, d = values.subarray(j * count, (j + 1) * count);
+      const square = e ** 2 * weights.reduce((sum, w, c) => sum + w * d[c] ** 2, 0);
+      squares += square;
+      lengths += Math.sqrt(square);
+      addTo(t, e, d, 0);
+    }
+    const pairs = lengths ** 2 - squares;
+    if (!(pairs > 1e-9 * lengths ** 2)) return new Float64Array(size);
+    const cosine = (weights.reduce((sum, w, c) => sum + w * t[c] ** 2, 0) - squares) / pairs;
+    const agreement = Math.max(cosine - Math.sqrt((2 * byChance) / (n * (n - 1))), 0);
+    for (const [c, w] of weights.entries()) t[c] *= w;
+    const said = Float64Array.from({ length: size }, (_, j) => dot(t, values, j * count));
+    const logs = lists.offsets.map(Math.log);
+    const [deviation, tail] = [said, logs].map((each) => Math.sqrt(covariance(chance, each, each)));
+    return said.map((value) => (deviation > 0 ? (STATED * tail * agreement * value) / deviation : 0));
+  }
+
+  /** The genre, rated above average, whose items tastes raise most, if they raise them much; or null. */
+  #likedGenre(chance, tastes) {
+    const mean = dot(chance, tastes, 0), sums = new Map();
+    for (const [j, genres] of this.model.genres.entries()) {
+      for (const genre of genres) {
+        const [sum, total] = sums.get(genre) ?? [0, 0];
+        sums.set(genre, [sum + chance[j] * (tastes[j] - mean), total + chance[j]]);
+      }
+    }
+    const best = new Best(1), above = new Map();
+    for (const [j, value] of this.ratings) {
+      for (const genre of this.model.genres[j]) {
+        above.set(genre, (above.get(genre) ?? 0) + value - this.model.offsets[j]);
+      }
+    }
+    for (const [genre, [sum, total]] of sums) if (above.get(genre) > 0) best.add(genre, sum / total);
+    const logs = this.model.lists.offsets.map(Math.log);
+    const least = WORTH * Math.sqrt(covariance(chance, logs, logs));
+    return best.pairs.length && best.pairs[0][1] > least ? best.pairs[0][0] : null;
   }
 
   /** The rating that `recommend` expects: its score without what lists add. */

@@ -351,9 +351,10 @@ function showAnswer(active = null) {
   element("best-heading").textContent = isList ? `For you${what}` : `Which of these${what} do you know?`;
   const more = `${left} ${left < needed() ? "more" : left === 1 ? "title" : "titles"}`;
   const choices = reasons?.taste ? "Chosen by people with your taste" : "Popular with everybody";
-  const order = reasons ? `${choices}${reasons.ratings ? " and by how you rated" : ""}` : "The best come first";
+  const taste = reasons?.genre ? `, and you rated ${reasons.genre} high` : reasons?.ratings ? " and by how you rated" : "";
   element("best-hint").textContent = isList
-    ? `${order}${implicit ? "" : ", each with the rating to expect of you"}. Every further ` +
+    ? `${reasons ? choices + taste : "The best come first"}.` +
+      `${implicit ? "" : " Each shows the rating to expect of you."} Every further ` +
       `${implicit ? "like" : "rating"} makes it better.`
     : `${act} ${more}, and your own list appears here. Until then you see what suits most people.`;
   fill(element("best"), best, active);

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from skdpmf.data.feature_columns import aligned_features
 from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows, names_items
 from skdpmf.data.validation import as_rating_matrix, refuse_table
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import check_count, check_items, require
+from skdpmf.estimators.contract.recommend import contributions, rated_rows
 
 _OUTPUTS = ("default", "pandas", "polars")
 _COSINES = 1 << 22  # at once, of users with users
+_WORTH = 0.2  # a part of a score is named from here on, in deviations of the log popularity
 
 
 def columns_of(
@@ -146,6 +149,74 @@ def strongest(parts: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         order = np.argsort(-np.abs(parts.data[own]), kind="stable")
         columns[i, : n[i]], values[i, : n[i]] = parts.indices[own][order], parts.data[own][order]
     return columns, {"contribution": values}
+
+
+def reasons(model: Any, R: Any, items: np.ndarray, each: np.ndarray) -> list[str]:
+    """Say in words why one item of each row is listed, the strongest reason first.
+
+    model: fitted; each (R.nnz,): what the entries of rows R add to the scores of their items.
+    """
+    row, ranking = np.repeat(np.arange(items.size), np.diff(R.indptr)), model._ranking_
+    item_model, tastes = model._item_model_, np.zeros(items.size)
+    rated: Any = np.bincount(row, each, minlength=items.size)
+    counts, best = item_model.offsets, [""] * items.size
+    if ranking is None:
+        choices, least = (rated if item_model.implicit else tastes), 0.0
+        rated = rated - choices
+    else:
+        counts = ranking.lists.offsets
+        share, logs = counts / counts.sum(), np.log(counts)
+        least = _WORTH * np.sqrt(share @ (logs - share @ logs) ** 2)
+        added = np.bincount(row, contributions(ranking.lists, R, items), minlength=items.size)
+        choices = np.log1p(np.maximum(added, 0.0) / counts[items])
+        if item_model.features is not None:
+            table, k = model._score_table(), item_model.factors.shape[1]
+            T = rated_rows(ranking, item_model, R, 0, items.size, table)[0][:, k:]
+            D = item_model.features - table.centre
+            tastes = np.einsum("id,id->i", T, D[items])
+            best = _best_labels(model, T, D, counts, R, items)
+        rated = rated - choices - tastes
+    popular = counts[items] >= np.median(counts)
+    said = []
+    for i, name in enumerate(best):
+        parts = {
+            "chosen by people with your taste": choices[i],
+            f"you rated {name} high" if name else "its features suit your ratings": tastes[i],
+            "people who rate like you rate it high": rated[i],
+        }
+        words = sorted((text for text in parts if parts[text] > least), key=lambda t: -parts[t])
+        rest = "popular with everybody" if popular[i] else "your ratings say nothing of it"
+        said.append("; ".join(words) or rest)
+    return said
+
+
+def _best_labels(
+    model: Any, T: np.ndarray, D: np.ndarray, counts: np.ndarray, R: Any, items: np.ndarray
+) -> list[str]:
+    """Return the label of each item that the row's tastes T for D raise most, or "".
+
+    The row R has rated items with it above their averages.
+    """
+    catalogue, features = model._catalogue_, model.item_features
+    if catalogue is not None and catalogue.genres is not None:
+        texts = [[t.strip() for t in text.split("|") if t.strip()] for text in catalogue.genres]
+        names = sorted({name for own in texts for name in own})
+        has = np.array([[name in own for name in names] for own in texts], dtype=bool)
+    elif hasattr(features, "columns"):
+        F = aligned_features(features, len(D), None if catalogue is None else catalogue.items)
+        marks = np.flatnonzero(np.isin(F, (0.0, 1.0)).all(axis=0))
+        names = [str(features.columns[c]).rpartition("=")[2] for c in marks]
+        has = F[:, marks] > 0.0
+    else:
+        return [""] * items.size
+    if not names:
+        return [""] * items.size
+    means = T @ ((counts[:, None] * D).T @ has) / np.maximum(counts @ has, np.finfo(float).tiny)
+    above = R.data - model._item_model_.offsets[R.indices]
+    rated_high = sparse.csr_array((above, R.indices, R.indptr), shape=R.shape) @ has > 0.0
+    means[~(has[items] & rated_high)] = -np.inf
+    found = means.argmax(axis=1)
+    return [names[g] if row[g] > 0.0 else "" for g, row in zip(found, means, strict=True)]
 
 
 def named(columns: np.ndarray, catalogue: Catalogue | None) -> dict[str, Any]:

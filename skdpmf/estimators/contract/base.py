@@ -11,17 +11,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.bounding import keep_entries
-from skdpmf.data.feature_columns import (
-    ItemColumns,
-    aligned_features,
-    item_columns,
-)
+from skdpmf.data.feature_columns import ItemColumns, aligned_features, item_columns
 from skdpmf.data.labels import Catalogue, catalogue_of, labelled_rows, names_items
-from skdpmf.data.validation import (
-    check_ratings,
-    held_out_ratings,
-    middle_and_quarter,
-)
+from skdpmf.data.validation import check_ratings, held_out_ratings, middle_and_quarter
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.answers import (
     TableOutput,
@@ -32,16 +24,12 @@ from skdpmf.estimators.contract.answers import (
     kind_of,
     list_table,
     named,
+    reasons,
     row_labels,
     strongest,
 )
 from skdpmf.estimators.contract.model_file import save_model
-from skdpmf.estimators.contract.parameters import (
-    Planner,
-    check_count,
-    check_where,
-    require,
-)
+from skdpmf.estimators.contract.parameters import Planner, check_count, check_where, require
 from skdpmf.estimators.contract.progress import (
     RoundsMixin,
     SpentDisplay,
@@ -418,8 +406,10 @@ class BaseRecommender(
         csr_array of shape (n_users, n_items)
             At the known ratings of each row, what they add to the score of that row's item:
             positive ones argue for it, negative ones against it. Where answers are tables, one
-            with the columns user, for (the explained id), rank, item, title (where known) and
-            contribution, the strongest argument first.
+            with the columns user, for (the explained id), why, rank, item, title (where known) and
+            contribution, the strongest argument first. "why" says what lists the explained item:
+            "popular with everybody", "chosen by people with your taste", "you rated Horror high"
+            (a label of its genres, or of the columns of `item_features`), or several of them.
 
         Raises
         ------
@@ -449,6 +439,7 @@ class BaseRecommender(
         if not self._answers_by_table:
             return parts
         lead = {"user": row_labels(X, len(asked)), "for": named(asked, catalogue)["item"]}
+        lead["why"] = reasons(self, R, asked, each)
         return list_table(self._output, lead, *strongest(parts), catalogue)
 
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:

@@ -528,7 +528,7 @@ def _model_of(
         model.item_means_ = offsets
     model.n_features_in_, model._catalogue_, model._table_ = n_items, None, []
     card = _checked_card(description["card"])
-    model.privacy_spent_ = card.statement
+    model._statement = card.statement
     ids, titles, genres, are_names = (
         description["items"][key] for key in ("ids", "titles", "genres", "are_names")
     )

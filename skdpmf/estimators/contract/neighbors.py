@@ -10,6 +10,8 @@ from skdpmf.estimators.contract.recommend import (
     Ranking,
     ScoreTable,
     fold_in,
+    ranking_contributions,
+    score_table,
     top_items,
 )
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, sized
@@ -54,28 +56,32 @@ def neighbor_scores(
 
 
 def neighbor_contributions(
-    model: ItemModel, neighbors: NeighborModel, R: Any, items: np.ndarray
+    ranking: Ranking,
+    model: ItemModel,
+    neighbors: NeighborModel,
+    R: Any,
+    items: np.ndarray,
+    table: ScoreTable,
 ) -> np.ndarray:
-    """Return what each entry of a row adds to the score of one item of that row's.
+    """Return what each entry of a row adds to the ranking score of one item of that row's.
 
-    A score less its item's average is linear in the ratings less their items' averages, as long as
-    the same items are known. So a contribution is what is left where all other ratings are average.
-    Arguments and result are as for `contributions`.
+    Interpolated ratings are linear in the known ones less their items' averages, as long as the
+    same items are known. So a rating's part is what is left where all other ratings are average.
+    Arguments and result are as for `ranking_contributions`.
     """
-    out = np.empty(R.nnz)
+    Z = fold_in(model, R)
+    scale, table = _interpolating(ranking, model, Z, R, table)
+    out = ranking_contributions(ranking, model, R, items, table)
     for i, item in enumerate(items):
         own = slice(R.indptr[i], R.indptr[i + 1])
         known, each = R.indices[own], np.arange(own.stop - own.start + 1)
-        if known.size == 0:
-            continue
         alone = np.tile(model.offsets[known], (known.size, 1))
         np.fill_diagonal(alone, R.data[own])
-        shape = known.size, R.shape[1]
-        places, pointers = np.tile(known, known.size), known.size * each
-        rows = sparse.csr_array((alone.ravel(), places, pointers), shape=shape)
+        parts = alone.ravel(), np.tile(known, known.size), known.size * each
+        rows = sparse.csr_array(parts, shape=(known.size, R.shape[1]))
+        from_rows = _Known(model, neighbors, rows, fold_in(model, rows)[:, 0])
         asked = np.full(known.size, item)
-        where = sparse.csr_array((np.ones(known.size), asked, each), shape=shape)
-        out[own] = neighbor_scores(model, neighbors, rows, where) - model.offsets[item]
+        out[own] += scale[i] * from_rows.interpolated(each, asked, 0, known.size, None)
     return out
 
 
@@ -89,26 +95,43 @@ def neighbor_top_items(
     n_jobs: int | None = None,
     ranking: Ranking | None = None,
     taste: float = 0.5,
+    table: ScoreTable | None = None,
     **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rank the n best items of each row; arguments and result are as for `top_items`."""
-    known = _Known(model, neighbors, R, fold_in(model, R, n_jobs)[:, 0])
+    """Rank the n best items of each row; arguments and result are as for `top_items`.
+
+    In the score of a `Ranking` p is what is interpolated, and b that of the model.
+    """
+    Z = fold_in(model, R, n_jobs)
+    known = _Known(model, neighbors, R, Z[:, 0])
     columns = np.arange(R.shape[1]) if items is None else items
-    weight = 1.0
     if ranking is None or taste == 1.0:
-        ranking, options["table"] = None, ScoreTable(np.stack((model.offsets, np.ones(R.shape[1]))))
+        ranking, table = None, ScoreTable(np.stack((model.offsets, np.ones(R.shape[1]))))
+        scale = np.ones(R.shape[0])
     else:
-        weight = taste / (1.0 - taste) / ranking.unit
+        table = score_table(model, ranking) if table is None else table
+        scale, table = _interpolating(ranking, model, Z, R, table)
+        scale *= taste / (1.0 - taste)
 
     def interpolate(block: np.ndarray, start: int, stop: int) -> None:
         pointers = columns.size * np.arange(stop - start + 1)
         targets = np.tile(columns, stop - start)
         interpolated = known.interpolated(pointers, targets, start, stop, n_jobs)
-        block += weight * interpolated.reshape(block.shape)
+        block += scale[start:stop, None] * interpolated.reshape(block.shape)
 
     with sized(R.shape[0] * columns.size * _TARGET_WORK):  # threads are those of a block
-        options |= {"ranking": ranking, "taste": taste, "rescale": interpolate}
+        options |= {"ranking": ranking, "taste": taste, "table": table, "rescale": interpolate}
         return top_items(model, R, n, items=items, n_jobs=1, **options)
+
+
+def _interpolating(
+    ranking: Ranking, model: ItemModel, Z: np.ndarray, R: Any, table: ScoreTable
+) -> tuple[np.ndarray, ScoreTable]:
+    """Return what interpolated ratings of rows are multiplied by, and the rest of the score."""
+    scales = ranking.scales(model, Z, fold_in(ranking.lists, R), table)
+    first = table.first.copy()
+    first[2:] = 0.0
+    return scales[:, 0], table._replace(first=first)
 
 
 class _Known:

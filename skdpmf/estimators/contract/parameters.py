@@ -356,6 +356,12 @@ class PrivatePlanner(Planner):
 class _Alone:
     """Methods that planners have from scikit-learn where they are estimators."""
 
+    _statement: Any
+
+    @property
+    def privacy_spent_(self) -> Any:
+        return self._statement
+
     @classmethod
     def _get_param_names(cls) -> list[str]:
         return sorted(signature(cls).parameters)

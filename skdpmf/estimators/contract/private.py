@@ -2,16 +2,16 @@
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.bounding import keep_entries, without_rows
+from skdpmf.data.bounding import keep_entries
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.labels import RatingMatrix, labels_of
 from skdpmf.data.parquet_ratings import ParquetRatings, row_blocks
@@ -21,7 +21,7 @@ from skdpmf.data.validation import (
     in_quarter_ranges,
     middle_and_quarter,
 )
-from skdpmf.distributed.exchange import Alone, Exchange
+from skdpmf.distributed.exchange import Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.model_file import check_savable
@@ -36,17 +36,12 @@ from skdpmf.estimators.contract.refreshed import (
     of_refresh,
 )
 from skdpmf.kernels.jit_and_threads import sized
-from skdpmf.mechanisms.knowledge import digest_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.frame import Alone, framed
 from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import (
-    COHORT_ASSUMPTIONS,
-    WEAK,
-    PrivacyStatement,
-    as_made,
-    lifetime_note,
-)
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import COHORT_ASSUMPTIONS, WEAK, lifetime_note
 
 __all__ = [
     "Fit",
@@ -73,12 +68,11 @@ class Start(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """All that a private fit hands on from its frame to the mechanism, but for the ratings."""
+    """All that a private fit hands on, but for the ratings."""
 
     features: ItemColumns | None = None
     start: Start | None = None
-    plan: Any = None  # ReleasePlan; None: not yet
-    included: Any = None  # (n_rows,) bool: rows that take part, others count as empty; None: all
+    frame: Any = None  # `skdpmf.privacy.frame.Frame`; None: not yet
 
     @property
     def known(self) -> Any:
@@ -87,21 +81,27 @@ class Fit(NamedTuple):
 
 
 class PrivateRecommender(PrivatePlanner, BaseRecommender):
-    """A recommender that spends a `budget`; a subclass has `_make_plan`, `_release` and `_publish`.
+    """A recommender that spends a `budget`; it sees public settings and released values.
 
+    A subclass has `_make_plan`, `_settings_of`, `_release` and `_publish`.
     Solvers work in quarters of the rating range, from its middle. Where joblib is configured for a
     backend of processes, blocks of users are spread over them (`skdpmf.distributed`).
     """
 
     item_means_: np.ndarray
-    privacy_spent_: PrivacyStatement
+    _reports: str | None = None  # by what it draws that releases no sums: "noise" or "key"
     _knowledge_: Any = None  # what a refresh starts from, where there is one
 
     @abstractmethod
-    def _release(self, R: Any, fit: Fit, exchange: Exchange, **metadata: Any) -> Any:
-        """Make all releases of prepared ratings; return what `_publish` takes, and the record.
+    def _settings_of(self, n_items: int) -> Any:
+        """Return the mechanism's public settings, which their repr shows in full."""
 
-        It runs on every block of users and must not change the estimator.
+    @abstractmethod
+    def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
+        """Make all releases; return what `_publish` takes.
+
+        It runs on every block of users and must not change the estimator. more: ``known``, where a
+        refresh starts; ``levels`` of privacy.
         """
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
@@ -133,17 +133,23 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
 
     def _prepared(self, R: Any) -> Any:
         """Canonical ratings as the solver wants them; of clicks, not clipped, their weights."""
+        function, *public = self._preparation()
+        return function(R, *public)
+
+    def _preparation(self) -> tuple[Any, ...]:
+        """Return a function of rows, per user, and its other arguments."""
         if self._implicit:
-            return click_weights(R, self._chosen("feedback").weighting)
-        return in_quarter_ranges(R, self.rating_range)
+            return click_weights, self._chosen("feedback").weighting
+        return in_quarter_ranges, self.rating_range
 
     @abstractmethod
-    def _publish(self, fit: Fit, released: Any) -> None:
+    def _publish(self, released: Any) -> None:
         """Set the fitted attributes."""
 
     def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
-        released, record = release_on_blocks(self, R, fit, metadata)
-        self._publish(fit._replace(plan=as_made(fit.plan, record)), released)
+        released = release_on_blocks(self, R, fit, self._levels(**metadata))
+        self._publish(released)
+        self._statement = state_of(self, fit, **self._terms(released))
 
     def refresh(
         self,
@@ -228,7 +234,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             start = Start(self._knowledge_.with_items(n_new), self._features_, rows, people)
         model._fit_rows(X, None, start)
         if adds_up:
-            model.privacy_spent_ = added_up(self.privacy_spent_, model.privacy_spent_)
+            model._statement = added_up(self.privacy_spent_, model.privacy_spent_)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -244,7 +250,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         with charged(self, X, R, Fit(self._features_, start)) as fit:
             yield {"fit": fit}
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        self.privacy_spent_ = self.privacy_spent_.with_undeclared(undeclared)
+        self._statement = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_start(self, known: Any) -> None:
         """Check the parameters against what a refresh starts from."""
@@ -252,22 +258,13 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
         """Check what belongs to the rows and is public, before it costs anything."""
 
-    def _state(self, fit: Fit, **more: Any) -> None:
-        """Set the statement."""
-        self.privacy_spent_ = state_of(self, fit, **more)
+    def _levels(self, user_epsilon: Any = None) -> np.ndarray | None:
+        """Return what belongs to the rows as checked privacy levels."""
+        return None
 
-    def _noise(self, exchange: Exchange, fit: Fit, settings: Any, R: Any, *aligned: Any) -> Any:
-        text = f"{type(self).__name__} {settings!r} {self.rating_range!r} {fit.plan!r}"
-        if fit.features is not None:
-            text += f" {fit.features.digest}"
-        if fit.start is not None:
-            text += f" {digest_of(fit.start.known)}"
-        return exchange.noise(self.random_state, text, R, *aligned)
-
-    def _curator(self, R: Any, fit: Fit, noise: Any) -> Curator:
-        """Return the curator of prepared ratings, who knows what is public of the items."""
-        columns = None if fit.features is None else fit.features.values
-        return Curator(R, fit.plan, noise, self.n_jobs, item_columns=columns)
+    def _terms(self, released: Any) -> dict[str, Any]:
+        """Return what the statement says beside the releases: arguments of `Frame.statement`."""
+        return {}
 
     def _set_model(
         self, means: np.ndarray, factors: np.ndarray, ridge: float, offset_ridge: float | None
@@ -358,10 +355,10 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     It warns of a delta that is too large for so many rows.
 
     estimator: whose parameters were checked; X: ratings; R: the same, whose form was checked, and
-    from which nothing is computed before the ledger is charged. Yields the fit with its plan.
+    from which nothing is computed before the ledger is charged. Yields the fit with its frame.
     """
     check_savable(estimator._catalogue_)
-    n_tasks, ledger = _n_tasks(estimator, R), estimator.budget.ledger
+    n_tasks = _n_tasks(estimator, R)
     if is_stored(R):
         for block in row_blocks(R, 1):
             block.check()
@@ -369,11 +366,7 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
         with Pool(n_tasks) as pool:
             pool.check()
     warn_of_budget(estimator.budget, R.shape[0])
-    fit = fit._replace(plan=estimator._make_plan(R.shape[1], R.shape[0]))
-    if ledger is None:
-        yield fit
-        return
-    users = None
+    plan, users = estimator._make_plan(R.shape[1], R.shape[0]), None
     if is_by_person(estimator.budget):
         users = X.user_ids if is_stored(X) else labels_of(X)[0]
     shape, params = R.shape, estimator.get_params(deep=False)
@@ -383,33 +376,53 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
         "estimator": type(estimator).__name__,
         "params": params,
         "shape": shape,
-        "seeded": estimator.random_state is not None,
         "nonprivate": any(
             value
             for name, value in estimator.get_params().items()
             if name.rpartition("__")[2].startswith("nonprivate_")
         ),
     }
-    with ledger.reserve(fit.plan, users=users, **record) as charge:
-        yield fit._replace(included=charge.included)
+    with framed(estimator.budget, plan, estimator.random_state, users=users, **record) as frame:
+        yield fit._replace(frame=frame)
 
 
 def state_of(
     estimator: Any, fit: Fit, *, assumptions: tuple[str, ...] = (), **more: Any
 ) -> PrivacyStatement:
     """Return the statement of a fit."""
-    plan: Any = fit.plan
+    frame: Any = fit.frame
+    notes = tuple(more.pop("notes", frame.plan.notes))
     if fit.features is not None:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
-    by_person = is_by_person(estimator.budget)
+    by_person, ledger = is_by_person(estimator.budget), estimator.budget.ledger
     if fit.start is not None:
-        own, notes = of_refresh(fit.start.rows, fit.start.people, plan.budget.unit, by_person)
-        assumptions, plan = (*assumptions, *own), replace(plan, notes=(*plan.notes, *notes))
-    seeded, ledger = estimator.random_state is not None, estimator.budget.ledger
+        unit = frame.plan.budget.unit
+        own, said = of_refresh(fit.start.rows, fit.start.people, unit, by_person)
+        assumptions, notes = (*assumptions, *own), (*notes, *said)
     if by_person:
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
-        plan = replace(plan, notes=(*plan.notes, lifetime_note(ledger.limit, ledger.at_most)))
-    return PrivacyStatement.from_plan(plan, seeded=seeded, assumptions=assumptions, **more)
+        notes = (*notes, lifetime_note(ledger.limit, ledger.at_most))
+    statement: PrivacyStatement = frame.statement(assumptions=assumptions, notes=notes, **more)
+    return statement
+
+
+def _released(
+    estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None, exchange: Exchange
+) -> Any:
+    """Return what a mechanism releases: it gets the curator of the rows, and no row."""
+    settings = estimator._settings_of(R.shape[1])
+    public: dict[str, Any] = {"levels": levels, "known": fit.known}
+    public = {name: value for name, value in public.items() if value is not None}
+    given = R, estimator._preparation(), (type(estimator).__name__, settings)
+    frame: Any = fit.frame
+    if estimator._reports is not None:  # not by sums
+        own = {"draw": estimator._reports, "exchange": exchange}
+        R, source = frame.rows(*given, **own, **public)
+        return estimator._release_rows(R, source, settings, levels, exchange)
+    columns = None if fit.features is None else fit.features.values
+    own = {"n_jobs": estimator.n_jobs, "item_columns": columns}
+    curator = frame.curator(*given, exchange=exchange, **own, **public)
+    return estimator._release(curator, settings, **public)
 
 
 @dataclass(frozen=True)
@@ -417,42 +430,34 @@ class _BlockFit:
     """The fit of one block of users, by the coordinator's plan."""
 
     estimator: Any
-    fit: Fit  # whose rows are those of the block
+    fit: Fit  # whose frame is that of the block
     work: int  # of all blocks
-    metadata: Mapping[str, Any]
+    levels: np.ndarray | None
 
     def __call__(self, block: Any, exchange: Exchange) -> Any:
-        R, included = block.load(), self.fit.included
-        R = R if included is None else without_rows(R, ~included)
         of_clicks = getattr(self.estimator, "_implicit", False)  # whose values may be counts
         bounds = None if of_clicks else self.estimator._value_range
-        R = self.estimator._prepared(self.estimator._used(as_rating_matrix(R, rating_range=bounds)))
+        R = self.estimator._used(as_rating_matrix(block.load(), rating_range=bounds))
         with sized(self.work):
-            return self.estimator._release(R, self.fit, exchange, **self.metadata)
+            return _released(self.estimator, R, self.fit, self.levels, exchange)
 
 
-def release_on_blocks(estimator: Any, R: Any, fit: Fit, metadata: Mapping[str, Any]) -> Any:
-    """Run an estimator's `_release`: on all users here, or on blocks of them.
+def release_on_blocks(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None = None) -> Any:
+    """Return what an estimator's mechanism releases, of all users here, or of blocks of them.
 
     estimator: whose parameters were checked; R (csr_array or ParquetRatings): canonical
-    ratings, or ratings on disk; fit: as `charged` yields it, with a plan; metadata: arrays with an
-    entry for every row, or None.
+    ratings, or ratings on disk; fit: as `charged` yields it, with a frame; levels (n_rows,):
+    privacy levels, or None.
     """
     n_tasks = _n_tasks(estimator, R)
-    if fit.included is None and is_by_person(estimator.budget):
-        raise ValueError(
-            f"included=None must be the rows that take part for {estimator!r}, whose ledger is by "
-            "person: hand on what `charged` yields."
-        )
-    if fit.included is not None and not is_stored(R):
-        R, fit = without_rows(R, ~fit.included), fit._replace(included=None)
     work = work_of(estimator, R.shape)
     if n_tasks == 0:
         if not is_stored(R):
             with sized(work):
-                return estimator._release(estimator._prepared(R), fit, Alone(), **metadata)
+                return _released(estimator, R, fit, levels, Alone())
         (whole,) = row_blocks(R, 1)
-        return _BlockFit(estimator, fit, work, metadata)(whole, Alone())
+        return _BlockFit(estimator, fit, work, levels)(whole, Alone())
+    frame: Any = fit.frame
     # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
     twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
     vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
@@ -460,13 +465,12 @@ def release_on_blocks(estimator: Any, R: Any, fit: Fit, metadata: Mapping[str, A
     n_blocks = n_tasks * max(1, round(R.nnz / (n_tasks * _BLOCK_RATINGS)))
     for number, block in enumerate(row_blocks(R, n_blocks)):
         rows = slice(block.first_row, block.first_row + block.n_rows)
-        here = None if fit.included is None else fit.included[rows]
-        own = fit._replace(included=here)
-        runs[number] = _BlockFit(twin, own, work, _of_rows(metadata, rows)), block
+        own = fit._replace(frame=frame.part(rows))
+        runs[number] = _BlockFit(twin, own, work, _of_rows(levels, rows)), block
 
     def coordinate(nobody: Any, exchange: Exchange) -> Any:
         with sized(work):
-            return estimator._release(nobody, fit, exchange, **_of_rows(metadata, slice(0)))
+            return _released(estimator, nobody, fit, _of_rows(levels, slice(0)), exchange)
 
     return fit_on_blocks(Pool(n_tasks), coordinate, runs, R.shape[1])
 
@@ -485,8 +489,8 @@ def _n_tasks(estimator: Any, X: Any) -> int:
     return 0
 
 
-def _of_rows(metadata: Mapping[str, Any], rows: slice) -> dict[str, Any]:
-    return {name: None if whole is None else whole[rows] for name, whole in metadata.items()}
+def _of_rows(levels: np.ndarray | None, rows: slice) -> np.ndarray | None:
+    return None if levels is None else levels[rows]
 
 
 def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:

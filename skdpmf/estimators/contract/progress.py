@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 from sklearn.base import BaseEstimator
 from sklearn.utils._pprint import _EstimatorPrettyPrinter
 
+from skdpmf.privacy.statement import PrivacyStatement
+
 try:
     from sklearn.callback import CallbackSupportMixin
     from sklearn.callback import with_callbacks as _with_callbacks
@@ -127,10 +129,17 @@ class _Shown(str):
 
 
 class SpentDisplay:
-    """A base before ``BaseEstimator``, of estimators whose `fit` sets ``privacy_spent_``.
+    """A base before ``BaseEstimator``, of estimators with ``privacy_spent_``, which nobody sets.
 
     It shows a table of features by its size.
     """
+
+    _statement: PrivacyStatement
+
+    @property
+    def privacy_spent_(self) -> PrivacyStatement:
+        """The statement of `fit`; an AttributeError before it."""
+        return self._statement
 
     def _shown(self) -> Any:
         """Return an estimator of this name and these parameters, the features shortened."""
@@ -160,7 +169,7 @@ class SpentDisplay:
         return bundle
 
     def _spent_html(self) -> str:
-        statement: Any = getattr(self, "privacy_spent_", None)
+        statement: Any = getattr(self, "_statement", None)
         return "" if statement is None else statement._repr_html_()
 
 

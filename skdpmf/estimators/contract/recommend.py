@@ -39,6 +39,7 @@ __all__ = [
     "nearest_items",
     "ranking_contributions",
     "ranking_of",
+    "rated_rows",
     "recall",
     "score_table",
     "top_items",
@@ -51,9 +52,9 @@ _FOLD_IN_ENTRIES = 1 << 16
 _GEMM_SCORES = 1 << 20
 # Rows of one task in `top_items`.
 _TASK_ROWS = 2048
-# Of `Ranking`: c, s_0, the power of 1 - k_i, the weight of m_j; of few ratings: f, n_0 and d_0.
+# Of `Ranking`: c, s_0, the power of 1 - k_i, the weight of m_j; of features: f, n_0 and h.
 _TASTES, _LEAST_SPREAD, _POWER, _MEANS = 0.5, 0.2, 1.5, 0.5
-_STATED, _FEW, _CLEAR = 50.0, 20.0, 0.05
+_STATED, _USUAL, _RARE = 3.0, 4.0, 0.1
 
 
 class ItemModel(NamedTuple):
@@ -115,17 +116,23 @@ class Ranking(NamedTuple):
     """Lists by what people choose and by what the person says: logarithms of a chance.
 
     With N_j the popularity, x_ij what the user's items add to it, and the predicted rating
-    m_j + p_ij in quarters of the rating range, t_i . D_j being the part of p_ij by item features,
-    the score of item j for a row of n_i ratings is
+    m_j + p_ij in quarters of the rating range, the score of item j for a row of n_i ratings is
 
-        log(N_j + max(x_ij, 0)) + m_j / 2 + b_i p_ij + a_i t_i . D_j.
+        log(N_j + max(x_ij, 0)) + m_j / 2 + b_i p_ij + a_i g_ij.
 
     All but the first term are multiplied by taste / (1 - taste). b_i = c (1 - k_i)^1.5 / sqrt(s_i^2
     + s_0^2), s_i the standard deviation of p_ij over what people choose, so that tastes move a list
     as far where ratings separate items a lot, and less where they say little. k_i is the part of
     the variance of x_ij that N_j does not explain: what choices say of tastes need not be said
-    twice. a_i = f max(1 / n_i - 1 / n_0, 0) min(d_i / d_0, 1), d_i the deviation of t_i . D_j: few
-    ratings, which shrink t_i, are a statement where they agree on a feature.
+    twice.
+
+    g_i is what a person states of public features: the sum over the rated l of e_l E_l . E_j, e_l
+    being r_l - m_l less their sum / (n_i + n_0), and E the centred columns of the features, each
+    divided by sqrt(v + h mean v), v its variance over what people choose. Of two rated items, e E
+    has the mean cosine q_i, weighted by lengths. By chance q_i deviates by d_i = sqrt(2 / (d n_i
+    (n_i - 1))), d the effective number of columns. a_i makes the standard deviation of the last
+    term f max(q_i - d_i, 0) times that of log N_j: four films of one genre at the highest rating
+    agree, and lists show more of it the longer the tail is that its films stand in.
     """
 
     lists: ItemModel
@@ -133,25 +140,47 @@ class Ranking(NamedTuple):
     unit: float
     """A quarter of the rating range."""
 
-    def scales(self, model: ItemModel, Z: Any, Y: Any, n: Any, table: Any) -> np.ndarray:
-        """Return what each coordinate of rows Z is multiplied by, (n_rows, d + p).
-
-        Y: the rows' fold-ins into the lists; n: their numbers of ratings.
-        """
-        k, spread, choices = model.factors.shape[1], table.spread, table.choices
-        deviation, stated = (
-            np.sqrt(_quadratic(Z[:, a:], spread[a:, a:])) / self.unit for a in (0, k)
-        )
-        share = np.ones(len(Z))
+    def scales(self, model: ItemModel, Z: Any, Y: Any, table: Any) -> np.ndarray:
+        """Return what rows Z are multiplied by, (n_rows, 1); Y: their fold-ins into the lists."""
+        deviation = np.sqrt(_quadratic(Z, table.spread)) / self.unit
+        share, choices = np.ones(len(Z)), table.choices
         if Y.shape[1]:
             explained = (Y @ choices[0, 1:]) ** 2
             whole = np.maximum(choices[0, 0] * _quadratic(Y, choices[1:, 1:]), explained)
             np.divide(explained, whole, out=share, where=whole > 0.0)
-        scales = np.empty(Z.shape)
-        scales[:] = (_TASTES * share**_POWER / np.hypot(deviation, _LEAST_SPREAD))[:, None]
-        few = _STATED * np.maximum(1.0 / np.maximum(n, 1) - 1.0 / _FEW, 0.0)
-        scales[:, k:] += (few * np.minimum(stated / _CLEAR, 1.0))[:, None]
-        return scales / self.unit
+        scales = _TASTES * share**_POWER / np.hypot(deviation, _LEAST_SPREAD)
+        return np.asarray(scales / self.unit)[:, None]
+
+    def stated(
+        self, model: ItemModel, rows: tuple[np.ndarray, ...], table: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the coordinates T of a_i g_i, the a_i e_l and the squared scales of features.
+
+        rows: indptr, indices, ratings. Shapes: (n_rows, p), (nnz,) and (p,).
+        """
+        indptr, indices, ratings = rows
+        assert model.features is not None
+        n, D = np.diff(indptr), model.features
+        S, row = table.spread[-D.shape[1] :, -D.shape[1] :], np.repeat(np.arange(len(n)), n)
+
+        def total(values: np.ndarray) -> np.ndarray:
+            return np.bincount(row, values, minlength=len(n))
+
+        w = 1.0 / np.maximum(np.diag(S) + _RARE * np.diag(S).mean(), 1e-12)
+        e = (ratings - model.offsets[indices]) / self.unit
+        e -= (total(e) / (n + _USUAL))[row]
+        squares = e**2 * ((D[indices] - table.centre) ** 2 @ w)
+        T = _csr(e, indices, indptr, len(D)) @ D - total(e)[:, None] * table.centre
+        one, all_pairs = total(squares), total(np.sqrt(squares)) ** 2
+        q, pairs = T**2 @ w - one, all_pairs - one
+        q = np.divide(q, pairs, out=np.zeros(len(n)), where=pairs > 1e-9 * all_pairs)
+        by_chance = w @ S**2 @ w / (w @ np.diag(S)) ** 2
+        q -= np.sqrt(2.0 * by_chance / np.maximum(n * (n - 1.0), 1.0))
+        T *= w
+        size = np.sqrt(_quadratic(T, S))
+        a = _STATED * table.deviation * np.maximum(q, 0.0)
+        a = np.divide(a, size, out=np.zeros(len(n)), where=size > 0.0)
+        return a[:, None] * T, a[row] * e, w
 
 
 class ScoreTable(NamedTuple):
@@ -173,6 +202,10 @@ class ScoreTable(NamedTuple):
     """(d, d): covariance of the model's columns over what people choose; for `Ranking`."""
     choices: np.ndarray = np.zeros((1, 1))
     """(q + 1, q + 1): that of the popularity and of the lists' factors."""
+    centre: np.ndarray = np.empty(0)
+    """(p,): mean of the features over what people choose."""
+    deviation: float = 0.0
+    """Standard deviation of the logarithm of the popularity over what people choose."""
 
     def columns(self, items: np.ndarray) -> np.ndarray:
         """Return the columns of some items, (n_items, p + q)."""
@@ -271,9 +304,15 @@ def _with_tastes(
     model: ItemModel, indptr: np.ndarray, indices: np.ndarray, ratings: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (z, t) of rows, and the weights of t = 0 and of each strength."""
+    assert model.features is not None
     prior, residuals = _expected(model, indptr, indices, ratings)
     n_rows, row_ridge = len(prior), _row_ridges(model, indptr, indices)
-    columns = np.ascontiguousarray(model.columns)
+    if indices.size < model.offsets.size:  # of a few rows: the columns of what they have rated
+        rated, places = np.unique(indices, return_inverse=True)
+        columns = np.hstack((model.factors[rated], model.features[rated]))
+        indices = places.astype(indices.dtype)  # else the kernel is compiled twice
+    else:
+        columns = np.ascontiguousarray(model.columns)
     z, weights = np.empty((n_rows, columns.shape[1])), np.empty((n_rows, TASTE_PRIOR.size))
     solve_rows_averaged(
         *(indptr, indices, residuals, columns, model.ridge, row_ridge),
@@ -382,9 +421,13 @@ def ranking_contributions(
     """
     if ranking is None:
         return contributions(model, R, items)
-    n, row = np.diff(R.indptr), np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-    scales = ranking.scales(model, fold_in(model, R), fold_in(ranking.lists, R), n, table)
+    row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+    scales = ranking.scales(model, fold_in(model, R), fold_in(ranking.lists, R), table)
     parts = contributions(model, R, items, scales * table.first[2:, items].T)
+    if model.features is not None:
+        _, ae, w = ranking.stated(model, _rows(R, 0, R.shape[0]), table)
+        rated, asked = (model.features[each] - table.centre for each in (R.indices, items))
+        parts += ae * np.einsum("ed,ed->e", rated * w, asked[row])
     chosen = contributions(ranking.lists, R, items)
     total, N = np.bincount(row, chosen, minlength=R.shape[0]), ranking.lists.offsets[items]
     share = np.log1p(np.maximum(total, 0.0) / N) / np.where(total > 0.0, total, 1.0)
@@ -459,7 +502,11 @@ def score_table(model: ItemModel, ranking: Ranking | None) -> ScoreTable:
     first = np.ascontiguousarray(np.column_stack((log, offsets, columns)).T)
     second = np.ascontiguousarray(factors[listed].T)
     spread, choices = ((part * share[:, None]).T @ part for part in (columns, chosen))
-    return ScoreTable(first, second, listed, N[listed], spread, choices)
+    table = ScoreTable(first, second, listed, N[listed], spread, choices)
+    if model.features is None:
+        return table
+    deviation = np.sqrt(share @ (np.log(N) - share @ np.log(N)) ** 2)
+    return table._replace(centre=share @ model.features, deviation=float(deviation))
 
 
 def kept_table(kept: list, model: ItemModel, ranking: Ranking | None) -> ScoreTable:
@@ -479,10 +526,21 @@ def _ranking_rows(
     ranking: Ranking, model: ItemModel, R: Any, start: int, stop: int, taste: float, table: Any
 ) -> np.ndarray:
     """Return rows [1, weight of m, b z, y], y the fold-in of the row into the lists."""
-    odds, n = taste / (1.0 - taste), np.diff(R.indptr[start : stop + 1])
+    rated, chosen = rated_rows(ranking, model, R, start, stop, table)
+    odds, one = taste / (1.0 - taste), np.ones(stop - start)
+    return np.column_stack((one, one * (odds * _MEANS / ranking.unit), odds * rated, chosen))
+
+
+def rated_rows(
+    ranking: Ranking, model: ItemModel, R: Any, start: int, stop: int, table: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coordinates of what ratings add to scores, and the fold-ins into the lists."""
     Z, chosen = (_fold_in_block(each, R, start, stop) for each in (model, ranking.lists))
-    rated, one = odds * Z * ranking.scales(model, Z, chosen, n, table), np.ones(len(n))
-    return np.column_stack((one, one * (odds * _MEANS / ranking.unit), rated, chosen))
+    rated = Z * ranking.scales(model, Z, chosen, table)
+    if table.centre.size:
+        stated = ranking.stated(model, _rows(R, start, stop), table)[0]
+        rated[:, -table.centre.size :] += stated
+    return rated, chosen
 
 
 def _hidden(R: Any, exclude_seen: bool, exclude: Any) -> Any:

@@ -33,7 +33,7 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Users
 
 __all__ = ["START", "AlternatingFit", "Weighted", "head_release", "plan_of"]

@@ -80,11 +80,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from skdpmf.kernels.als import solve_rows
+from skdpmf.kernels.als import row_posteriors, solve_rows
 from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import hash_rows
-from skdpmf.kernels.variational import row_posteriors
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
@@ -622,9 +621,11 @@ def moment_vectors(
     f, n, size = features[block], rows.n_ratings[block], columns.shape[1]
     indptr, indices = rows.indptr[start : stop + 1] - rows.indptr[start], rows.indices[own]
     (Z, spread), losses = np.empty((2, len(n), size)), np.empty(len(n))
+    residuals, none = rows.data[own] - b[indices], np.empty((0, size))
+    priors: Any = f @ users.slopes, users.noise
     row_posteriors(
-        *(indptr, indices, rows.data[own] - b[indices], columns, np.empty((0, size)), users.ridge),
-        *(f @ users.slopes, users.noise, 0, len(n), Z, spread, losses),
+        *(indptr, indices, residuals, columns, none, users.ridge),
+        *(*priors, 0, len(n), Z, spread, losses),
     )
     Z += row_signs(rows, size, start, stop) * np.sqrt(spread)
     T = np.column_stack((f, Z, np.sqrt(losses / np.maximum(n, 1))))

@@ -7,14 +7,18 @@ Ratings y are in quarter ranges, and columns_j = (1, b_j, 0.3 log N_j, v_j) as i
 
 f_i = `pooled.user_features`: which items a user has rated is known before the ratings are. The
 prior means m_j are linear in log N_j and public item columns for b_j, in the item columns for v_j.
-Posteriors are normal with diagonal covariances (`skdpmf.kernels.variational`), and a round is
+Posteriors are normal with diagonal covariances (`skdpmf.kernels.als`), and a round is
 
 1. users: the posteriors of all z_i, given those of the items;
 2. s2, W and Omega: what is most probable then; for s2 the mean expected squared error;
 3. items: the mirror image, given those of the users;
-4. m and tau: factors whose variance tau goes to 0 are not needed, so that the rank may be generous;
+4. m and tau;
 5. a change of coordinates in which the u_i have the second moment I and the v_j a diagonal one: the
    model is the same, and the next round's diagonal covariances fit it better.
+
+A fit starts with few factors, as many more would drown in their own doubt. Their number doubles
+as long as each one's posterior means have a part `_LIVELY` of its variance tau_c; below `_DEAD`
+they are chance, tau_c only falls from then on, and the factor is left out.
 
 The released model folds a user in by the ridge s2 Omega^-1 and, for each rated item, the mean of
 its v_j's posterior variances: an item that is not known well counts less. An item's variances are
@@ -29,9 +33,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from skdpmf.data.feature_columns import like_others
 from skdpmf.mechanisms.als import pooled
+from skdpmf.mechanisms.als.pooled import without_known
+from skdpmf.mechanisms.als.pooled_update import PooledPosterior
 from skdpmf.privacy.curator import Curator
 
 __all__ = ["VariationalFit", "fit", "make_plan"]
@@ -42,6 +49,9 @@ make_plan = pooled.make_plan  # whose releases have no noise
 _NOISE, _OFFSET_VARIANCE, _SLOPE_VARIANCE, _MEAN_VARIANCE = 0.6, 0.1, 0.05, 0.3
 _START_VARIANCE = 0.3  # of all v_j together, as are those that they start from
 _LEAST_VARIANCE = 1e-9
+# Factors to start with. Of a factor's variance tau what its items' posterior means have: below
+# `_DEAD` in all it is chance, and above `_LIVELY` in all factors there may be more of them.
+_FIRST_RANK, _DEAD, _LIVELY = 8, 0.02, 0.1
 _SURE = 1.0  # ridge of W, in users; that of the items' slopes, in units of 1 / tau
 
 
@@ -67,23 +77,53 @@ class VariationalFit(pooled.PooledFit):
         )
         self.overall = float(self.R.data.mean()) if self.R.nnz else 0.0
 
-    def begin(self) -> None:
-        """Start as with noise; the first user step takes the items as they are."""
-        super().begin()
-        theta, k = self.posterior.theta, self.rank
-        q = self.n_lead + k
-        scale = np.sqrt(_START_VARIANCE / max(float(np.mean(np.sum(theta[:, 1:] ** 2, 1))), 1e-12))
-        theta[:, 1:] *= scale
-        self.variance = np.zeros((self.n_items, k + 1))
-        self.noise = _NOISE
+    def start(self, rank: int) -> None:
+        """Begin with the means, and few factors; the first user step takes them as they are."""
+        self.posterior, lead = PooledPosterior(self.averages, 0, 1.0), self.n_lead
+        self.spare, self.noise = self.directions(rank)[:, :rank], _NOISE
+        self.rank, self.most = 0, self.spare.shape[1]
+        self.variance, self.centre = np.zeros((2, self.n_items, 1))
+        self.centre += self.overall
         variances = [_OFFSET_VARIANCE, _SLOPE_VARIANCE, _SLOPE_VARIANCE]
-        self.omega: NDArray[Any] = np.diag(np.append(variances[: self.n_lead], np.ones(k)))
-        self.slopes: NDArray[Any] = np.zeros((q + 1, q))
-        self.tau = np.append(_MEAN_VARIANCE, np.full(k, _START_VARIANCE / max(k, 1)))
-        self.centre = np.zeros((self.n_items, k + 1))
-        self.centre[:, 0] = self.overall
+        self.omega: NDArray[Any] = np.diag(variances[:lead])
+        self.slopes: NDArray[Any] = np.zeros((lead + 1, lead))
+        self.tau = np.array([_MEAN_VARIANCE])
+        self.grow(_FIRST_RANK)
+
+    def grow(self, rank: int) -> None:
+        """Add factors up to this rank: directions that the others have not."""
+        new = without_known(self.spare, self.posterior.theta[:, 1:], self.posterior.mass)
+        self.resize(self.rank, new[:, : min(rank, self.most) - self.rank])
+
+    def resize(self, n: int, new: NDArray[np.float64]) -> None:
+        """Keep the first n factors and append new ones, (n_items, more)."""
+        q, more = self.n_lead + n, new.shape[1]
+        size = _START_VARIANCE / max(n + more, 1)
+        new = new * np.sqrt(size / np.maximum(np.mean(new**2, axis=0), 1e-12))
+        self.posterior.theta = np.column_stack((self.posterior.theta[:, : n + 1], new))
+        parts = self.variance, self.centre
+        self.variance, self.centre = (np.pad(p[:, : n + 1], ((0, 0), (0, more))) for p in parts)
+        self.omega = block_diag(self.omega[:q, :q], np.eye(more))
+        self.slopes = np.pad(self.slopes[: q + 1, :q], (0, more))
+        self.tau, self.rank = np.append(self.tau[: n + 1], np.full(more, size)), n + more
 
     def round(self, t: int) -> None:
+        """Sweep, with more factors as long as all show something; those that show nothing go."""
+        self.sweep()
+        while self.rank < self.most and self.shown().min() > _LIVELY:
+            self.grow(2 * self.rank)
+            self.sweep()
+        alive = int(np.sum(self.shown() > _DEAD))
+        if alive < self.rank:
+            self.most = alive
+            self.resize(alive, np.zeros((self.n_items, 0)))
+
+    def shown(self) -> NDArray[np.float64]:
+        """Share of each factor's variance that the posterior means of rated items have."""
+        V = (self.posterior.theta - self.centre)[self.counts > 0, 1:]
+        return np.mean(V**2, axis=0) / self.tau[1:]
+
+    def sweep(self) -> None:
         """Both halves, and what is learnt of their priors."""
         columns = self.columns()
         Z, spread = self.user_step(columns)

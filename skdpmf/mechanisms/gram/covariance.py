@@ -31,6 +31,7 @@ from skdpmf.kernels.sums import triangle_starts
 from skdpmf.mechanisms.common import most_popular, shows_tastes
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.gram.item_item import (
+    EXACT_HEAD,
     NOISE_RIDGE,
     CleanGram,
     Lists,
@@ -64,13 +65,14 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.pair_sensitivity import (
-    PairSums,
     covariance_weights,
     pair_grid,
     pair_sensitivity,
+    pair_sums,
 )
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
+from skdpmf.privacy.sums import PiecedSum
 
 __all__ = [
     "COVARIANCE",
@@ -154,7 +156,7 @@ def make_plan(
     budget cannot be planned for.
     """
     unit = _unit(budget)
-    most, n_rows = max_head(n_items), public_rows(n_rows or _ROWS)
+    most, n_rows = max_head(n_items, budget.is_private), public_rows(n_rows or _ROWS)
     grid = max(_COARSEST_GRID, pair_grid(n_rows, settings.clamp))
     sensitivity = pair_sensitivity(
         (unit, budget.neighbors),
@@ -200,9 +202,13 @@ def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model
     return _Fit(curator, settings).model(rounds)
 
 
-def max_head(n_items: int) -> int:
-    """Most items of a covariance that fit into memory, both triangles as float32."""
-    return min(n_items, int((np.sqrt(_MEMORY + 1.0) - 1.0) / 2.0))
+def max_head(n_items: int, private: bool = True) -> int:
+    """Most items of a covariance that fit into memory, both triangles as float32.
+
+    Without privacy, where no noise bounds the head, it has those of which much is known.
+    """
+    most = min(n_items, int((np.sqrt(_MEMORY + 1.0) - 1.0) / 2.0))
+    return most if private else min(most, EXACT_HEAD)
 
 
 def head_items(
@@ -239,7 +245,8 @@ class _Fit:
     def __init__(self, curator: Curator, settings: Settings) -> None:
         self.curator, self.settings, self.users = curator, settings, curator.users
         self.private, self.planned, self.n_jobs = curator.private, curator.releases, curator.n_jobs
-        self.most, self.unit = max_head(curator.users.n_items), _unit(curator.plan.budget)
+        self.most = max_head(curator.users.n_items, self.private)
+        self.unit = _unit(curator.plan.budget)
 
     def model(self, rounds: Iterable[int]) -> Model:
         if self.private:
@@ -292,7 +299,7 @@ class _Fit:
         return np.clip(means, *_RANGE), averages.popularity, head, averages.log_popularity
 
     def largest(self, popularity: RaterCounts) -> NDArray[np.int64]:
-        """As many of the most popular items as fit into memory."""
+        """As many of the most popular items as there may be."""
         order = np.argsort(-popularity.mass, kind="stable")
         return np.sort(order[: self.most])
 
@@ -325,7 +332,7 @@ class _Fit:
     ) -> tuple[factors.PackedCovariance, NDArray[np.float64], float, Lists | None]:
         """Steps 3 to 5, popularity of the head's items, deviation of the noise, and lists."""
         s = self.settings
-        total = PairSums(
+        total = pair_sums(
             self.users,
             head,
             means,
@@ -334,7 +341,6 @@ class _Fit:
             damping=s.user_damping,
             weight_scale=WEIGHT_SCALE,
             noise=s.noise,
-            shared=self.curator.shared,
             n_pieces=4 * N_ROUNDS,
         )
         cov, wgt = self.noisy_sums(total, rounds)
@@ -388,7 +394,7 @@ class _Fit:
         return lists_of(clean, N, n_users)
 
     def noisy_sums(
-        self, total: PairSums, rounds: Iterable[int]
+        self, total: PiecedSum, rounds: Iterable[int]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Cov and Wgt of step 4 as released, packed: no second copy is ever made."""
         kind = np.float64 if 16 * total.shape[1] <= _DOUBLE_MEMORY else np.float32
@@ -410,7 +416,8 @@ class _Fit:
 
 def _notes(budget: PrivacyBudget, settings: Settings, n_items: int, *, covers: bool) -> list[str]:
     """Public remarks of the plan."""
-    notes, most = ["Sums are in quarters of the rating range."], max_head(n_items)
+    notes = ["Sums are in quarters of the rating range."]
+    most = max_head(n_items, budget.is_private)
     if covers and _unit(budget) == "rating" and budget.is_private:
         notes.append(
             "The covariance's sensitivity holds for any item means; a fit uses the smaller one of "

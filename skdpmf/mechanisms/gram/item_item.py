@@ -86,11 +86,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
+from scipy import sparse
 
 from skdpmf.kernels.rows import centre_rows
+from skdpmf.kernels.sums import pair_products
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
     count_weights,
+    leading_vectors,
     mean_by_precision,
     most_popular,
     planned_gram,
@@ -101,7 +104,7 @@ from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
@@ -132,6 +135,8 @@ LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, a
 POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popularity should lead
 RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
 EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
+EXACT_SPARE = 64  # vectors beyond the rank of the block iteration
+DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
 MOST_CENTRE, _N_CENTRES = 4.0, 512  # of s n |q|, and values that it has
 _STEP = MOST_CENTRE / _N_CENTRES
 COHORTS = 24.0  # that the head of a refresh is for
@@ -469,16 +474,27 @@ def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = 
     if not head.size:
         return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, False)
     x = x[:, head]
-    G = (x.T @ x).toarray()
-    diagonal, m = G.diagonal().copy(), head.size
+    turned, m = sparse.csr_array(x.T), head.size
+    diagonal: Any = np.bincount(x.indices, x.data**2, m)
     # the geometric mean of what a click's item and its user have, whatever the set's shape
     n = x.sum(axis=1)
     ridge = EXACT_RIDGE * np.sqrt(diagonal @ diagonal / diagonal.sum() * (n @ n) / n.sum())
-    values, vectors = np.linalg.eigh(G)
+    size = min(EXACT_RANK + EXACT_SPARE, m)
+    G = _dense_gram(x) if DENSE * x.nnz > m * m else None
+    product = (lambda block: turned @ (x @ block)) if G is None else G.__matmul__
+    values, vectors = leading_vectors(product, diagonal, size)
     leading = slice(None, -min(EXACT_RANK, m) - 1, -1)
-    loadings = vectors[:, leading] * np.sqrt(np.maximum(values[leading], 0.0))
+    loadings = vectors[:, leading] * np.sqrt(values[leading])
     own = np.maximum(diagonal - np.sum(loadings**2, axis=1), 0.0)
     return CleanGram(head, loadings, own, float(ridge), False)
+
+
+def _dense_gram(x: Any) -> NDArray[np.float64]:
+    """Return x' x of clicks x <= 1 on the head: the work is that of pairs of a row's clicks."""
+    x.sort_indices()
+    items, unit = Rows(x, 1).by_item, 2.0 ** (np.ceil(np.log2(x.shape[0] + 1.0)) - 61.0)
+    given = x.indptr, x.indices, x.data, (items.indptr, items.indices, items.data)
+    return unpack_lower(pair_products(*given, unit) * unit)
 
 
 def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: float) -> Lists:
@@ -495,19 +511,28 @@ def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: float) 
     F = np.empty((n_items, 0)) if clean.features is None else clean.features
     if not clean.loadings.size and not F.size:
         return Lists(share, np.zeros((n_items, 0)), np.zeros((n_items, 0)), scale)
-    r = clean.loadings.shape[1]
-    L = np.column_stack((np.zeros((n_items, r)), F, np.zeros((n_items, int(clean.is_centred)))))
-    L[clean.head, :r] = clean.loadings
-    whole = clean.own + np.sum(L[clean.head] ** 2, axis=1)
+    r, centred = clean.loadings.shape[1], clean.is_centred
+    # without privacy, L is 0 outside of the head
+    rows, place = (np.arange(n_items), clean.head) if centred else (clean.head, slice(None))
+    L = np.column_stack((np.zeros((rows.size, r)), F[rows], np.zeros((rows.size, int(centred)))))
+    L[place, :r] = clean.loadings
+    whole = clean.own + np.sum(L[place] ** 2, axis=1)
     own = N * (whole.sum() / N[clean.head].sum())
     own = np.maximum(own - np.sum(F**2, axis=1), LEAST_OWN * own)
     own[clean.head] = clean.own
-    if clean.is_centred:
+    if centred:
         L[:, -1] = np.sqrt(POPULARITY * n_users) * (N / N.sum())
-    D = own + clean.ridge
-    U, s, _ = np.linalg.svd(L / np.sqrt(D)[:, None], full_matrices=False)
-    W = U * (s / np.sqrt(1.0 + s * s)) / np.sqrt(D)[:, None]
-    decoder = W / (1.0 / D - np.sum(W**2, axis=1))[:, None]
+    D = (own + clean.ridge)[rows]
+    L /= np.sqrt(D)[:, None]
+    if centred:
+        U, s, _ = np.linalg.svd(L, full_matrices=False)
+        U *= s / np.sqrt(1.0 + s * s)
+    else:  # many columns, whose Gram matrix is a tenth of the work
+        squares, turn = np.linalg.eigh(L.T @ L)
+        U = L @ (turn / np.sqrt(1.0 + np.maximum(squares, 0.0)))[:, ::-1]
+    U /= np.sqrt(D)[:, None]
+    W, decoder = np.zeros((2, n_items, U.shape[1]))
+    W[rows], decoder[rows] = U, U / (1.0 / D - np.sum(U**2, axis=1))[:, None]
     return Lists(TIE * share / share.max(), W, decoder, scale)
 
 

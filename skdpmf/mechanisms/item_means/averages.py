@@ -34,7 +34,7 @@ from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import PureRelease, Release
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 from skdpmf.privacy.sums import rating_sums, user_scalars
 from skdpmf.privacy.users import Rows, Users

@@ -42,7 +42,7 @@ from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.noise import exact_grid
+from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import Rows
 
 __all__ = ["N_ROUNDS", "MeansModel", "fit", "make_plan"]

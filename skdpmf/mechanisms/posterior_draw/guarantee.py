@@ -71,8 +71,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import MARGIN, SamplerSlack, gaussian_mu, is_met
 from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.noise import noise_parameters
+from skdpmf.privacy.sampler.grid import as_float, noise_parameters
 
 __all__ = [
     "CALIBRATIONS",

@@ -52,44 +52,18 @@ from skdpmf.privacy.sampler.cipher import LANES, slot_words, states
 from skdpmf.privacy.sampler.grid import (
     Layout,
     Noise,
-    exact_grid,
-    noise_parameters,
     release_grid,
-    truncate_to_grid,
 )
 from skdpmf.privacy.sampler.laws import (
     CHUNK,
     LAPLACE,
-    LAPLACE_ETA,
     NORMAL,
-    SAMPLER_ETA,
-    SAMPLER_TAU,
     add_grid_noise,
     laplace_tables,
     normal_tables,
     rounded_draws,
     scratch,
 )
-
-__all__ = [
-    "KEY_BYTES",
-    "LAPLACE_ETA",
-    "SAMPLER_ETA",
-    "SAMPLER_TAU",
-    "BlockRelease",
-    "NoiseSource",
-    "ReleaseTerms",
-    "derived_key",
-    "exact_grid",
-    "fresh_key",
-    "initial_normals",
-    "noise_parameters",
-    "require_key",
-    "row_digest",
-    "slot_priorities",
-    "stream_key",
-    "truncate_to_grid",
-]
 
 Integers = NDArray[np.integer[Any]]
 KEY_BYTES = 32

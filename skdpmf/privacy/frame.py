@@ -1,0 +1,222 @@
+"""The frame of a private fit: its plan is charged, people are left out, and one curator is made.
+
+`framed` charges the ledger before anything is computed from the ratings. Its `Frame` makes one
+curator, once: who wants another one pays again. It empties the rows of those who take no part,
+calls the function that prepares the rows, draws the key of the noise, and states what was spent,
+by the curator's record. A key comes from nowhere else: it is fresh, or with a seed a hash of the
+seed, the plan, all that is public, and the prepared rows; the statement says which.
+
+Two kinds of mechanism have guarantees of their own and get rows, once (`Frame.rows`): draws from a
+posterior, and the devices of the local model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.curator import Curator, Released
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.recording import noise_source, recorded_key
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, fresh_key, row_digest
+from skdpmf.privacy.statement import PrivacyStatement, as_made
+from skdpmf.privacy.users import few_of, refuse_unless_alike, set_once
+
+
+class Alone:
+    """All users are here; what a fit is to other processes that take part in it has its methods."""
+
+    first_row = 0  # number of the first row at hand
+    n_rows = 0  # of the whole matrix; 0: all rows are at hand
+
+    def key(self, seeded: bool, make: Callable[..., bytes], R: Any, *aligned: Any) -> bytes:
+        """Return ``make()``, for a seeded fit ``make(shape, digest)`` of all rows.
+
+        ``aligned`` holds arrays with a number for each row, which are data too. In a worker it is
+        the key of what is random about single rows, and no other.
+        """
+        return make(np.array(R.shape), data_digest(R, aligned)) if seeded else make()
+
+    def noise(self, *terms: Any) -> NoiseSource:
+        """Return a `NoiseSource`, or what stands for it, with a key as of `key`."""
+        return noise_source(self.key(*terms))
+
+    def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum over all blocks of what may be told: randomised reports."""
+        return values
+
+
+def data_digest(R: Any, aligned: Iterable[Any], first_row: int = 0) -> NDArray[np.uint64]:
+    """Digest of rows, and of numbers aligned with them: one adds up over blocks."""
+    columns = [(np.arange(len(own) + 1), np.zeros(len(own), np.int64), own) for own in aligned]
+    rows = [(R.indptr, R.indices, R.data), *columns]
+    return np.stack([row_digest(*own, first_row=first_row) for own in rows])
+
+
+@contextmanager
+def framed(
+    budget: PrivacyBudget, plan: ReleasePlan, random_state: int | None, **record: Any
+) -> Iterator[Frame]:
+    """Charge a plan to the budget's ledger, if there is one, and frame a fit.
+
+    record: what the ledger notes, and with a ledger by person ``users``, the ids of the rows.
+    """
+    own, kind = plan.budget, (budget.unit, budget.neighbors)
+    same = plan.local or (own.unit, own.neighbors) == kind  # devices have a relation of their own
+    if not same or own.epsilon > budget.epsilon or own.delta > budget.delta:
+        raise PrivacyParameterError(
+            f"plan is for the budget {own!r} and must be for {budget!r}, which pays for it."
+        )
+    charge: Any = nullcontext()
+    if budget.ledger is not None:
+        charge = budget.ledger.reserve(plan, seeded=random_state is not None, **record)
+    with charge as charged:
+        frame = Frame(plan, random_state, getattr(charged, "included", None))
+        try:
+            yield frame
+        finally:
+            frame.close()
+
+
+class Frame:
+    """One charge: it pays for one curator, and for one statement.
+
+    plan: what was charged; seed: random_state; included (n_rows,) bool: rows that take part, others
+    count as empty; None: all.
+    """
+
+    def __init__(
+        self,
+        plan: ReleasePlan,
+        seed: int | None,
+        included: NDArray[np.bool_] | None = None,
+        is_part: bool = False,
+    ) -> None:
+        self.plan, self.seeded = plan, seed is not None
+        self.__seed, self.__included, self.__is_part = seed, included, is_part
+        self.__state: dict[str, Any] = {}
+
+    __setattr__ = set_once
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if not self.__is_part:
+            raise TypeError("a Frame is never pickled or copied: it pays for one curator.")
+        return super().__reduce_ex__(protocol)
+
+    def close(self) -> None:
+        """End it: no curator is made any more."""
+        self.__state.setdefault("personal", False)
+
+    def part(self, rows: slice) -> Frame:
+        """Return the frame of a block of the rows, in a process that draws no noise."""
+        included = None if self.__included is None else self.__included[rows]
+        return Frame(self.plan, 0 if self.seeded else None, included, True)
+
+    def curator(
+        self,
+        R: Any,
+        prepare: tuple[Any, ...],
+        settings: Any,
+        *,
+        n_jobs: int | None = None,
+        features: NDArray[np.float64] | None = None,
+        item_columns: NDArray[np.float64] | None = None,
+        of_users: bool = True,
+        **more: Any,
+    ) -> Curator:
+        """Make the curator.
+
+        R (n_users, n_items): canonical ratings; prepare: a function of rows, per user as for
+        `Users.map`, and its other arguments, which are public; settings: all that the mechanism
+        goes by, which its repr shows; n_jobs to of_users: as for `Curator`; more:
+        ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
+        arrays of released values that the fit starts from; ``exchange``: an `Alone`, or other
+        processes that hold blocks of the users.
+        """
+        public = [part for part in (features, item_columns) if part is not None]
+        R, noise = self.rows(R, prepare, settings, public=public, **more)
+        given = features, item_columns
+        curator = Curator(R, self.plan, noise, n_jobs, *given, of_users=of_users)
+        self.__state["curator"] = curator
+        return curator
+
+    def rows(
+        self,
+        R: Any,
+        prepare: tuple[Any, ...],
+        settings: Any,
+        *,
+        draw: str = "noise",
+        levels: NDArray[np.float64] | None = None,
+        known: Iterable[NDArray[Any]] = (),
+        public: Iterable[NDArray[Any]] = (),
+        exchange: Any = None,
+    ) -> tuple[Any, Any]:
+        """Return the prepared rows and a source of noise, or for ``draw="key"`` its key.
+
+        For draws from a posterior, and for devices, whose own keys are made from the key.
+        """
+        exchange = Alone() if exchange is None else exchange
+        if self.__state and not self.__is_part:  # a lost block begins again
+            raise PrivacyParameterError(
+                "a second curator for one charge would release everything twice at the price of "
+                "once: begin another fit, which is charged for itself."
+            )
+        if self.__is_part and isinstance(exchange, Alone):
+            raise PrivacyParameterError(
+                "a block of users has no noise of its own: its sums go to the coordinator."
+            )
+        self.__state["personal"] = levels is not None
+        if self.__included is not None and R.shape[0]:
+            R = _with_rows(R, self.__included)
+        if levels is not None:
+            R = _with_rows(R, levels > 0.0)
+        R = _prepared(R, *prepare, private=self.plan.is_private)
+        text = f"{settings!r} {self.plan!r}"
+        make: Callable[..., bytes] = fresh_key
+        if self.__seed is not None:
+            make = partial(derived_key, int(self.__seed), text, *public, *known)
+        data = (R,) if levels is None else (R, levels)
+        own = getattr(exchange, draw)
+        return R, own(self.seeded, lambda *data: recorded_key(lambda: make(*data)), *data)
+
+    def statement(self, notes: Iterable[str] | None = None, **more: Any) -> PrivacyStatement:
+        """Return the statement, from the curator's record.
+
+        notes: in the place of the plan's; more: texts for `PrivacyStatement.from_plan`.
+        """
+        record: tuple[Released, ...] = ()
+        if "curator" in self.__state:
+            record = self.__state["curator"].record
+        made = as_made(self.plan, record)
+        if notes is not None:
+            made = replace(made, notes=tuple(notes))
+        personal = self.__state.get("personal", False)
+        return PrivacyStatement.from_plan(made, seeded=self.seeded, personal=personal, **more)
+
+
+def _prepared(R: Any, function: Callable[..., Any], *public: Any, private: bool) -> Any:
+    """Return what a function makes of the rows; of a few rows alone it must make the same."""
+    made = function(R, *public)
+    if private:
+        slots = few_of(R.shape[0])
+        whole, few = made[slots], function(R[slots], *public)
+        for name in ("indptr", "indices", "data"):
+            refuse_unless_alike(function, getattr(whole, name), getattr(few, name))
+    return made
+
+
+def _with_rows(R: Any, rows: NDArray[np.bool_]) -> Any:
+    """Return the ratings with all but some rows emptied."""
+    keep = np.repeat(rows, np.diff(R.indptr))
+    indptr = np.concatenate(([0], np.cumsum(keep)))[R.indptr].astype(R.indptr.dtype)
+    return sparse.csr_array((R.data[keep], R.indices[keep], indptr), shape=R.shape)
