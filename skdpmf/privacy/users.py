@@ -34,7 +34,7 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.jit_and_threads import run_blocks
 
-# relative: BLAS may round a row by how many others it is given, and a solve of a bad condition makes
+# relative: BLAS may round a row by how many others it has, and a solve of a bad condition makes
 # more of it; a mistake moves values by far more
 _ROUNDING = 2.0**-20
 

@@ -19,13 +19,19 @@ from scipy import sparse
 from skdpmf.data.bounding import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.common import rows_of
-from skdpmf.mechanisms.posterior_draw import guarantee as bounds
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
     Diagnostics,
     chain_quantities,
     diagnose,
 )
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
+from skdpmf.mechanisms.posterior_draw.guarantee import (
+    inverse_temperature,
+    item_loss_bound,
+    loss_bound,
+    posterior_epsilon,
+    user_weights,
+)
 from skdpmf.mechanisms.posterior_draw.target import Target
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
@@ -69,14 +75,14 @@ class Settings:
     @property
     def loss_bound(self) -> float:
         """Bound B on a user's loss."""
-        return bounds.loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        return loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def bound(self) -> float:
         """Bound on what a user's loss can do to the released draw."""
         if self.item_bias:
             return self.loss_bound
-        return bounds.item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        return item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def coldest(self) -> float:
@@ -88,7 +94,7 @@ class Settings:
         if not budget.is_private:
             return self.coldest
         bound = self.loss_bound if self.calibration == "paper" else self.bound
-        allowed = bounds.inverse_temperature(
+        allowed = inverse_temperature(
             budget.epsilon, bound, neighbors=budget.neighbors, calibration=self.calibration
         )
         return min(self.coldest, allowed)
@@ -118,7 +124,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     a = settings.inverse_temperature(budget)
     epsilon = np.inf
     if budget.is_private:
-        epsilon = bounds.posterior_epsilon(a, settings.bound, neighbors=budget.neighbors)
+        epsilon = posterior_epsilon(a, settings.bound, neighbors=budget.neighbors)
     what = "item factors and biases" if settings.item_bias else "item factors, users' integrated"
     draw = PureRelease(
         DRAW,
@@ -230,7 +236,7 @@ def _target(
     e = np.clip(R.data - own_mean[row], -HALF_RANGE, HALF_RANGE)
     most, epsilon = settings.max_ratings_per_user, None if levels is None else budget.epsilon
     given: Any = {"max_weight": settings.weight_cap, "levels": levels, "epsilon": epsilon}
-    weights = bounds.user_weights(n, most, HALF_RANGE, settings.kappa, **given)
+    weights = user_weights(n, most, HALF_RANGE, settings.kappa, **given)
     return Target(
         sparse.csr_array((e, R.indices, R.indptr), shape=R.shape),
         weights,
