@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from skdpmf import DPMFSampler, PrivacyBudget
+from skdpmf import DPItemMeans, DPMFSampler, PrivacyBudget
+from skdpmf.data import make_ratings
+from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms import noisy_gradient as solver
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy import frame
