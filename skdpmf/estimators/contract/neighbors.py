@@ -11,7 +11,6 @@ from skdpmf.estimators.contract.recommend import (
     ScoreTable,
     fold_in,
     ranking_contributions,
-    score_table,
     top_items,
 )
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, sized
@@ -95,7 +94,7 @@ def neighbor_top_items(
     n_jobs: int | None = None,
     ranking: Ranking | None = None,
     taste: float = 0.5,
-    table: ScoreTable | None = None,
+    table: Any = None,
     **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank the n best items of each row; arguments and result are as for `top_items`.
@@ -109,7 +108,6 @@ def neighbor_top_items(
         ranking, table = None, ScoreTable(np.stack((model.offsets, np.ones(R.shape[1]))))
         scale = np.ones(R.shape[0])
     else:
-        table = score_table(model, ranking) if table is None else table
         scale, table = _interpolating(ranking, model, Z, R, table)
         scale *= taste / (1.0 - taste)
 
