@@ -56,8 +56,8 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
         this budget, and none where they would drown in noise; the other rows of
         ``components_`` are zero. None: 16; without privacy and with "pooled" 32 for ratings, of
-        which those that are not needed vanish, and for clicks 1 to 128: twice as many as there are
-        tastes that random clicks would not show. With the other solvers it is the rank without
+        which a fit has as many as show something, and for clicks 1 to 128: twice as many as there
+        are tastes that random clicks would not show. With the other solvers it is the rank without
         privacy.
     feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,

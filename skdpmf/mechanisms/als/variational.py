@@ -17,8 +17,8 @@ Posteriors are normal with diagonal covariances (`skdpmf.kernels.als`), and a ro
    model is the same, and the next round's diagonal covariances fit it better.
 
 A fit starts with few factors, as many more would drown in their own doubt. Their number doubles
-as long as each one's posterior means have a part `_LIVELY` of its variance tau_c; below `_DEAD`
-they are chance, tau_c only falls from then on, and the factor is left out.
+as long as posterior means have a share `_LIVELY` in each one's second moment. A factor with a share
+below `_DEAD` would only shrink from then on, and is left out.
 
 The released model folds a user in by the ridge s2 Omega^-1 and, for each rated item, the mean of
 its v_j's posterior variances: an item that is not known well counts less. An item's variances are
@@ -49,8 +49,8 @@ make_plan = pooled.make_plan  # whose releases have no noise
 _NOISE, _OFFSET_VARIANCE, _SLOPE_VARIANCE, _MEAN_VARIANCE = 0.6, 0.1, 0.05, 0.3
 _START_VARIANCE = 0.3  # of all v_j together, as are those that they start from
 _LEAST_VARIANCE = 1e-9
-# Factors to start with. Of a factor's variance tau what its items' posterior means have: below
-# `_DEAD` in all it is chance, and above `_LIVELY` in all factors there may be more of them.
+# Factors to start with. The share that posterior means have in a factor's second moment: it is
+# chance below `_DEAD`, and where all factors are above `_LIVELY` there may be more of them.
 _FIRST_RANK, _DEAD, _LIVELY = 8, 0.02, 0.1
 _SURE = 1.0  # ridge of W, in users; that of the items' slopes, in units of 1 / tau
 
@@ -93,19 +93,20 @@ class VariationalFit(pooled.PooledFit):
     def grow(self, rank: int) -> None:
         """Add factors up to this rank: directions that the others have not."""
         new = without_known(self.spare, self.posterior.theta[:, 1:], self.posterior.mass)
-        self.resize(self.rank, new[:, : min(rank, self.most) - self.rank])
+        self.resize(np.arange(self.rank), new[:, : min(rank, self.most) - self.rank])
 
-    def resize(self, n: int, new: NDArray[np.float64]) -> None:
-        """Keep the first n factors and append new ones, (n_items, more)."""
-        q, more = self.n_lead + n, new.shape[1]
-        size = _START_VARIANCE / max(n + more, 1)
+    def resize(self, kept: NDArray[Any], new: NDArray[np.float64]) -> None:
+        """Keep these factors and append new ones, (n_items, more)."""
+        own, more = np.append(0, 1 + kept), new.shape[1]
+        z = np.append(np.arange(self.n_lead), self.n_lead + kept)
+        size = _START_VARIANCE / max(kept.size + more, 1)
         new = new * np.sqrt(size / np.maximum(np.mean(new**2, axis=0), 1e-12))
-        self.posterior.theta = np.column_stack((self.posterior.theta[:, : n + 1], new))
+        self.posterior.theta = np.column_stack((self.posterior.theta[:, own], new))
         parts = self.variance, self.centre
-        self.variance, self.centre = (np.pad(p[:, : n + 1], ((0, 0), (0, more))) for p in parts)
-        self.omega = block_diag(self.omega[:q, :q], np.eye(more))
-        self.slopes = np.pad(self.slopes[: q + 1, :q], (0, more))
-        self.tau, self.rank = np.append(self.tau[: n + 1], np.full(more, size)), n + more
+        self.variance, self.centre = (np.pad(p[:, own], ((0, 0), (0, more))) for p in parts)
+        self.omega = block_diag(self.omega[np.ix_(z, z)], np.eye(more))
+        self.slopes = np.pad(self.slopes[np.ix_(np.append(0, 1 + z), z)], (0, more))
+        self.tau, self.rank = np.append(self.tau[own], np.full(more, size)), kept.size + more
 
     def round(self, t: int) -> None:
         """Sweep, with more factors as long as all show something; those that show nothing go."""
@@ -113,15 +114,16 @@ class VariationalFit(pooled.PooledFit):
         while self.rank < self.most and self.shown().min() > _LIVELY:
             self.grow(2 * self.rank)
             self.sweep()
-        alive = int(np.sum(self.shown() > _DEAD))
-        if alive < self.rank:
-            self.most = alive
+        alive = np.flatnonzero(self.shown() > _DEAD)
+        if alive.size < self.rank:
+            self.most = alive.size
             self.resize(alive, np.zeros((self.n_items, 0)))
 
     def shown(self) -> NDArray[np.float64]:
-        """Share of each factor's variance that the posterior means of rated items have."""
-        V = (self.posterior.theta - self.centre)[self.counts > 0, 1:]
-        return np.mean(V**2, axis=0) / self.tau[1:]
+        """Share of each factor's second moment that the posterior means of rated items have."""
+        rated = self.counts > 0
+        squares, doubts = self.posterior.theta[rated, 1:] ** 2, self.variance[rated, 1:]
+        return np.asarray(squares.sum(axis=0) / np.maximum((squares + doubts).sum(axis=0), 1e-300))
 
     def sweep(self) -> None:
         """Both halves, and what is learnt of their priors."""

@@ -3,7 +3,8 @@ r"""Noisy item averages and a noisy item covariance, released once, and the fact
 Ratings y are in quarter ranges from the middle of the scale. The steps are
 
 1. global effects and item averages b_j: `item_means.averages`;
-2. head: the items popular enough for their covariance to be seen through the noise;
+2. head: the items popular enough for their covariance to be seen through the noise, and without
+   privacy the most popular ones, as others know little of one another;
 3. centred rows: on the head's items, x_ij = clip(y_ij - b_j - o_i, -B, B), with the user's damped
    mean o_i = sum_j (y_ij - b_j) / (n_i + user_damping). It stays with the user;
 4. one release of both Cov = sum_i w_i x_i x_i' and Wgt = sum_i w_i e_i e_i', e_ij = 1 for known

@@ -62,7 +62,7 @@ linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the 
 other clicks.
 
 Without privacy L L' + diag(o) is the Gram matrix of raw clicks, by its `EXACT_RANK` leading
-eigenvectors, and c = 0: then this is EASE.
+eigenvectors, by block iteration, and c = 0: then this is EASE.
 
 **Refreshes.** A fit on other people may start from `GramKnowledge`: released values of earlier
 fits. `skdpmf.mechanisms.knowledge` proves that such a fit is as private as the first. The counts of
