@@ -21,7 +21,6 @@ from skdpmf.kernels._vectors import (
     _fill,
     _fma,
     add_panel,
-    keep_small,
     lanes_of,
     load_panel,
     new_gram,
@@ -45,6 +44,20 @@ from skdpmf.kernels.jit_and_threads import part
 # Rows of factors up to this length are read where they stand, so many bytes at a time that they
 # stay in the first-level cache. Longer ones stand in few of its sets: a panel is as fast.
 _LONGEST, _AT_A_TIME = 512, 24 << 10
+
+
+@intrinsic
+def keep_small(typingctx):
+    """Have the function around compiled for size, in three quarters of the time.
+
+    For loops that have their vectors already: it gets no more of them, nor unrolled loops.
+    """
+
+    def codegen(context, builder, signature, args):
+        builder.function.attributes.add("optsize")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
 
 
 @intrinsic
@@ -448,6 +461,9 @@ def solve_factored(gram, k, inverse, rhs, x):
 
 
 if config.DISABLE_JIT:
+
+    def keep_small():
+        """Do nothing."""
 
     def vzero8(array):
         return np.zeros(8, array.dtype)

@@ -216,20 +216,6 @@ def scratch(typingctx, shape, like):
 
 
 @intrinsic
-def keep_small(typingctx):
-    """Have the function around compiled for size, in three quarters of the time.
-
-    For loops that have their vectors already: it gets no more of them, nor unrolled loops.
-    """
-
-    def codegen(context, builder, signature, args):
-        builder.function.attributes.add("optsize")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
-@intrinsic
 def vzero(typingctx, array):
     """Return the zero vector of the array's dtype."""
     vector_type = Vector(array.dtype)
@@ -398,9 +384,6 @@ if config.DISABLE_JIT:
         return np.zeros(shape, like.dtype if isinstance(like, np.ndarray) else like)
 
     def prefetch(array, offset):
-        """Do nothing."""
-
-    def keep_small():
         """Do nothing."""
 
     def vzero(array):

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-from scipy import sparse
 
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part, part_fast
 from skdpmf.kernels.rows import row_blocks
@@ -50,7 +49,7 @@ def _write_finite(x, width, rows, tries, jitters, n, out):
 
     rows, tries, jitters: of the n systems whose solutions are in x, `width` elements apart.
     """
-    _vectors.keep_small()
+    _gram.keep_small()
     left = 0
     for s in range(n):
         unsure = x[s * width] * 0
@@ -112,22 +111,10 @@ def systems(
 
 
 def _regress_rows_plain(
-    indptr,
-    indices,
-    values,
-    weights,
-    factors,
-    ridge,
-    penalties,
-    pulls,
-    noise,
-    start,
-    stop,
-    out,
-    spread,
-    losses,
+    indptr, indices, values, weights, factors, ridge, penalties, pulls, noise, start, stop, results
 ):
     k, eye = factors.shape[1], np.eye(factors.shape[1], dtype=factors.dtype)
+    out, spread, losses = results
     smallest = 4 * k * np.finfo(factors.dtype).eps
     for rows, products, D in systems(indptr, indices, values, weights, factors, start, stop):
         counts = np.diff(indptr[rows.start : rows.stop + 1])
@@ -175,51 +162,49 @@ def _squared_errors(indices, values, F, begin, end, x):
 
 
 @part
-def _posterior(gram, inverse, squares, noise, loss, unit, spread):
-    """Put the variances of a row into spread; return the loss with what they add to it."""
-    width, lanes = gram.shape[1], _vectors.lanes_of(gram)
-    for c in range(spread.shape[0]):  # the diagonal of the inverse: squared rows of U^-T
+def _write_posterior(row, rated, factors, system, penalties, noise, unit, spread, losses):
+    """Write the variances and the expected loss of a row whose system is solved, if finite.
+
+    rated: indices, values, first and last position; system: the factored Gram matrix, `inverse`,
+    the solution, and the diagonal of the Gram matrix without its ridge.
+    """
+    (indices, values, begin, end), (gram, inverse, x, squares) = rated, system
+    k, width, lanes = factors.shape[1], gram.shape[1], _vectors.lanes_of(gram)
+    loss = _squared_errors(indices, values, factors, begin, end, x)
+    for c in range(k):  # the diagonal of the inverse: squared rows of U^-T
         for r in range(width):
             unit[r] = 0
         unit[c] = 1
         total = 0.0
-        for r in range(c, spread.shape[0]):
+        for r in range(c, k):
             y = unit[r] * inverse[r]
             total += y * y
             for j in range(r // lanes * lanes, width, lanes):
                 column = _vectors.vload(gram, r * width + j)
                 _vectors.vstore(unit, j, _vectors.vfma(-y, column, _vectors.vload(unit, j)))
-        spread[c] = noise * total
-        loss += squares[c] * spread[c]
-    return loss
+        spread[row, c] = noise * total
+        loss += squares[c] * spread[row, c]
+        if penalties.shape[0] > 0:
+            loss += penalties[row, c % penalties.shape[1]] * x[c] * x[c]
+    sound = loss * 0 == 0  # anything not finite makes it NaN
+    losses[row] = loss if sound else 0.0
+    for c in range(0 if sound else k):
+        spread[row, c] = 0
 
 
 @jit(plain=_regress_rows_plain)
 def regress_rows(
-    indptr,
-    indices,
-    values,
-    weights,
-    factors,
-    ridge,
-    penalties,
-    pulls,
-    noise,
-    start,
-    stop,
-    out,
-    spread,
-    losses,
+    indptr, indices, values, weights, factors, ridge, penalties, pulls, noise, start, stop, results
 ):
     """Solve `solve_rows_weighted`, or `row_posteriors` where these are asked for.
 
     indptr to ridge: as for `solve_rows_weighted`; penalties (n_rows, k), (n_rows, 1) or (0, 1)
     float: added to the diagonal; pulls (n_rows, k) or (0, k) float: added to the right-hand sides,
-    in which case rows without ratings are solved too; noise, spread, losses: variance of the
-    ratings, and the last two outputs of `row_posteriors`, without weights; (0, k) and (0,): none;
-    start, stop, out: the rows. Those without a solution are left as they are.
+    in which case rows without ratings are solved too; noise: variance of the ratings; start, stop:
+    the rows; results: the outputs of `row_posteriors`, the last two without weights, or (0, k) and
+    (0,): none. Rows without a solution are left as they are.
     """
-    _vectors.keep_small()
+    _gram.keep_small()
     k, ratings = factors.shape[1], (indices, values, weights)
     panel, first_gram = _gram.panel_of_ratings(k, factors), _vectors.new_gram(k, factors)
     _gram.start_gram(ridge, 0.0, k, first_gram)
@@ -227,7 +212,7 @@ def regress_rows(
     most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)
     gram, rhs, x, inverse, floor = _new_systems(first_gram, most)
     squares, unit = _vectors.scratch(most * k, factors), _vectors.scratch(width, factors)
-    variances, rounding = _vectors.scratch(k, factors), _gram.rounding_of(k, factors)
+    rounding, (out, spread, losses) = _gram.rounding_of(k, factors), results
     # Rows that wait for their solution, how often it was tried, and what was added for it.
     rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
     jitters = _vectors.scratch(most, np.float64)
@@ -257,18 +242,12 @@ def regress_rows(
             _gram.cholesky(filled, k, floor, inverse, rhs, x)
             _gram.substitute_backward(filled, k, inverse, x)
             for s in range(n if losses.shape[0] > 0 else 0):
-                row, top, mean = rows[s], s * n_rows, x[s * width : (s + 1) * width]
-                loss = _squared_errors(indices, values, factors, indptr[row], indptr[row + 1], mean)
-                for c in range(k if penalties.shape[0] > 0 else 0):
-                    loss += penalties[row, c % penalties.shape[1]] * mean[c] * mean[c]
-                own = gram[top : top + n_rows]
-                loss = _posterior(
-                    own, inverse[top:], squares[s * k :], noise, loss, unit, variances
+                row, top = rows[s], s * n_rows
+                rated = indices, values, indptr[row], indptr[row + 1]
+                system = gram[top : top + n_rows], inverse[top:], x[s * width :], squares[s * k :]
+                _write_posterior(
+                    row, rated, factors, system, penalties, noise, unit, spread, losses
                 )
-                if loss * 0 == 0:  # anything not finite makes it NaN
-                    losses[row] = loss
-                    for c in range(k):
-                        spread[row, c] = variances[c]
             n = _write_finite(x, width, rows, tries, jitters, n, out)
 
 
@@ -296,7 +275,7 @@ def solve_rows_weighted(
     """
     none, out[start:stop] = np.empty((0, factors.shape[1]), factors.dtype), 0
     given = indptr, indices, values, weights, factors, ridge, row_ridge[:, None]
-    regress_rows(*given, none, 1.0, start, stop, out, none, none[:, 0])
+    regress_rows(*given, none, 1.0, start, stop, (out, none, none[:, 0]))
 
 
 def solve_rows(
@@ -339,7 +318,7 @@ def row_posteriors(
     indices: Array,
     values: Array,
     factors: Array,
-    variances: Array,
+    doubts: Array,
     ridge: Array,
     priors: Array,
     noise: float,
@@ -351,24 +330,18 @@ def row_posteriors(
 ) -> None:
     """Posterior mean, marginal variances and expected squared error of every row.
 
-    indptr, indices, values: the rows, as in `solve_rows`, float64; factors, variances (n_columns,
-    k) float64: F_j and v_j >= 0, C-contiguous; variances (0, k): all v_j are 0; ridge (k, k)
-    float64: symmetric, positive definite; priors (n_rows, k) float64: p_i; noise: s2 > 0; out,
-    out_variances (n_rows, k) float64: rows [start, stop) are overwritten by x_i and the diagonal of
-    s2 A_i^-1; out_losses (n_rows,) float64: the posterior means of sum_j (y_ij - x_i . f_j)^2. A
-    row without a finite solution keeps its prior mean, with no variance and no loss.
+    indptr, indices, values: the rows, as in `solve_rows`, float64; factors (n_columns, k) float64:
+    F_j, C-contiguous; doubts (n_rows, k) float64: sum_j v_j over the row's columns; (0, k): all v_j
+    are 0; ridge (k, k) float64: symmetric, positive definite; priors (n_rows, k) float64: p_i;
+    noise: s2 > 0; out, out_variances (n_rows, k) float64: rows [start, stop) are overwritten by x_i
+    and the diagonal of s2 A_i^-1; out_losses (n_rows,) float64: the posterior means of sum_j (y_ij
+    - x_i . f_j)^2. A row without a finite solution keeps its prior mean, with no variance and no
+    loss.
     """
     rows, ptr, none = slice(start, stop), indptr[start : stop + 1], np.empty(0)
-    doubts = np.empty((0, len(ridge)))
-    if len(variances):
-        own = indices[ptr[0] : ptr[-1]]
-        ones = sparse.csr_array(
-            (np.ones(len(own)), own, ptr - ptr[0]), (stop - start, len(factors))
-        )
-        doubts = ones @ variances
     out[rows], out_variances[rows], out_losses[rows] = priors[rows], 0, 0
     # E (y - x . f)^2 = (y - E x . F)^2 + sum_c (F_c^2 + v_c) var x_c + v_c (E x_c)^2
-    given = ptr, indices, values, none, factors, np.ascontiguousarray(ridge), doubts
+    given = ptr, indices, values, none, factors, np.ascontiguousarray(ridge), doubts[rows]
     pulls = np.matmul(ridge, priors[rows, :, None])[:, :, 0]
     results = out[rows], out_variances[rows], out_losses[rows]
-    regress_rows(*given, pulls, noise, 0, stop - start, *results)
+    regress_rows(*given, pulls, noise, 0, stop - start, results)

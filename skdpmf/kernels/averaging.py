@@ -185,7 +185,7 @@ def solve_rows_averaged(
     m + 1) float64: rows [start, stop) are overwritten by the models' weights, of sum 1; zeros where
     `out` is 0.
     """
-    _vectors.keep_small()
+    _gram.keep_small()
     width, k = columns.shape[1], ridge.shape[0]
     panel, base, rhs, x, inverse, floor = _gram.new_system(width, columns)
     gram, work = _vectors.new_gram(width, columns), _vectors.scratch(base.shape[1], columns)

@@ -183,28 +183,24 @@ _SAID: set[str] = set()  # what this process has said
 _COLLECTED: list[bool] = []  # whether garbage was collected before each compilation under way
 
 
-def _is_ours(event: Any) -> bool:
-    return bool(event.data["dispatcher"].py_func.__module__.startswith("skdpmf."))
-
-
 def _begin(listener: Any, event: Any) -> None:
     """Say once per process that something is compiled, as it takes seconds.
 
     No garbage is collected meanwhile: each search of all objects takes a sixth of a second.
     """
-    if _is_ours(event):
-        if "compiling" not in _SAID:
-            _SAID.add("compiling")
-            logging.getLogger("skdpmf").warning(
-                "compiling for this machine, once: this takes up to half a minute"
-            )
-        _COLLECTED.append(gc.isenabled())
-        gc.disable()
+    ours = event.data["dispatcher"].py_func.__module__.startswith("skdpmf.")
+    if ours and "compiling" not in _SAID:
+        _SAID.add("compiling")
+        logging.getLogger("skdpmf").warning(
+            "compiling for this machine, once: this takes up to half a minute"
+        )
+    _COLLECTED.append(gc.isenabled())
+    gc.disable()
 
 
 def _end(listener: Any, event: Any) -> None:
     """Collect garbage again if it was collected before."""
-    if _is_ours(event) and _COLLECTED.pop():
+    if _COLLECTED.pop():
         gc.enable()
 
 

@@ -97,8 +97,7 @@ def accumulate_rhs(indptr, indices, terms, scale, factors, grid, start, stop, ou
     to calls (whose results are added) can change a bit, as long as sum_i |t_ij z_ic| stays below
     2^53 grid^2 for all items and columns: the caller's condition. Without a grid sums are rounded.
     """
-    k = factors.shape[1]
-    z = _vectors.scratch(k, out)
+    k, z = factors.shape[1], _vectors.scratch(factors.shape[1], out)
     for i in range(start, stop):
         for c in range(k):
             z[c] = _truncated(factors[i, c], grid)

@@ -1,5 +1,7 @@
 """Posteriors of rows, given factors that are themselves uncertain."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,9 @@ def problem(k, seed=0):
 def solved(given, noise=0.7):
     shape = given[0].size - 1, given[3].shape[1]
     x, variances, losses = np.empty(shape), np.empty(shape), np.empty(shape[0])
-    row_posteriors(*given, noise, 0, 4, x, variances, losses)
+    indptr, indices, values, F, v, *more = given
+    doubts = np.array([v[indices[a:b]].sum(axis=0) for a, b in pairwise(indptr)])
+    row_posteriors(indptr, indices, values, F, doubts, *more, noise, 0, 4, x, variances, losses)
     return x, variances, losses
 
 

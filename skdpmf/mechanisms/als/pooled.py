@@ -593,10 +593,12 @@ def posteriors(
     noise: float,
     n_jobs: int | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Call `row_posteriors` in threads."""
+    """Call `row_posteriors` in threads; variances: of the factors."""
     n, k = indptr.size - 1, factors.shape[1]
+    ones = sparse.csr_array((np.ones(len(indices)), indices, indptr), (n, len(factors)))
     x, spread, losses = np.empty((n, k)), np.empty((n, k)), np.empty(n)
-    given = (np.ascontiguousarray(values), np.ascontiguousarray(factors), variances, ridge, priors)
+    y, F = np.ascontiguousarray(values), np.ascontiguousarray(factors)
+    given = y, F, ones @ variances, ridge, priors
 
     def solve(start: int, stop: int) -> None:
         row_posteriors(indptr, indices, *given, noise, start, stop, x, spread, losses)
@@ -621,12 +623,9 @@ def moment_vectors(
     f, n, size = features[block], rows.n_ratings[block], columns.shape[1]
     indptr, indices = rows.indptr[start : stop + 1] - rows.indptr[start], rows.indices[own]
     (Z, spread), losses = np.empty((2, len(n), size)), np.empty(len(n))
-    residuals, none = rows.data[own] - b[indices], np.empty((0, size))
-    priors: Any = f @ users.slopes, users.noise
-    row_posteriors(
-        *(indptr, indices, residuals, columns, none, users.ridge),
-        *(*priors, 0, len(n), Z, spread, losses),
-    )
+    y, sure, means = rows.data[own] - b[indices], np.empty((0, size)), f @ users.slopes
+    given: Any = indptr, indices, y, columns, sure, users.ridge, means, users.noise
+    row_posteriors(*given, 0, len(n), Z, spread, losses)
     Z += row_signs(rows, size, start, stop) * np.sqrt(spread)
     T = np.column_stack((f, Z, np.sqrt(losses / np.maximum(n, 1))))
     return np.asarray(T * moment_scales(size) * (n[:, None] > 0))
