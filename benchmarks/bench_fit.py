@@ -5,6 +5,9 @@ Synthetic ratings shaped like MovieLens 10M by default, made in a process of the
 of the interpreter, the ratings and the fit alone. Kernels are compiled before the clock starts.
 
     python benchmarks/bench_fit.py --users 70000 --items 10700 --ratings 10000000
+    python benchmarks/bench_fit.py --exact --users 16554 --items 10506 --ratings 90000
+
+--exact: ratings with a long tail, and fits without privacy with all defaults, lists included.
 """
 
 import argparse
@@ -20,6 +23,8 @@ from memory import peak_gib, shown_size, verdict
 TARGET_SECONDS, TARGET_GIB = 60.0, 6.0
 FORCED = "forced"  # private, with all factors, whatever the solver would say of them
 USUAL, NOT_PRIVATE = "usual", "not private"
+CLICKS = "DPCovarianceRecommender, clicks"
+EXACT = "AdaptiveWeightALS", "DPCovarianceRecommender", CLICKS
 PARSER = parser(
     __doc__,
     users=70_000,
@@ -29,6 +34,7 @@ PARSER = parser(
     rounds=3,  # 0: the default
     epsilon=4.0,
     n_jobs=2,
+    exact=False,
 )
 PARSER.add_argument("--task", help=argparse.SUPPRESS)
 
@@ -45,7 +51,9 @@ def generate(path, options):
 
     from skdpmf.data import make_ratings
 
-    X = make_ratings(options.users, options.items, n_ratings=options.ratings, random_state=0)
+    tail = {"item_exponent": 1.0, "min_ratings_per_user": 2} if options.exact else {}
+    shape = options.users, options.items
+    X = make_ratings(*shape, n_ratings=options.ratings, random_state=0, **tail)
     partial = path.with_name("partial-" + path.name)
     sp.save_npz(partial, X, compressed=False)
     partial.rename(path)
@@ -55,6 +63,7 @@ def fit_ours(path, variant, options):
     import numpy as np
     import scipy.sparse as sp
 
+    import skdpmf
     from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
     from skdpmf.data import make_ratings
     from skdpmf.mechanisms.als import pooled as pooled_als
@@ -71,7 +80,12 @@ def fit_ours(path, variant, options):
         max_iter=options.rounds or None,
         n_jobs=options.n_jobs,
     )
-    recommender.fit(make_ratings(2000, 100, random_state=0))
+    if variant in EXACT:
+        kind, feedback = getattr(skdpmf, variant.split(",")[0]), ("explicit", "implicit")
+        recommender = kind(
+            PrivacyBudget.nonprivate(), n_jobs=options.n_jobs, feedback=feedback[variant == CLICKS]
+        )
+    recommender.fit(make_ratings(20_000, 400, n_ratings=200_000, random_state=0))
     X = sp.load_npz(path)
     loaded = peak_gib()
     took = timed(lambda: recommender.fit(X))
@@ -117,7 +131,8 @@ def print_fit(label, result, target):
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
-    path = CACHE / f"{options.users}x{options.items}-{options.ratings}.npz"
+    kind = "-long-tail" if options.exact else ""
+    path = CACHE / f"{options.users}x{options.items}-{options.ratings}{kind}.npz"
     if options.task:
         run_task(path, options)
         return
@@ -139,17 +154,21 @@ def main(arguments=None):
         USUAL: f"epsilon {options.epsilon:g}",
         NOT_PRIVATE: "not private",
     }
+    labels = {variant: f"AdaptiveWeightALS, {label}" for variant, label in labels.items()}
+    if options.exact:
+        labels = {variant: f"{variant}, not private" for variant in EXACT}
     for variant, label in labels.items():
         result = in_child(__file__, "--task", variant, *arguments)
         if result is None:
             sys.exit("the fit failed: see the error above")
-        print_fit(f"AdaptiveWeightALS, {label}", result, target=True)
-    # implicit has threads of its own and asks for one in BLAS
-    result = in_child(__file__, "--task", "peer", *arguments, OPENBLAS_NUM_THREADS="1")
-    if result is None:
-        print("\nimplicit: not available (see above)")
-    else:
-        print_fit("implicit ALS, Cholesky (float32, implicit feedback)", result, target=False)
+        print_fit(label, result, target=True)
+    if not options.exact:
+        # implicit has threads of its own and asks for one in BLAS
+        result = in_child(__file__, "--task", "peer", *arguments, OPENBLAS_NUM_THREADS="1")
+        if result is None:
+            print("\nimplicit: not available (see above)")
+        else:
+            print_fit("implicit ALS, Cholesky (float32, implicit feedback)", result, target=False)
 
 
 if __name__ == "__main__":

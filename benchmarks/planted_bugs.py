@@ -479,10 +479,12 @@ def finder(folder, mutant):
     return next((tiers[tier] for tier in tiers if is_found(folder, mutant, tier)), "nothing")
 
 
+PARSER = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+PARSER.add_argument("names", nargs="*", help="beginnings of names")
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="beginnings of names")
-    options = parser.parse_args()
+    options = PARSER.parse_args()
     sys.path.insert(0, str(CHECKOUT))
     chosen = [m for m in MUTANTS if not options.names or m.name.startswith(tuple(options.names))]
     print("| bug | found by | seconds |\n| --- | --- | --- |")

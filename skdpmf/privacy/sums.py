@@ -582,9 +582,9 @@ def _own(users: Users, values: PerUser, *, of_users: bool = False) -> NDArray[np
     """Return values that were made for these users, one for each rating or for each user."""
     array, rows = core.handle_values(users, values), reveal(users)
     other = (core.handle_entry(values).place is None) != of_users
-    if users.private and other and not np.all(rows.n_ratings == 1):  # then both are the same
-        array = array[:0]
-    if len(array) != (rows.n_users if of_users else rows.nnz):
+    # as many ratings as users leave open what a map gave
+    mixed = users.private and other and rows.nnz != rows.n_users
+    if mixed or len(array) != (rows.n_users if of_users else rows.nnz):
         raise PrivacyParameterError(
             f"a sum needs a value for each {'user' if of_users else 'rating'} of its users, and "
             "was given others."

@@ -258,7 +258,7 @@ class Users(Handle):
             again = again if isinstance(again, tuple) else (again,)
             refuse_unless_alike(function, np.arange(len(arrays)), np.arange(len(again)))
             for place, (whole, few) in enumerate(zip(arrays, again, strict=True)):
-                # where there are as many ratings as users
+                # as many ratings as users leave it open; the changed form lets the next call look
                 of_users[place] &= len(few) == len(slots)
                 part = rows.part(whole, slots, of_users[place])
                 refuse_unless_alike(function, part, np.asarray(few))

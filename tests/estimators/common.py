@@ -120,7 +120,7 @@ def stated_by_features(model, row, chosen, N, unit):
     g = E @ (e @ E[chosen])
     size = np.sqrt(share @ (g - share @ g) ** 2)
     log_N = np.log(N) - share @ np.log(N)
-    return 3.0 * max(products / weights - by_chance, 0.0) * np.sqrt(share @ log_N**2) * g / size
+    return 1.5 * max(products / weights - by_chance, 0.0) * np.sqrt(share @ log_N**2) * g / size
 
 
 def ratings(n_users=40, n_items=12, density=0.4, seed=0):

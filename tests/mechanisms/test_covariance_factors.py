@@ -175,6 +175,35 @@ def test_a_matrix_of_rank_k_is_found(seed):
     np.testing.assert_allclose(more @ more.T, L @ L.T, rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_communalities_replace_the_diagonal(seed):
+    """Any diagonal gives the same factors; they reproduce pairs better than those of one step."""
+    L, mass = planted(seed)
+    A, pairs = L @ L.T, ~np.eye(60, dtype=bool)
+    rng = np.random.default_rng(seed)
+    one, two = (
+        leading(A + np.diag(rng.uniform(0, size, 60)), mass, cleaning=True) for size in (1.0, 100.0)
+    )
+    np.testing.assert_allclose(one @ one.T, two @ two.T, rtol=0, atol=1e-9)
+
+    def error(found):
+        return np.sqrt(np.mean((found @ found.T - A)[pairs] ** 2) / np.mean(A[pairs] ** 2))
+
+    single_step = A - np.diag(np.diag(A))
+    assert error(one) < 0.5 * error(leading(single_step, mass))
+    assert error(one) < 0.05
+    assert error(leading(A + np.diag(np.full(60, 30.0)), mass)) > 5 * error(one)
+
+
+def test_negative_eigenvalues_are_no_factors():
+    A = np.diag([3.0, -5.0, 2.0, -1.0])
+    found = leading(A, k=4)
+    np.testing.assert_allclose(found @ found.T, np.diag([3.0, 0.0, 2.0, 0.0]), atol=1e-12)
+    assert leading(-np.eye(4)).shape == (4, 0)
+    # -5 is the noise's edge
+    assert leading(A, k=4, cleaning=True).shape[1] <= 1
+
+
 @pytest.mark.parametrize("k", [1, 3, 30])
 @pytest.mark.parametrize(("cleaning", "noisy"), [(False, False), (True, False), (True, True)])
 def test_iterative_and_full_decompositions_agree(k, cleaning, noisy, iterative):

@@ -158,6 +158,42 @@ def test_length_1_is_attained():
         assert square(row) > 1 - 1e-9
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.2, 0.11])
+@pytest.mark.parametrize("sent", ["zeros", "truth"])
+def test_slope_of_a_later_round(sent, share):
+    """x is b plus what is left, whatever share of the devices has ratings.
+
+    The user's own mean of about 8 ratings takes 1 / 8 of the rest.
+    """
+    rng, n, m = np.random.default_rng(6), 3000, 16
+    truth = rng.permutation(np.linspace(-0.5, 0.5, m))
+    X, Y = (planted(k * n, truth, rng, offset=0.2, popularity=POPULARITY) for k in (1, 2))
+    empty = np.full((round(n / share) - n, m), np.nan)
+    server = with_statistics(np.vstack((X, empty)))
+    server.precision, server.shift = np.full(m, 1e12), 1e12 * truth  # too sure to be shrunk
+    server.significant = sent == "truth"
+    overall = np.nanmean(X[~np.isnan(X).all(axis=1)], axis=1).mean()
+    assert server.overall == pytest.approx(overall, abs=1e-6)
+    weighted = server.model().item_means @ server.mass / server.mass.sum()
+    assert weighted == pytest.approx(overall, abs=1e-6)
+    later = np.vstack((Y, empty, empty))  # twice as many
+    b, x, error, mean = add_later(server, later)
+    np.testing.assert_allclose(b, 0.0 if sent == "zeros" else truth, rtol=0, atol=1e-6)
+    slope = np.polyfit(truth, x, 1)[0]
+    # 0.012 is the standard error: 0.015 of an item's mean, over 16 items of spread 0.31
+    least, most = (0.80, 0.95) if sent == "zeros" else (0.94, 1.06)
+    assert least < slope < most
+    # what divides: the sum of c_i w_ij / C over the users
+    known = ~np.isnan(later)
+    raw = known * server.mass**-EXPONENT
+    w = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-300)
+    c = residuals(later, b, server.mass, 1e-6)[:, -1:] * L_LATER / Q
+    divisor = mean[:-1] * len(later) * L_LATER / (x - b)
+    np.testing.assert_allclose(divisor, (c * w).sum(axis=0) / C_LATER, rtol=0.12)
+    # sampling error of 0.7 / number of raters, if all had the same weights
+    np.testing.assert_allclose(error, 0.7 / known.sum(axis=0), rtol=0.25)
+
+
 def server_of(counts, sums, noise, *, n=1000, overall=0.0):
     """After a statistics round whose noise, in the sums, has the standard deviation `noise`."""
     server = li.LocalItemMeans(counts.size, 10.0)
@@ -189,6 +225,57 @@ def test_damping_knows_how_well_the_overall_mean_is_known():
         posterior = 1.0 / (1.0 / 0.25 + 1.0 / error)
         assert model.user_damping == pytest.approx(1.0 / (1.0 + posterior / 0.7), rel=1e-6)
         np.testing.assert_allclose(model.item_means, 0.5 * posterior / error, rtol=1e-6)
+
+
+def check_draws(draws, mean, variance, slack):
+    """Mean and variance of each column within 5 standard errors, and a bit of its size."""
+    far = 5.0 * np.sqrt(2.0 / len(draws)) + slack
+    np.testing.assert_allclose(draws.var(axis=0) / variance, 1.0, rtol=0, atol=far)
+    far = 5.0 * np.sqrt(variance / len(draws)) + slack * abs(mean)
+    assert np.all(abs(draws.mean(axis=0) - mean) < far)
+
+
+def test_error_of_the_statistics_round_is_that_of_its_noise():
+    """Every value's noise has variance v / n."""
+    rng, n, m, variance = np.random.default_rng(10), 2000, 8, 0.05
+    X = planted(n, 0.03 * rng.normal(size=m), rng, offset=0.3)
+    quiet, stated, draws = with_statistics(X), with_statistics(X, variance=variance), []
+    for _ in range(300):
+        server = with_statistics(X, variance=variance, noise=rng.normal(size=2 * m + 3))
+        draws.append([*(server.shift / server.precision), server.overall])
+    noise_part = 1.0 / stated.precision - 1.0 / quiet.precision
+    clip = statistics(X, 1e-6)[:, 2 * m + 1].mean() * L / Q
+    np.testing.assert_allclose(noise_part, variance * m * (L * C / clip) ** 2 / n, rtol=0.01)
+    # shrunk by t / (t + error), the overall mean has t / (t + error) of its posterior variance
+    error = variance * (2.0 * L / G) ** 2 / n
+    trust = 0.25 / (0.25 + error)
+    assert stated.overall_variance == pytest.approx(trust * error, rel=1e-3)
+    # the numbers of raters and of users are noisy too, and the latter at most n
+    mean = np.append(quiet.shift / quiet.precision, trust * quiet.overall)
+    check_draws(np.array(draws), mean, np.append(noise_part, trust**2 * error), 0.1)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_error_of_a_later_round_is_that_of_its_noise(share):
+    rng, n, m, variance = np.random.default_rng(12), 3000, 8, 0.05
+    X = planted(n, 0.03 * rng.normal(size=m), rng)
+    X[int(share * n) :] = np.nan
+    start = with_statistics(X)
+    start.significant = False
+    mean = residuals(X, np.zeros(m), start.mass, 1e-6).mean(axis=0)
+
+    def round_alone(noise, variance):
+        server = copy.copy(start)
+        server.add_residuals(mean + np.sqrt(variance / n) * noise, n, variance)
+        gain = server.precision - start.precision
+        return (server.shift - start.shift) / gain, 1.0 / gain
+
+    (truth, sampling), (_, stated) = round_alone(0.0, TINY), round_alone(0.0, variance)
+    slope = mean[-1] * L_LATER / Q * n / np.sqrt(m) / C_LATER  # all items are as popular
+    expected = variance * n * (L_LATER / slope) ** 2
+    np.testing.assert_allclose(stated - sampling, expected, rtol=0.02)
+    draws = [round_alone(rng.normal(size=m + 1), variance)[0] for _ in range(300)]
+    check_draws(np.array(draws), truth, expected, 0.1)  # the clip factor's noise too
 
 
 def test_rounds_are_combined_by_precision():

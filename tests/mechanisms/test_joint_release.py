@@ -60,6 +60,20 @@ def test_estimate_without_noise_is_the_twin():
     assert means.popularity == pytest.approx(np.sum(N**2) / np.sum(N), rel=1e-9)
 
 
+def test_popularity_is_seldom_seen_in_noise_alone():
+    """One or three standard errors are taken off: one draw in six, or hardly any, stays above 0."""
+    rng = np.random.default_rng(3)
+    empty = np.zeros((2, 101))
+    means = [
+        im.estimate_item_means(empty + 50.0 * rng.normal(size=empty.shape), 50.0, 100)
+        for _ in range(300)
+    ]
+    # binomial with p = 0.16, sd 6.3 of 300: 48 + 5 sd
+    assert np.count_nonzero([m.popularity for m in means]) < 80
+    # chi-squared with 100 degrees of freedom: p = 0.0036; more than 8 of 300 is a chance of 1e-6
+    assert np.count_nonzero([m.sure_popularity for m in means]) <= 8
+
+
 @pytest.mark.parametrize("guess", [0.03, 0.3])
 def test_the_posterior_of_averages(guess):
     """Given t, by conditioning the joint normal law; t is its geometric mean over all tried."""
@@ -84,3 +98,36 @@ def test_the_posterior_of_averages(guess):
     expected = (t * x + variance * line(t)) / (t + variance)
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=5e-3)
     np.testing.assert_allclose(spread, t * variance / (t + variance), rtol=0.02)
+
+
+def test_errors_of_the_measured_means_are_those_of_the_noise():
+    """(sd / N)^2 ((C / c)^2 + (x / s)^2), plus that of the clip factor, common to all items.
+
+    The stated variance is the first part, which is all at x = 0. Mean and variance of 500 draws
+    within 5 standard errors: false alarms in 1e-4 of all seeds, which are fixed.
+    """
+    rng = np.random.default_rng(7)
+    X = 0.8 * rng.normal(size=(3000, 1)) + 0.7 * rng.normal(size=(3000, 10))
+    X += np.linspace(-0.6, 0.6, 10)
+    X[rng.random(X.shape) < 0.3] = np.nan
+    exact, sd, n_draws = statistic(X), 3.0, 500
+    truth = im.estimate_item_means(exact, 0.0, len(X))
+    draws = np.array(
+        [
+            im.estimate_item_means(exact + sd * rng.normal(size=exact.shape), sd, len(X)).raw_mean
+            for _ in range(n_draws)
+        ]
+    )
+    x, N = truth.raw_mean, exact[0, :-1] / S
+    c = exact[1, -1] / exact[0, -1]
+    assert 0.3 < c < 0.95
+    common = x * sd / (c * Q * len(X))  # n_users is at its limit, the rows
+    variance = (sd / N) ** 2 * ((C / c) ** 2 + (x / S) ** 2)
+    stated = im.estimate_item_means(exact, sd, len(X)).variance - truth.variance
+    np.testing.assert_allclose(stated, (sd * C / (c * N)) ** 2, rtol=1e-6)
+    # n_users moves below its limit only: 0.4 of its deviation on average
+    most = 5.0 * np.sqrt((variance + common**2) / n_draws) + 0.4 * c * abs(common)
+    assert np.all(abs(draws.mean(axis=0) - x) < most)
+    most = (variance + 2.0 * common**2) * (1.0 + 5.0 * np.sqrt(2.0 / n_draws))
+    assert np.all(draws.var(axis=0) < most)
+    assert np.all(draws.var(axis=0) > variance * (1.0 - 5.0 * np.sqrt(2.0 / n_draws)))

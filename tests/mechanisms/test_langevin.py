@@ -237,6 +237,17 @@ def test_blocks_of_noise_are_not_the_same(monkeypatch):
             assert len(np.unique(x)) == x.size
 
 
+def test_the_table_has_mean_0_and_variance_1_in_each_column():
+    chain = chain_of(random_target(k=5), table_size=50)
+    table = chain._table.astype(float)
+    assert len(table) == 54
+    for d in range(5):
+        assert table[d : d + 50].mean() == pytest.approx(0, abs=1e-7)
+        assert table[d : d + 50].var() == pytest.approx(1, abs=1e-6)
+    _, offsets = chain._noise_for(5000, 5)
+    assert set(offsets) == set(range(50))
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 6)])
 @pytest.mark.parametrize("rated", [True, False])
 @pytest.mark.parametrize("bias_std", [0.0, 0.5])

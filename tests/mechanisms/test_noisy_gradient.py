@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from skdpmf import DPMFSampler, PrivacyBudget
+from skdpmf import DPItemMeans, DPMFSampler, PrivacyBudget
+from skdpmf.data import make_ratings
+from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms import noisy_gradient as solver
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy import frame
@@ -68,6 +70,47 @@ def settings_of(**params):
             **params,
         }
     )
+
+
+def made(n_users, n_items, density, seed, **more):
+    X = make_ratings(n_users, n_items, density=density, random_state=seed, **more)
+    return split_ratings(X, random_state=0)
+
+
+SHAPES = {
+    "six ratings a user": (300, 150, 0.04, 0, {}),
+    "factors": (200, 60, 0.4, 1, {}),
+    "no factors": (200, 60, 0.4, 2, {"n_components": 0}),
+    "noise": (200, 60, 0.4, 3, {"noise_std": 2.0}),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_without_privacy_it_is_as_good_as_item_means_and_as_its_private_fits(name):
+    *shape, more = SHAPES[name]
+    X, Y = made(*shape, **more)
+
+    def error(kind, budget):
+        return -kind(budget, random_state=0).fit(X).score(X, Y)
+
+    limit = error(DPMFSampler, NONPRIVATE)
+    assert limit <= error(DPItemMeans, NONPRIVATE) + 0.002
+    for epsilon in (4.0, 57.0):
+        assert limit <= error(DPMFSampler, PrivacyBudget(epsilon, 1e-5)) + 0.002
+
+
+def test_without_privacy_offsets_and_factors_have_learnt_ridges(one_key):
+    """Users' offsets of deviation 1 in noise of .25 are believed; alpha counts for factors."""
+    rng = np.random.default_rng(0)
+    X = base_ratings()
+    X[:] = 3.0 + rng.normal(0.0, 0.5, N_USERS)[:, None] + rng.normal(0.0, 0.1, X.shape)
+    model, _ = recorded_fit(X, budget=NONPRIVATE, n_components=2)
+    ridge = model._item_model_.ridge
+    assert ridge[0, 0] < 0.5
+    assert model._item_model_.prior is None
+    strong, _ = recorded_fit(X, budget=NONPRIVATE, n_components=2, alpha=3.0)
+    # of two factors one shows nothing and is left out
+    np.testing.assert_allclose(strong._item_model_.ridge[1, 1], 3.0 * ridge[1, 1])
 
 
 LEVELS = np.random.default_rng(5).choice([0.0, 5.0, 20.0], N_USERS, p=[0.1, 0.2, 0.7])

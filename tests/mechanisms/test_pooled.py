@@ -103,6 +103,23 @@ def test_the_gram_matrix_is_a_weighted_mean_of_all_rounds_and_a_guess():
     np.testing.assert_allclose(found, np.diag([0.6 * 0.64, 0.3, 0.3]), atol=1e-6)
 
 
+def test_items_lean_on_their_columns():
+    """What rounds measure of half of the items tells of the others, whose columns are alike."""
+    rng = np.random.default_rng(3)
+    D = rng.normal(size=(400, 3)) / np.sqrt(3.0)
+    theta = np.column_stack((np.zeros(400), D @ rng.normal(scale=0.3, size=(3, 2))))
+    mass = np.where(np.arange(400) < 200, 500.0, 1e-9)
+    others = {}
+    for columns in (None, D):
+        posterior = new_posterior(400, 2, mass=mass, weights=mass, columns=columns)
+        F = np.eye(3)
+        for _ in range(5):
+            gap = theta - posterior.theta
+            posterior.add_gradients(mass[:, None] * gap, F, 1.0, 1.0)
+        others[columns is None] = np.abs(posterior.theta - theta)[200:, 1:].mean()
+    assert others[False] < 0.1 * others[True]
+
+
 def test_rounds_of_gradients_are_a_regression(monkeypatch):
     """Without discount: Gaussian measurements M F theta of two rounds, solved item by item."""
     monkeypatch.setattr("skdpmf.mechanisms.als.pooled_update._KEPT", 1.0 - 1e-12)

@@ -17,7 +17,7 @@ const TYPICAL_LOG_COUNT = 4.5; // of skdpmf.mechanisms.als.pooled
 // Of skdpmf.kernels.averaging: strengths of tastes, and weights without them and with each.
 const TASTE_PENALTIES = [6, 24], TASTE_PRIOR = [2, 1, 1], SURE = 5;
 // Of skdpmf.estimators.contract.recommend.
-const TASTES = 0.5, LEAST_SPREAD = 0.2, POWER = 1.5, MEANS = 0.5, STATED = 3, USUAL = 4, RARE = 0.1;
+const TASTES = 0.5, LEAST_SPREAD = 0.2, POWER = 1.5, MEANS = 0.5, STATED = 1.5, USUAL = 4, RARE = 0.1;
 const WORTH = 0.2; // of skdpmf.estimators.contract.answers
 const BYTES = { F32: 4, F64: 8, I64: 8, U8: 1 };
 const CLASSES = [

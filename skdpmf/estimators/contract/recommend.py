@@ -32,7 +32,7 @@ _GEMM_SCORES = 1 << 20
 _TASK_ROWS = 2048
 # Of `Ranking`: c, s_0, the power of 1 - k_i, the weight of m_j; of features: f, n_0 and h.
 _TASTES, _LEAST_SPREAD, _POWER, _MEANS = 0.5, 0.2, 1.5, 0.5
-_STATED, _USUAL, _RARE = 3.0, 4.0, 0.1
+_STATED, _USUAL, _RARE = 1.5, 4.0, 0.1
 
 
 class ItemModel(NamedTuple):

@@ -465,8 +465,9 @@ def exact_gram(rows: Rows, chosen: Floats, rounds: Iterable[int] = ()) -> CleanG
 def _dense_gram(x: Any) -> Floats:
     """Return x' x of clicks x <= 1 on the head: the work is that of pairs of a row's clicks."""
     x.sort_indices()
-    items, unit = Rows(x, 1).by_item, 2.0 ** (np.ceil(np.log2(x.shape[0] + 1.0)) - 61.0)
-    given = x.indptr, x.indices, x.data, (items.indptr, items.indices, items.data)
+    place = sparse.csr_array((np.arange(x.nnz), x.indices, x.indptr), x.shape).tocsc()
+    unit = 2.0 ** (np.ceil(np.log2(x.shape[0] + 1.0)) - 61.0)
+    given = x.indptr, x.indices, x.data, (place.indptr, place.indices, place.data)
     return unpack_lower(pair_products(*given, unit) * unit)
 
 
