@@ -23,8 +23,6 @@ from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
 from skdpmf.privacy.curator import Curator
 
-__all__ = ["DPCovarianceRecommender"]
-
 
 @filled
 class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender):

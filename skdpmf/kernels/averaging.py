@@ -21,8 +21,6 @@ import numpy as np
 from skdpmf.kernels.als import factored
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 
-__all__ = ["TASTE_PENALTIES", "TASTE_PRIOR", "TASTE_VARIANCE", "solve_rows_averaged"]
-
 _gram = later("_gram")
 _vectors = later("_vectors")
 

@@ -35,8 +35,6 @@ from skdpmf.mechanisms.device_reports.protocol import announced_rows, report_id,
 from skdpmf.mechanisms.device_reports.randomizers import check_epsilon, check_integer
 from skdpmf.privacy.sampler.noise import fresh_key, require_key
 
-__all__ = ["LocalDevice"]
-
 Floats = NDArray[np.float64]
 
 

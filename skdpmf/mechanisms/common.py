@@ -17,30 +17,7 @@ from skdpmf.privacy.plan import Release
 from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
-__all__ = [
-    "alike",
-    "bounded_weights",
-    "click_directions",
-    "count_weights",
-    "expected_weights",
-    "head_directions",
-    "head_vectors",
-    "leading_vectors",
-    "mean_by_precision",
-    "most_popular",
-    "planned_gram",
-    "planned_vectors",
-    "popularity_weights",
-    "rarest",
-    "row_norms",
-    "rows_of",
-    "share_of_features",
-    "shows_tastes",
-    "spread_over_head",
-    "strength_of",
-    "subset",
-]
-
+Floats = NDArray[np.float64]
 
 # Choices of an item that show its part in tastes, and what counts as beyond chance.
 _ENOUGH_CHOICES, _BEYOND, _STEPS = 30.0, 1.1, 8.0
@@ -73,9 +50,7 @@ def planned_vectors(
     return Release(name, statistic, shape, sensitivity, **more)
 
 
-def popularity_weights(
-    R: Any, mass: NDArray[np.float64], exponent: float, norm: str = "l2"
-) -> NDArray[np.float64]:
+def popularity_weights(R: Any, mass: Floats, exponent: float, norm: str = "l2") -> Floats:
     """Weights w_ij ~ mass_j^-exponent, of norm <= 1 for every user, aligned with R.data."""
     # less the user's largest, so that no power of the popularity leaves the doubles
     logs, out = -exponent * np.log(mass), np.empty(R.nnz)
@@ -89,8 +64,8 @@ def popularity_weights(
 
 
 def expected_weights(
-    N: NDArray[np.float64], typical_weight: float, exponent: float, norm: str = "l2"
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    N: Floats, typical_weight: float, exponent: float, norm: str = "l2"
+) -> tuple[Floats, Floats]:
     """Each item's expected sum of `popularity_weights` and typical weight, from popularity alone.
 
     norm_i ~ sqrt(n_i) * root mean square of raw over ratings; N_j ~ sum_i 1 / sqrt(n_i). In l1,
@@ -105,13 +80,13 @@ def expected_weights(
     return np.maximum(total, 1e-12 * total.max()), typical
 
 
-def count_weights(rows: Rows, norm: str = "l2") -> NDArray[np.float64]:
+def count_weights(rows: Rows, norm: str = "l2") -> Floats:
     """Return 1 / sqrt(n_i), in l1 1 / n_i, for each of a user's entries: a map of `Users`."""
     n = np.maximum(rows.n_ratings, 1)
     return np.repeat(1.0 / (n if norm == "l1" else np.sqrt(n)), rows.n_ratings)
 
 
-def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> NDArray[np.float64]:
+def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> Floats:
     """Norm of each user's values."""
     if norm == "l1":
         return np.asarray(np.bincount(row, weights=np.abs(values), minlength=n_rows), np.float64)
@@ -123,13 +98,13 @@ def rows_of(R: Any) -> NDArray[np.int64]:
     return np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
 
 
-def rarest(rows: Rows, popularity: NDArray[np.float64], tau: int) -> Any:
+def rarest(rows: Rows, popularity: Floats, tau: int) -> Any:
     """Ratings of each user's tau rarest items."""
     return bound_contributions(rows.R, tau, popularity[rows.indices])
 
 
 def bounded_weights(
-    everything: Users, kept: Users, N: NDArray[np.float64], s: Any, cap: int | None
+    everything: Users, kept: Users, N: Floats, s: Any, cap: int | None
 ) -> tuple[Users, PerUser]:
     """Return users and weights with sum_j w_ij^2 <= 1 for each of them.
 
@@ -143,7 +118,7 @@ def bounded_weights(
     return users, users.map(alike, INSIDE / np.sqrt(float(cap or 1)))
 
 
-def alike(rows: Rows, weight: float) -> NDArray[np.float64]:
+def alike(rows: Rows, weight: float) -> Floats:
     """One weight for all ratings."""
     return np.full(rows.nnz, weight)
 
@@ -158,9 +133,7 @@ def subset(rows: Rows, tau: int | None, priorities: Callable[[Rows], Any]) -> An
     return rows.R if tau is None else bound_contributions(rows.R, tau, priorities(rows))
 
 
-def head_vectors(
-    rows: Rows, start: int, stop: int, terms: NDArray[np.float64], head: NDArray[np.int64]
-) -> Any:
+def head_vectors(rows: Rows, start: int, stop: int, terms: Floats, head: NDArray[np.int64]) -> Any:
     """Return the users' terms in the head as a sparse array of shape (stop - start, h)."""
     place = np.full(rows.n_items, -1)
     place[head] = np.arange(head.size)
@@ -172,12 +145,8 @@ def head_vectors(
 
 
 def head_directions(
-    released: NDArray[np.float64],
-    head: NDArray[np.int64],
-    mass: NDArray[np.float64],
-    rank: int,
-    deviation: float,
-) -> NDArray[np.float64]:
+    released: Floats, head: NDArray[np.int64], mass: Floats, rank: int, deviation: float
+) -> Floats:
     """Return leading eigenvectors of the head items' noisy second moments.
 
     ``released`` is their noisy sum of x_i x_i', packed, whose diagonal is left out; ``mass`` an
@@ -192,7 +161,7 @@ def head_directions(
     return spread_over_head(loading, head, mass)
 
 
-def click_directions(clicks: Any, most: int, chosen: bool = False) -> NDArray[np.float64]:
+def click_directions(clicks: Any, most: int, chosen: bool = False) -> Floats:
     """Return leading singular vectors of all clicks, for fits without privacy.
 
     They are those of c_ij / sqrt(n_i N_j), n_i the clicks of user i and N_j those on item j, by
@@ -221,10 +190,8 @@ def click_directions(clicks: Any, most: int, chosen: bool = False) -> NDArray[np
 
 
 def leading_vectors(
-    product: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    popularity: NDArray[np.float64],
-    size: int,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    product: Callable[[Floats], Floats], popularity: Floats, size: int
+) -> tuple[Floats, Floats]:
     """Return leading eigenvalues of items' Gram matrix, ascending, and their vectors.
 
     product: of the matrix with a block of columns; popularity: of the items. By block iteration
@@ -239,9 +206,7 @@ def leading_vectors(
     return np.maximum(values, 0.0), basis @ turn
 
 
-def share_of_features(
-    noisy: NDArray[np.float64], loadings: NDArray[np.float64], deviation: float
-) -> tuple[float, float]:
+def share_of_features(noisy: Floats, loadings: Floats, deviation: float) -> tuple[float, float]:
     """Return f of G ~ f A A' + rest, by regression off the diagonal, and its error by noise.
 
     ``noisy`` (h, h) is G as released, ``loadings`` (h, d) are A; the deviation is of the noise on
@@ -262,12 +227,12 @@ def mean_by_precision(one: tuple[Any, float], other: tuple[Any, float]) -> tuple
     return (a * x + b * y) / (a + b), float((a + b) ** -0.5)
 
 
-def most_popular(popularity: NDArray[np.float64], n_head: int) -> NDArray[np.int64]:
+def most_popular(popularity: Floats, n_head: int) -> NDArray[np.int64]:
     """Return the places of the `n_head` most popular items, in their order."""
     return np.sort(np.argsort(-popularity, kind="stable")[:n_head])
 
 
-def spread_over_head(loading: Any, head: Any, mass: NDArray[np.float64]) -> NDArray[np.float64]:
+def spread_over_head(loading: Any, head: Any, mass: Floats) -> Floats:
     """Return item factors from loadings in the head: of root mean square 0.3 there."""
     own, V = mass[head], np.zeros((len(mass), loading.shape[1]))
     if loading.size:

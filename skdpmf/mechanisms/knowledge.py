@@ -37,8 +37,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Knowledge"]
-
 
 class Knowledge(NamedTuple):
     """Released sums of all fits so far, in quarter ranges; sums of independent noise add up.

@@ -42,12 +42,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import (
-    bounded_weights,
-    count_weights,
-    planned_gram,
-    subset,
-)
+from skdpmf.mechanisms.common import bounded_weights, count_weights, planned_gram, subset
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
@@ -55,8 +50,6 @@ from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sensitivity import count_sensitivity, rhs_sensitivity
 from skdpmf.privacy.sums import item_grams, item_scalars, shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
-
-__all__ = ["Observations", "Settings", "bounded", "fit", "make_plan"]
 
 COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"
 SHARES = {COUNTS: 0.08, GRAM: 0.46, RHS: 0.46}

@@ -83,7 +83,7 @@ from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import Rows
 
-__all__ = ["Settings", "fit", "make_plan", "personal_influence"]
+Floats = NDArray[np.float64]
 
 # a at epsilon 4 and delta 1e-5, and its limits: small budgets go to the items' means
 CONSTANT, CONSTANT_LIMITS = 0.4, (0.4, 0.6)
@@ -174,11 +174,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
 
 def fit(
-    curator: Curator,
-    settings: Settings,
-    *,
-    rounds: Iterable[int],
-    influence: NDArray[np.float64] | None = None,
+    curator: Curator, settings: Settings, *, rounds: Iterable[int], influence: Floats | None = None
 ) -> RatingModel | pooled.PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
@@ -205,9 +201,7 @@ def fit(
     return RatingModel(averages.mean, factors, settings.alpha * NOISE, popularity)
 
 
-def personal_influence(
-    levels: NDArray[np.float64], plan: ReleasePlan, n_rows: int
-) -> NDArray[np.float64]:
+def personal_influence(levels: Floats, plan: ReleasePlan, n_rows: int) -> Floats:
     """Return f_i such that user i is protected with epsilon levels[i], at the plan's delta."""
     _, means, moments, gradients = plan.gaussian
     again = [
@@ -231,20 +225,18 @@ class _Limit(VariationalFit):
         terms = vars(settings) | by_popularity
         super().__init__(curator, pooled.Settings(**terms, item_means=True))
 
-    def directions(self, rank: int) -> NDArray[np.float64]:
+    def directions(self, rank: int) -> Floats:
         return self.curator.initial_normals((self.n_items, rank))
 
-    def columns(self) -> NDArray[np.float64]:
+    def columns(self) -> Floats:
         return np.column_stack((np.ones(self.n_items), self.posterior.theta[:, 1:]))
 
-    def user_features(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    def user_features(self, columns: Floats) -> Floats:
         return np.zeros((self.R_users.n_users, columns.shape[1] + 1))
 
 
 class _Fit:
-    def __init__(
-        self, curator: Curator, settings: Settings, influence: NDArray[np.float64] | None
-    ) -> None:
+    def __init__(self, curator: Curator, settings: Settings, influence: Floats | None) -> None:
         tau, priorities = settings.max_ratings_per_user, curator.slot_priorities("subset")
         self.curator, self.settings, self.influence = curator, settings, influence
         self.users = curator.users.keep(subset, tau, priorities)
@@ -326,7 +318,7 @@ def _solve_users(
     scale: float,
     width: int,
     constant: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats, Floats]:
     """Weighted residuals w_ij e_ij of the local solves; phi_i; t_i, zeros beyond the rank in use.
 
     The last coordinate of t_i is g l_i, and its spread begins in the middle.
@@ -378,7 +370,7 @@ class _Items:
         self.M, self.S = self.expected_moments()
         self._shown: dict[str, tuple[Any, float]] = {}
 
-    def expected_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def expected_moments(self) -> tuple[Floats, Floats]:
         """Return M and S of a typical user's ratings, for u ~ N(0, I)."""
         k, ridge = len(self.tau), self.alpha * self.noise
         gram = (self.V * self.popularity[:, None]).T @ self.V
@@ -390,7 +382,7 @@ class _Items:
         trace = max(float(np.trace(self.expected_moments()[0])), LEAST_TRACE)
         return float(np.sqrt(trace / MEAN_SQUARE))
 
-    def learn_users(self, H: NDArray[np.float64], scale: float, deviation: float) -> None:
+    def learn_users(self, H: Floats, scale: float, deviation: float) -> None:
         """Learn c, M, S and s2 from H / n_users with noise of this deviation."""
         k, half = len(self.tau), len(H) // 2
         a, h, g = self.constant**2, _spread_scale(k) ** 2, RESIDUAL_SCALE**2
@@ -415,11 +407,11 @@ class _Items:
         return (total + sure**-2.0 * guess) / (weight + sure**-2.0)
 
     @property
-    def doubt(self) -> NDArray[np.float64]:
+    def doubt(self) -> Floats:
         """Variance of what is measured of an item by sampling."""
         return np.asarray(self.noise * self.averages.typical / self.averages.weights)
 
-    def step_means(self, G: NDArray[np.float64], noise: float) -> None:
+    def step_means(self, G: Floats, noise: float) -> None:
         """Move b along its gradients, with noise of this deviation."""
         averages, slope = self.averages, self.constant * self.clip_factor * self.averages.weights
         measured = self.b + G / slope
@@ -430,7 +422,7 @@ class _Items:
         self.variance, line = item_prior(self.mean_X, doubt, averages.design, guess)
         self.b = line + self.variance / (self.variance + doubt) * (self.mean_X - line)
 
-    def step_factors(self, G: NDArray[np.float64], noise: float, *, starting: bool) -> None:
+    def step_factors(self, G: Floats, noise: float, *, starting: bool) -> None:
         """Move V along its gradients in units of u, with noise of this deviation; learn tau."""
         K = (self.clip_factor * self.averages.weights)[:, None]
         measured = self.V + G / K - self.S * self.V
@@ -460,7 +452,7 @@ class _Items:
         total, weight = self._shown["S"]
         self._shown["S"] = inverse**2 @ total, weight
 
-    def _multiply(self, turn: NDArray[np.float64]) -> None:
+    def _multiply(self, turn: Floats) -> None:
         self.V, self.X, self.P = self.V @ turn, self.X @ turn, self.P @ turn**2
 
 
@@ -471,7 +463,7 @@ def _filtered(X: Any, P: Any, measured: Any, noise: Any) -> tuple[Any, Any]:
     return X + gain * (measured - X), gain * R
 
 
-def _prior_variances(X: Any, variance: Any) -> NDArray[np.float64]:
+def _prior_variances(X: Any, variance: Any) -> Floats:
     """Most probable tau of each column of X ~ N(0, tau + variance)."""
     best, found = np.full(X.shape[1], -np.inf), np.full(X.shape[1], VARIANCE)
     for t in VARIANCES:

@@ -11,6 +11,5 @@ if TYPE_CHECKING:
 
 __all__ = ["PrivacyBudget", "PrivacyStatement", "ReleasePlan"]
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    *("budget.PrivacyBudget", "plan.ReleasePlan", "statement.PrivacyStatement"),
+    __name__, *("budget.PrivacyBudget", "plan.ReleasePlan", "statement.PrivacyStatement")
 )

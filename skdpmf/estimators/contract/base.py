@@ -30,12 +30,7 @@ from skdpmf.estimators.contract.answers import (
 )
 from skdpmf.estimators.contract.model_file import save_model
 from skdpmf.estimators.contract.parameters import Planner, check_count, check_where, require
-from skdpmf.estimators.contract.progress import (
-    RoundsMixin,
-    SpentDisplay,
-    with_callbacks,
-    work_of,
-)
+from skdpmf.estimators.contract.progress import RoundsMixin, SpentDisplay, with_callbacks, work_of
 from skdpmf.estimators.contract.recommend import (
     _ONE_BLAS_THREAD,
     ItemModel,
@@ -57,8 +52,6 @@ from skdpmf.estimators.contract.refreshed import with_items
 from skdpmf.kernels.averaging import TASTE_VARIANCE
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, is_small, sized
 from skdpmf.privacy.recording import active_recorder
-
-__all__ = ["BaseRecommender", "ItemModel"]
 
 
 @filled

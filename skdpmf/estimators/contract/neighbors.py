@@ -16,8 +16,6 @@ from skdpmf.estimators.contract.recommend import (
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, sized
 from skdpmf.kernels.neighbors import knn_scores
 
-__all__ = ["NeighborModel", "neighbor_contributions", "neighbor_scores", "neighbor_top_items"]
-
 _TARGETS_AT_ONCE = 1 << 14  # a block of targets, handed to one thread
 # A target counts for so much in `sized`, as it needs a system of its own.
 _TARGET_WORK = 1 << 10

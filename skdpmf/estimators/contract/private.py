@@ -43,16 +43,6 @@ from skdpmf.privacy.recording import active_recorder
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.text import COHORT_ASSUMPTIONS, WEAK, lifetime_note
 
-__all__ = [
-    "Fit",
-    "PrivateRecommender",
-    "charged",
-    "is_by_person",
-    "is_stored",
-    "release_on_blocks",
-    "state_of",
-]
-
 _N_RANKED = 20  # of the recall that scores clicks
 # of a block of users: what it works with beside its ratings is short-lived, and should stay small
 _BLOCK_RATINGS = 1e7

@@ -24,28 +24,6 @@ from skdpmf.kernels.jit_and_threads import ANSWER_WORK, balanced_blocks, in_thre
 from skdpmf.kernels.topk import top_k_rows
 from skdpmf.mechanisms.als.pooled import user_features
 
-__all__ = [
-    "ItemModel",
-    "Ranking",
-    "ScoreTable",
-    "all_scores",
-    "check_share",
-    "contributions",
-    "entry_scores",
-    "fold_in",
-    "hidden_fifth",
-    "item_item_model",
-    "kept_table",
-    "nearest_items",
-    "ranking_contributions",
-    "ranking_of",
-    "rated_rows",
-    "recall",
-    "score_table",
-    "top_items",
-    "union_of",
-]
-
 # Stored entries of a fold-in block: some 10 ms of work, against 0.1 ms to hand it to a thread.
 _FOLD_IN_ENTRIES = 1 << 16
 # Scores of one gemm in `top_items`: 8 MiB, which the top-n scan finds in the cache again.

@@ -212,8 +212,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
 
     def _check_params(self) -> None:
         super()._check_params()
-        counts = "n_components", "max_iter", "max_ratings_per_user"
-        self._require_counts(*counts, optional=True)
+        self._require_counts("n_components", "max_iter", "max_ratings_per_user", optional=True)
         self._require_positive("alpha")
         self._require_positive("user_damping", optional=True)
         self._make_plan(1)  # refuses budgets it cannot plan for

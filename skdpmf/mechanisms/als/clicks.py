@@ -63,8 +63,6 @@ from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
-__all__ = ["ClickFit", "ClickModel", "Settings", "first_releases", "solve_users"]
-
 USER_WEIGHT = 0.1  # q
 CLIP = 0.7  # C, a typical user's root mean squared residual
 TIE = 1e-3  # b_j of the most popular item: breaks ties and no more

@@ -57,8 +57,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 
-__all__ = ["fit", "make_plan"]
-
 GRAM, RHS = "Gram matrices", "right-hand sides"
 # Shares of the budget (of mu^2), all rounds together.
 SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRAM: 0.05, RHS: 0.79}

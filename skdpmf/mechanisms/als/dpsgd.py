@@ -70,8 +70,6 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import PerUser, Rows, Users
 
-__all__ = ["Settings", "fit", "make_plan"]
-
 STEP, CLICK_STEP, LATE = 0.2, 0.5, 2.0  # h_t = STEP / (1 + t STEP / LATE)
 MEAN_CLIP, MEAN_SQUARE = 0.8, 0.2  # guesses of the means of c_i and of c_i |x_i|^2
 # Ridge of u_i, times alpha: |x_i| <= 1 regularises, and the longer x_i the less noise in x_i . v_j.

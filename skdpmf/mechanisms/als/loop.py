@@ -36,8 +36,6 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Users
 
-__all__ = ["START", "AlternatingFit", "Weighted", "head_release", "plan_of"]
-
 HEAD = 150  # items whose noisy second moments start the factors
 START = "second moments of the head"
 

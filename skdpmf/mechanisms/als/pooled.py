@@ -117,21 +117,6 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.users import Rows
 
-__all__ = [
-    "N_LEAD",
-    "PooledFit",
-    "PooledModel",
-    "features_of",
-    "fit",
-    "left",
-    "make_plan",
-    "posteriors",
-    "released_popularity",
-    "user_features",
-    "weighted_residuals",
-    "without_known",
-]
-
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
 CO_RATING_FACTORS = 6  # the most that start from what is rated together
 MEAN_ROUNDS, MOMENT_ROUNDS = 3, 4

@@ -41,8 +41,6 @@ from skdpmf.mechanisms.als.pooled import without_known
 from skdpmf.mechanisms.als.pooled_update import PooledPosterior
 from skdpmf.privacy.curator import Curator
 
-__all__ = ["VariationalFit", "fit", "make_plan"]
-
 make_plan = pooled.make_plan  # whose releases have no noise
 
 # Before the first round: s2 in squared quarter ranges, variances of o_i and s_i, of b_j.

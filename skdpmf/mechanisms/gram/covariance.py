@@ -75,15 +75,7 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import PiecedSum
 
-__all__ = [
-    "COVARIANCE",
-    "N_ROUNDS",
-    "RIDGE",
-    "Model",
-    "Settings",
-    "fit",
-    "make_plan",
-]
+Floats = NDArray[np.float64]
 
 COVARIANCE = "item covariance"
 N_ROUNDS = 10  # parts in which the covariance is summed and released, for progress bars
@@ -134,8 +126,8 @@ class Model(NamedTuple):
     A user's z_i and o_i have the penalties ridge |z_i|^2 and offset_ridge o_i^2.
     """
 
-    item_means: NDArray[np.float64]
-    factors: NDArray[np.float64]  # L (n_items x n_components)
+    item_means: Floats
+    factors: Floats  # L (n_items x n_components)
     head: NDArray[np.int64]  # items of the covariance, ascending
     covariance: factors.PackedCovariance | None
     ridge: float = RIDGE
@@ -213,10 +205,7 @@ def max_head(n_items: int, private: bool = True) -> int:
 
 
 def head_items(
-    popularity: RaterCounts,
-    weights: Any,
-    deviation: float,
-    most: int,
+    popularity: RaterCounts, weights: Any, deviation: float, most: int
 ) -> NDArray[np.int64]:
     """Choose the items whose covariance can be seen through the noise, from released values.
 
@@ -313,7 +302,7 @@ class _Fit:
         deviation = self.deviation(self.planned[COVARIANCE].sensitivity)
         return head_items(popularity, self.weights, deviation, self.most)
 
-    def weights(self, n_ratings: NDArray[Any]) -> NDArray[np.float64]:
+    def weights(self, n_ratings: NDArray[Any]) -> Floats:
         """Weights w of step 4."""
         return covariance_weights(n_ratings, self.settings.noise, self.unit)
 
@@ -325,12 +314,8 @@ class _Fit:
         return float(scale * (np.sqrt(0.5) if self.settings.noise == "gaussian" else np.sqrt(2.0)))
 
     def released_covariance(
-        self,
-        means: NDArray[np.float64],
-        popularity: RaterCounts,
-        head: NDArray[np.int64],
-        rounds: Iterable[int],
-    ) -> tuple[factors.PackedCovariance, NDArray[np.float64], float, Lists | None]:
+        self, means: Floats, popularity: RaterCounts, head: NDArray[np.int64], rounds: Iterable[int]
+    ) -> tuple[factors.PackedCovariance, Floats, float, Lists | None]:
         """Steps 3 to 5, popularity of the head's items, deviation of the noise, and lists."""
         s = self.settings
         total = pair_sums(

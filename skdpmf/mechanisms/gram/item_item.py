@@ -108,22 +108,7 @@ from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
-__all__ = [
-    "NO_SUMS",
-    "N_ROUNDS",
-    "CleanGram",
-    "GramKnowledge",
-    "GramSums",
-    "Lists",
-    "choose_head",
-    "clean_gram",
-    "exact_gram",
-    "fit",
-    "gram_release",
-    "lists_of",
-    "make_plan",
-    "noisy_gram",
-]
+Floats = NDArray[np.float64]
 
 N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
@@ -148,9 +133,9 @@ class GramSums(NamedTuple):
     """Released Gram matrices of all cohorts so far, added up."""
 
     head: NDArray[np.int64]  # (m,), places in the catalogue, ascending
-    shares: NDArray[np.float64]  # (m,), q
+    shares: Floats  # (m,), q
     packed: NDArray[np.float32]  # (m (m + 1) / 2,), lower triangle
-    facts: NDArray[np.float64]  # variance of the noise on the diagonal, rows of all cohorts
+    facts: Floats  # variance of the noise on the diagonal, rows of all cohorts
 
     @property
     def deviation(self) -> float:
@@ -176,13 +161,13 @@ NO_SUMS = GramSums(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.float32), 
 class GramKnowledge(NamedTuple):
     """Released values of all fits so far, where the next one starts."""
 
-    counts: NDArray[np.float64]  # (n_items,), noisy
-    exposure: NDArray[np.float64]  # (n_items,), E_j: rows of fits in which the item was there
-    variance: NDArray[np.float64]  # (1,), of the noise on counts
+    counts: Floats  # (n_items,), noisy
+    exposure: Floats  # (n_items,), E_j: rows of fits in which the item was there
+    variance: Floats  # (1,), of the noise on counts
     head: NDArray[np.int64]  # the parts of `GramSums`; empty: no head so far
-    shares: NDArray[np.float64]
+    shares: Floats
     packed: NDArray[np.float32]
-    facts: NDArray[np.float64]
+    facts: Floats
 
     @property
     def sums(self) -> GramSums:
@@ -205,20 +190,20 @@ class CleanGram(NamedTuple):
     """The cleaned Gram matrix: G ~ loadings loadings' + diag(own), around popularity."""
 
     head: NDArray[np.int64]  # (m,), places in the catalogue, ascending; empty: nothing is known
-    loadings: NDArray[np.float64]  # (m, r), L, the leading one first
-    own: NDArray[np.float64]  # (m,), o
+    loadings: Floats  # (m, r), L, the leading one first
+    own: Floats  # (m,), o
     ridge: float  # lambda
     is_centred: bool  # whether popularity was taken off
-    features: NDArray[np.float64] | None = None  # (n_items, d), sqrt(f) A: what they add to G
+    features: Floats | None = None  # (n_items, d), sqrt(f) A: what they add to G
     sums: GramSums | None = None  # what was released, with earlier cohorts
 
 
 class Lists(NamedTuple):
     """Item-item model: score of item j = offsets_j + z . decoder_j, z the sum of encoders."""
 
-    offsets: NDArray[np.float64]  # (n_items,)
-    encoder: NDArray[np.float64]  # (n_items, d), W
-    decoder: NDArray[np.float64]  # (n_items, d), W_j / P_jj
+    offsets: Floats  # (n_items,)
+    encoder: Floats  # (n_items, d), W
+    decoder: Floats  # (n_items, d), W_j / P_jj
     scale: float  # root mean square over the head of the share of users who chose an item
 
 
@@ -257,10 +242,7 @@ def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative:
 
 
 def fit(
-    curator: Curator,
-    *,
-    rounds: Iterable[int] = range(N_ROUNDS),
-    known: GramKnowledge | None = None,
+    curator: Curator, *, rounds: Iterable[int] = range(N_ROUNDS), known: GramKnowledge | None = None
 ) -> tuple[Lists, GramKnowledge | None]:
     """Make both releases of clicks; return the lists that they give, and what the next fit knows.
 
@@ -306,8 +288,8 @@ def noisy_gram(
     users: Users,
     chosen: PerUser,
     name: str,
-    popularity: NDArray[np.float64],
-    doubt: NDArray[np.float64],
+    popularity: Floats,
+    doubt: Floats,
     rounds: Iterable[int] = range(N_ROUNDS),
     *,
     known: GramSums | None = None,
@@ -369,12 +351,8 @@ def noisy_gram(
 
 
 def _of_features(
-    released: NDArray[np.float64],
-    D: NDArray[np.float64],
-    diagonal: NDArray[np.float64],
-    head: NDArray[np.int64],
-    deviation: float,
-) -> NDArray[np.float64]:
+    released: Floats, D: Floats, diagonal: Floats, head: NDArray[np.int64], deviation: float
+) -> Floats:
     """Return sqrt(f) A for all items, from the released matrix of the head."""
     A = np.sqrt(diagonal)[:, None] * (D - np.average(D, axis=0, weights=diagonal))
     share, error = share_of_features(released, A[head], deviation)
@@ -382,12 +360,7 @@ def _of_features(
     return np.asarray(np.sqrt(share * trust) * A)
 
 
-def choose_head(
-    popularity: NDArray[np.float64],
-    n_users: float,
-    deviation: float,
-    doubt: NDArray[np.float64],
-) -> int:
+def choose_head(popularity: Floats, n_users: float, deviation: float, doubt: Floats) -> int:
     """Return the number of most popular items that the head has; 0: better counts are worth more.
 
     deviation: of the noise on the diagonal; doubt (n_items,): deviations of the popularity.
@@ -404,12 +377,12 @@ def choose_head(
 
 
 def clean_gram(
-    released: NDArray[np.float64],
+    released: Floats,
     deviation: float,
     rounds: Iterable[int],
-    features: NDArray[np.float64] | None = None,
-    chance: NDArray[np.float64] | float = 0.0,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    features: Floats | None = None,
+    chance: Floats | float = 0.0,
+) -> tuple[Floats, Floats]:
     """Return L and o of a released Gram matrix.
 
     released (m, m): symmetric; deviation: standard deviation > 0 of the noise on the diagonal,
@@ -444,12 +417,12 @@ def clean_gram(
     return loadings, whole - filled
 
 
-def _beyond(work: NDArray[np.float64], edge: float) -> Any:
+def _beyond(work: Floats, edge: float) -> Any:
     """Return the eigenvalues above the edge, and their vectors."""
     return scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
 
 
-def _count_tastes(work: NDArray[np.float64], vectors: Any, deviation: Any) -> int:
+def _count_tastes(work: Floats, vectors: Any, deviation: Any) -> int:
     """Return how many directions in the span of vectors neither noise nor chance explains.
 
     deviation: s + a_j of the module's notes, for each item or the same for all.
@@ -459,12 +432,12 @@ def _count_tastes(work: NDArray[np.float64], vectors: Any, deviation: Any) -> in
     return int(np.sum(np.linalg.eigvalsh(Q.T @ work @ Q) > 2.0 * np.sqrt(len(work))))
 
 
-def _loadings(values: Any, vectors: Any, edge: float) -> NDArray[np.float64]:
+def _loadings(values: Any, vectors: Any, edge: float) -> Floats:
     """Return loadings whose squares are the eigenvalues without what noise adds to them."""
     return np.asarray(vectors * np.maximum(values**2 - edge**2, 0.0) ** 0.25)
 
 
-def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = ()) -> CleanGram:
+def exact_gram(rows: Rows, chosen: Floats, rounds: Iterable[int] = ()) -> CleanGram:
     """Return the Gram matrix of raw clicks, without privacy; `chosen` is what each entry counts."""
     x = rows.R.copy()
     x.data = chosen
@@ -489,7 +462,7 @@ def exact_gram(rows: Rows, chosen: NDArray[np.float64], rounds: Iterable[int] = 
     return CleanGram(head, loadings, own, float(ridge), False)
 
 
-def _dense_gram(x: Any) -> NDArray[np.float64]:
+def _dense_gram(x: Any) -> Floats:
     """Return x' x of clicks x <= 1 on the head: the work is that of pairs of a row's clicks."""
     x.sort_indices()
     place = sparse.csr_array((np.arange(x.nnz), x.indices, x.indptr), x.shape).tocsc()
@@ -498,7 +471,7 @@ def _dense_gram(x: Any) -> NDArray[np.float64]:
     return unpack_lower(pair_products(*given, unit) * unit)
 
 
-def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: float) -> Lists:
+def lists_of(clean: CleanGram, popularity: Floats, n_users: float) -> Lists:
     """Return the EASE of a cleaned Gram matrix, for the whole catalogue.
 
     clean: of the head. Empty: lists are by popularity. popularity (n_items,): counts N > 0 of all
@@ -540,14 +513,14 @@ def lists_of(clean: CleanGram, popularity: NDArray[np.float64], n_users: float) 
 # Maps of `Users`: values of each user alone
 
 
-def _clicks(rows: Rows) -> NDArray[np.float64]:
+def _clicks(rows: Rows) -> Floats:
     """Weights of the clicks."""
     return rows.data
 
 
 def centred_rows(
     rows: Rows, chosen: Any, head: Any, q: Any, centres: Any, grid: float
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[Floats, NDArray[np.int64]]:
     """Return s_i x_i and the number of the centre that is taken off: y_i is what they leave."""
     place, norm = np.full(rows.n_items, -1, np.int32), float(np.linalg.norm(q))
     place[head] = np.arange(len(head))

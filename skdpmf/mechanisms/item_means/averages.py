@@ -39,24 +39,6 @@ from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 from skdpmf.privacy.sums import rating_sums, user_scalars
 from skdpmf.privacy.users import Rows, Users
 
-__all__ = [
-    "FIRST",
-    "GLOBAL",
-    "STATISTICS",
-    "ItemAverages",
-    "average_releases",
-    "averages_for",
-    "count_scale",
-    "global_share",
-    "measured_global_mean",
-    "noise_strength",
-    "plain_averages",
-    "pooled_level",
-    "recentred",
-    "released_global_mean",
-    "uncalibrated",
-]
-
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": COUNTS}  # release of averages, by unit
 RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range

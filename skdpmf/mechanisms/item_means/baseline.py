@@ -45,8 +45,6 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import Rows
 
-__all__ = ["N_ROUNDS", "MeansModel", "fit", "make_plan"]
-
 N_ROUNDS = 10  # the most of `n_average_rounds`
 ITEM_DAMPING = 5.0  # fictitious ratings of an item
 _PRIVATE_DAMPING = {"rating": ITEM_DAMPING, "user": 2.5}  # the latter is a guess, corrected by data

@@ -162,7 +162,8 @@ class ResidualAverages:
 
         Residuals must not be released before: they have the weights of the counts so far.
         """
-        total = self._sums(self.users.map(count_weights, self.norm), clip=1.0, signed=False)
+        weights = self.users.map(count_weights, self.norm)
+        total = self._sums(weights, clip=1.0, signed=False)
         measured = self.curator.release(name, total, statistic=COUNTS)
         counted: tuple[Any, float] = measured, self.curator.deviation(name, COUNTS)
         if self._counted is not None:
@@ -238,8 +239,8 @@ class ResidualAverages:
     def _sums(self, terms: PerUser, *, clip: float, signed: bool) -> BoundedSum:
         """Sums of the terms by item and of the users' entries."""
         how: Any = {"grid": self.grid, "norm": self.norm, "influence": self.influence}
-        how |= {"presence": im.USER_WEIGHT, "signed": signed}
-        return item_scalars(self.users, terms, clip=clip, **how)
+        how |= {"clip": clip, "signed": signed}
+        return item_scalars(self.users, terms, presence=im.USER_WEIGHT, **how)
 
     def _clip_factor(self, released: float, deviation: float) -> float:
         """Posterior mean of the users' mean clip factor, within [0.3, 1]."""

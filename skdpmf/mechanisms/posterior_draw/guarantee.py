@@ -73,17 +73,6 @@ from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.sampler.grid import as_float, noise_parameters
 
-__all__ = [
-    "CALIBRATIONS",
-    "inverse_temperature",
-    "item_loss_bound",
-    "loss_bound",
-    "personal_scales",
-    "posterior_epsilon",
-    "rounding_share",
-    "user_weights",
-]
-
 CALIBRATIONS = ("tight", "paper")
 
 # Above all float roundings of bounds, weights and levels together (each 2**-53, some ten of them).
@@ -266,12 +255,7 @@ def rounding_share(release: Release, bound: float) -> float:
 
 
 def personal_scales(
-    levels: ArrayLike,
-    epsilon: float,
-    delta: float,
-    *,
-    rounding: float,
-    **sampler: Any,
+    levels: ArrayLike, epsilon: float, delta: float, *, rounding: float, **sampler: Any
 ) -> NDArray[np.float64]:
     r"""Return factors f_i by which users' contributions to Gaussian releases are multiplied.
 

@@ -49,11 +49,7 @@ from scipy.special import ndtr
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.sampler.cipher import LANES, slot_words, states
-from skdpmf.privacy.sampler.grid import (
-    Layout,
-    Noise,
-    release_grid,
-)
+from skdpmf.privacy.sampler.grid import Layout, Noise, release_grid
 from skdpmf.privacy.sampler.laws import (
     CHUNK,
     LAPLACE,
@@ -64,6 +60,8 @@ from skdpmf.privacy.sampler.laws import (
     rounded_draws,
     scratch,
 )
+
+Floats = NDArray[np.float64]
 
 Integers = NDArray[np.integer[Any]]
 KEY_BYTES = 32
@@ -187,7 +185,7 @@ def _feed_array(digest: Any, array: NDArray[Any]) -> None:
 
 
 # draws the noise of values that begin at a place of the release: (values, start, n_threads)
-Draw = Callable[[NDArray[np.float64], int, int], NDArray[np.float64]]
+Draw = Callable[[Floats, int, int], Floats]
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ class BlockRelease:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def release(self, start: int, values: ArrayLike) -> NDArray[np.float64]:
+    def release(self, start: int, values: ArrayLike) -> Floats:
         """Release the statistic's exact values (n,) at the places [start, start + n).
 
         The result is what `NoiseSource.release` would give there for the whole statistic, bit for
@@ -248,9 +246,7 @@ class BlockRelease:
             )
         return self._release(operator.index(start), exact, 1)
 
-    def _release(
-        self, start: int, exact: NDArray[np.float64], n_threads: int
-    ) -> NDArray[np.float64]:
+    def _release(self, start: int, exact: Floats, n_threads: int) -> Floats:
         """Return `release` of flat float64 values, drawn by several threads."""
         self._claim(start, start + exact.size)
         return self._draw(exact, start, n_threads)
@@ -322,9 +318,7 @@ class NoiseSource:
             "Make a new one where it is needed."
         )
 
-    def release(
-        self, statistic: ArrayLike, *, n_jobs: int | None = 1, **terms: Any
-    ) -> NDArray[np.float64]:
+    def release(self, statistic: ArrayLike, *, n_jobs: int | None = 1, **terms: Any) -> Floats:
         """Release a statistic with exact rounded noise, Gaussian or Laplace, as the module says.
 
         `calibrate_grid` and `calibrate_laplace_grid` have the noise's scale and the unit.
@@ -389,7 +383,7 @@ class NoiseSource:
         purpose, make_tables, law = _KINDS[noise]
         key, tables = stream_key(self.__key, purpose, name, index), make_tables()
 
-        def draw(exact: NDArray[np.float64], first: int, n_threads: int) -> NDArray[np.float64]:
+        def draw(exact: Floats, first: int, n_threads: int) -> Floats:
             self._check_process()
             if grid.scale == 0.0:
                 return exact.copy()
@@ -434,12 +428,12 @@ class NoiseSource:
         """Return the public number of rows of the whole matrix, given those at hand: here all."""
         return n_rows
 
-    def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
+    def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> Floats:
         """Return `initial_normals` under this source's key."""
         self._check_process()
         return initial_normals(self.__key, shape, name)
 
-    def normals(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
+    def normals(self, shape: tuple[int, ...], name: str, index: int) -> Floats:
         """Return standard normals of a sampler's own randomness, such as a Markov chain's.
 
         Not for releases, which `release` makes and accounts for. They are multiples of 2**-40, from
@@ -449,7 +443,7 @@ class NoiseSource:
         self._check_process()
         return _stream_normals(stream_key(self.__key, "sampler", name, index), shape)
 
-    def uniforms(self, shape: tuple[int, ...], name: str, index: int) -> NDArray[np.float64]:
+    def uniforms(self, shape: tuple[int, ...], name: str, index: int) -> Floats:
         """Return uniform values in (0, 1): the distribution function of the same `normals`."""
         return np.asarray(ndtr(self.normals(shape, name, index)))
 
@@ -498,9 +492,7 @@ def slot_priorities(
     return out
 
 
-def initial_normals(
-    key: bytes, shape: tuple[int, ...], name: str = "factors"
-) -> NDArray[np.float64]:
+def initial_normals(key: bytes, shape: tuple[int, ...], name: str = "factors") -> Floats:
     """Return standard normal starting values: public randomness, not noise.
 
     From a stream of their own for each name, so that publishing them says nothing about any noise.
@@ -509,12 +501,12 @@ def initial_normals(
     return _stream_normals(stream_key(require_key(key), "initial", name, 0), shape)
 
 
-def _stream_normals(words: NDArray[np.uint32], shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _stream_normals(words: NDArray[np.uint32], shape: tuple[int, ...]) -> Floats:
     size = math.prod(shape)
     draws = np.empty(size, np.int64)
     with np.errstate(over="ignore"):
         rounded_draws(*scratch(words), _INITIAL_BITS, *normal_tables(), NORMAL, 0, size, draws)
-    normals: NDArray[np.float64] = np.multiply(draws, 2.0**-_INITIAL_BITS, dtype=np.float64)
+    normals: Floats = np.multiply(draws, 2.0**-_INITIAL_BITS, dtype=np.float64)
     return normals.reshape(shape)
 
 
