@@ -609,8 +609,8 @@ def moment_vectors(
     indptr, indices = rows.indptr[start : stop + 1] - rows.indptr[start], rows.indices[own]
     (Z, spread), losses = np.empty((2, len(n), size)), np.empty(len(n))
     y, sure, means = rows.data[own] - b[indices], np.empty((0, size)), f @ users.slopes
-    given: Any = indptr, indices, y, columns, sure, users.ridge, means, users.noise
-    row_posteriors(*given, 0, len(n), Z, spread, losses)
+    results = 0, len(n), Z, spread, losses
+    row_posteriors(indptr, indices, y, columns, sure, users.ridge, means, users.noise, *results)
     Z += row_signs(rows, size, start, stop) * np.sqrt(spread)
     T = np.column_stack((f, Z, np.sqrt(losses / np.maximum(n, 1))))
     return np.asarray(T * moment_scales(size) * (n[:, None] > 0))
