@@ -44,6 +44,18 @@ def _new_systems(first, n):
 
 
 @part
+def _start_system(first_gram, row, jitter, penalties, pulls, gram, rhs):
+    """Overwrite a row's system with what it has before any rating, and the jitter."""
+    _gram.copy_gram(first_gram, gram)
+    for c in range(pulls.shape[1]):
+        extra = gram.dtype.type(jitter)
+        if penalties.shape[0] > 0:
+            extra += penalties[row, c % penalties.shape[1]]
+        gram[c, c] += extra
+        rhs[c] = pulls[row, c] if pulls.shape[0] > 0 else 0
+
+
+@part
 def _write_finite(x, width, rows, tries, jitters, n, out):
     """Write the solutions that are finite; rows to be tried again come first; return their number.
 
@@ -225,13 +237,7 @@ def regress_rows(
             for s in range(n):
                 row, top = rows[s], s * n_rows
                 own, b = gram[top : top + n_rows], rhs[s * width : (s + 1) * width]
-                _gram.copy_gram(first_gram, own)
-                for c in range(k):
-                    extra = factors.dtype.type(jitters[s])
-                    if penalties.shape[0] > 0:
-                        extra += penalties[row, c % penalties.shape[1]]
-                    own[c, c] += extra
-                    b[c] = pulls[row, c] if pulls.shape[0] > 0 else 0
+                _start_system(first_gram, row, jitters[s], penalties, pulls, own, b)
                 _gram.add_ratings(ratings, factors, indptr[row], indptr[row + 1], panel, own, b)
                 largest = _gram.largest_and_floor(own, k, rounding, floor[top:])
                 tries[s] += 1
