@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.gram import item_item as noisy_gram
+from skdpmf.privacy import users
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.recording import ReleaseRecord
 from skdpmf.privacy.sampler.noise import NoiseSource
@@ -203,6 +205,9 @@ def test_a_subset_by_one_random_stream_is_seen(monkeypatch):
         return np.random.default_rng(0).permutation(len(indices)).astype(np.uint64)
 
     monkeypatch.setattr(NoiseSource, "slot_priorities", priorities)
+    with pytest.raises(PrivacyParameterError, match="other values among all rows"):
+        CASES["als dpals, trimmed"].fit()
+    monkeypatch.setattr(users, "refuse_unless_alike", lambda *_: None)
     with pytest.raises(AssertionError, match=r"others move|distance"):
         audit(CASES["als dpals, trimmed"])
 

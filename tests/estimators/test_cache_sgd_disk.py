@@ -186,7 +186,7 @@ KILLED = """
 import sys, time
 import numpy as np
 from skdpmf.baselines import cache_sgd as solver
-from skdpmf.baselines.snapshot import Snapshot
+from skdpmf.baselines.cache_sgd import Snapshot
 from tests.estimators.test_cache_sgd_disk import fit_with_snapshots
 store, snapshot, saves, half = sys.argv[1:]
 left = int(saves)

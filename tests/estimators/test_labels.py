@@ -206,7 +206,8 @@ def test_columns_are_put_in_order_by_their_ids(fitted):
         model.predict(sparse.csr_array(X[:9].toarray() * np.isin(np.arange(20), order[:10]))),
     )
     where = model.predict_entries(M[:9], turned)
-    np.testing.assert_array_equal(where.toarray(), np.where(X[:9].toarray() != 0, expected, 0.0))
+    rated = np.where(X[:9].toarray() != 0, expected, 0.0)
+    np.testing.assert_allclose(where.toarray(), rated, rtol=1e-14, atol=0)
     assert model.score(M[:9], turned) == model.score(M[:9], M[:9])
     frame = pd.DataFrame(
         np.where(turned.X.toarray() == 0, np.nan, turned.X.toarray()), columns=turned.items

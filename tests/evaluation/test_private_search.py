@@ -59,6 +59,11 @@ def covariance_search(**params):
     return PrivateSearchCV(estimator, {"covariance__clamp": [0.5, 1.0]}, budget, **params)
 
 
+@pytest.fixture(scope="module", name="X")
+def _ratings():
+    return make_ratings(300, 20, random_state=0)
+
+
 # The interface
 
 
