@@ -9,3 +9,4 @@ __getattr__, __dir__ = lazy_names(
     *("dp_item_means.DPItemMeans", "dpmf_sampler.DPMFSampler", "local_dpgddr.LocalDPGDDR"),
     "multi_task_ridge.private_multi_task_ridge",
 )
+__all__ = [name for name in __dir__() if name not in globals()]

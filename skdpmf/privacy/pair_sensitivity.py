@@ -137,7 +137,7 @@ def pair_sensitivity(
     remedy = "pass how many fictitious ratings a user's mean gets."
     beta = require_number("damping", damping, positive=False, remedy=remedy)
     remedy = "pass the factor of the second matrix."
-    t = require_number("weight_scale", weight_scale, positive=True, remedy=remedy)
+    t = require_number("weight_scale", weight_scale, positive=False, remedy=remedy)
     if not (1e-50 < B < 1e50 and 1e-50 < alpha < 1e50 and beta < 1e50):
         raise PrivacyParameterError(
             f"clamp={clamp!r}, centred_range={centred_range!r} and damping={damping!r} must not be "
@@ -199,6 +199,8 @@ def pair_sums(
     first and last row of each piece, which public sizes decide.
     """
     rows, h = reveal(users), len(head)
+    remedy = "pass the factor of the second matrix."
+    require_number("weight_scale", weight_scale, positive=True, remedy=remedy)
     if np.any(np.diff(head) <= 0):
         raise PrivacyParameterError(
             f"head={head!r} must be ascending, without repetitions: an item that is there "
