@@ -69,8 +69,12 @@ NOISE = np.random.default_rng(9).normal(size=(N_ITEMS, 20))
 
 
 def error_of(model, features):
-    model = clone(model).set_params(item_features=features).fit(X)
-    return rmse(Y, model.predict_entries(X, Y))
+    """At epsilon 4 the error of ALS moves by 7 % with the seed, and so the mean of four counts."""
+    found = []
+    for seed in range(4 if model is MODELS["als"] else 1):
+        fitted = clone(model).set_params(item_features=features, random_state=seed).fit(X)
+        found.append(rmse(Y, fitted.predict_entries(X, Y)))
+    return np.mean(found)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -410,13 +410,13 @@ def test_lists_by_features_are_the_loops(with_genres, candidates, split):
 
 @pytest.mark.parametrize("genre", range(6))
 def test_four_of_a_genre_at_an_end_of_the_scale_move_the_list(with_genres, genre, split):
-    """At the upper end four of six are of the genre, at the lower end no more than by choices."""
+    """At the upper end half of a list is of the genre, at the lower end no more than by choices."""
     own = np.flatnonzero(GENRES[:, genre])
     popular = own[np.argsort(-(~np.isnan(split[0][:, own])).sum(axis=0))][:4]
     rows = [dict.fromkeys(popular.tolist(), rating) for rating in (5.0, 1.0)]
     said = [GENRES[with_genres.recommend(row, 6)[0][0], genre].sum() for row in rows]
     chosen = GENRES[with_genres.recommend(rows[0], 6, taste=0.0)[0][0], genre].sum()
-    assert said[0] >= max(4, chosen)
+    assert said[0] >= max(3, chosen)
     assert chosen >= said[1]
 
 
