@@ -157,7 +157,8 @@ def warn_of_scale(ratings: np.ndarray, rating_range: tuple[float, float]) -> Non
         warnings.warn(
             f"rating_range=({low:g}, {high:g}) must be the scale that the ratings were given on, "
             "and more than a tenth of those in X lie outside and are clipped: pass their scale as "
-            "rating_range. (This warning reads the ratings, and is for their curator alone.)",
+            "rating_range. Plays and clicks are no ratings: feedback='implicit' of some estimators "
+            "is for them. (This warning reads the ratings, and is for their curator alone.)",
             stacklevel=2,
         )
 
@@ -423,7 +424,7 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
 
     It costs nothing and is outside the guarantee: the report is exact, so it speaks of single
     rows. Keep it with the data and publish neither it nor an error made from it. A private ``fit``
-    makes no such check; it repairs silently.
+    repairs silently, but for one warning where more than a tenth lies outside of the range.
 
     Parameters
     ----------
@@ -558,7 +559,8 @@ def check_ratings(
         if remedy is None:
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        words = f"X must hold finite real numbers, or NaN where unknown: {error} {remedy}"
+        trouble = str(error).rstrip(".")
+        words = f"X must hold finite real numbers, or NaN where unknown: {trouble}. {remedy}"
         raise kind(words) from None
     R = as_rating_matrix(X)
     return R if rating_range is None else clipped(R, rating_range, warns=warns), X.dtype

@@ -423,7 +423,7 @@ class BaseRecommender(
         if np.ndim(items) > 1 or asked.size not in (1, R.shape[0]):
             raise ValueError(
                 f"items has {asked.size} entries and must be one item, or one for each of the "
-                f"{R.shape[0]} rows of X: pass the items that are to be explained."
+                f"{R.shape[0]} rows of X: for several items of one user repeat the row."
             )
         asked = np.broadcast_to(asked, R.shape[:1])
         with sized(R.shape[0] * ANSWER_WORK):
