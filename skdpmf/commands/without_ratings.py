@@ -134,8 +134,6 @@ def model_path(options: argparse.Namespace) -> Path:
 def output_of(options: argparse.Namespace) -> Path:
     """Return the file to write: all that can be wrong is found before the budget is spent."""
     output = Path(options.output).expanduser()
-    if not output.parent.is_dir():
-        raise ValueError(f"{output}: there is no folder {output.parent}; make it first.")
     if output.exists() and not options.overwrite:
         raise ValueError(f"{output} exists already: choose another name, or pass --overwrite.")
     for name in ("ratings", "items", "users", "ledger"):

@@ -63,7 +63,10 @@ def _mode_at(path: Path) -> int:
     try:
         found = path.lstat().st_mode
     except FileNotFoundError:
-        return 0
+        if path.parent.is_dir():
+            return 0
+        words = f"{path}: there is no folder {path.parent}; make it first."
+        raise FileNotFoundError(words) from None
     if not stat.S_ISREG(found):
         what = "a symbolic link" if stat.S_ISLNK(found) else "no regular file"
         raise FileExistsError(
