@@ -12,9 +12,9 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, check_scalar
 
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
 from skdpmf.data.loaders import known_columns
+from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import as_rating_matrix, require
 
 if TYPE_CHECKING:

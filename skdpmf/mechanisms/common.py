@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from skdpmf.data.bounding import bound_contributions
+from skdpmf.data.matrix import bound_contributions
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import weigh_by_item
 from skdpmf.mechanisms.als.item_update import unpack_lower

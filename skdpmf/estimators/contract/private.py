@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.labels import RatingMatrix, labels_of
+from skdpmf.data.matrix import keep_entries
 from skdpmf.data.parquet_ratings import ParquetRatings, row_blocks
 from skdpmf.data.validation import (
     as_rating_matrix,

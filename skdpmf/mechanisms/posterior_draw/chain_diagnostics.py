@@ -28,7 +28,7 @@ import numpy as np
 from scipy import fft, special
 
 from skdpmf.kernels.entries import predict_entries
-from skdpmf.mechanisms.posterior_draw.target import State, Target
+from skdpmf.mechanisms.posterior_draw.gibbs import State, Target
 
 MAX_RHAT, MIN_ESS = 1.01, 400.0
 

@@ -1,7 +1,7 @@
 """One draw from a scaled posterior as a private model (Liu, Wang, Smola 2015).
 
 Ratings are y = (r - middle) / quarter range, each user's less the own damped mean and clipped to
-[-h, h], h = 2 half the range: e_ij. The target is `skdpmf.mechanisms.posterior_draw.target.Target`
+[-h, h], h = 2 half the range: e_ij. The target is `skdpmf.mechanisms.posterior_draw.gibbs.Target`
 with the weights w_i = min(rho, B_i / (m_i L^2)) and the inverse temperature that the budget allows,
 and at most that of the Gaussian model of ratings with standard deviation `rating_std`, a = 1 / (2
 sd^2). One draw of the item factors leaves; `skdpmf.mechanisms.posterior_draw.guarantee` proves what
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from skdpmf.data.bounding import bound_contributions
+from skdpmf.data.matrix import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
@@ -24,7 +24,7 @@ from skdpmf.mechanisms.posterior_draw.chain_diagnostics import (
     chain_quantities,
     diagnose,
 )
-from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
+from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain, Target
 from skdpmf.mechanisms.posterior_draw.guarantee import (
     inverse_temperature,
     item_loss_bound,
@@ -32,7 +32,6 @@ from skdpmf.mechanisms.posterior_draw.guarantee import (
     posterior_epsilon,
     user_weights,
 )
-from skdpmf.mechanisms.posterior_draw.target import Target
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import PureRelease, ReleasePlan
 from skdpmf.privacy.recording import recorded_draw
