@@ -260,14 +260,19 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     if not long_rows.any():
         return X
     entries = np.flatnonzero(np.repeat(long_rows, n_rated))
-    lengths = n_rated[long_rows]
-    row = np.repeat(np.arange(lengths.size), lengths)
-    # A stable sort: equal priorities stay in the order of their columns.
-    by_priority = entries[np.lexsort((priorities[entries], row))]
-    rank = np.arange(row.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    row = np.repeat(np.arange(long_rows.sum()), n_rated[long_rows])
     keep = np.ones(X.nnz, bool)
-    keep[by_priority[rank >= tau]] = False
+    keep[entries] = rank_in_groups(priorities[entries], row) < tau
     return keep_entries(X, keep)
+
+
+def rank_in_groups(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Places from 0 by value among the entries of the same group; of equal ones the first leads."""
+    counts = np.bincount(groups)
+    rank = np.empty(groups.size, dtype=np.intp)
+    order = np.lexsort((values, groups))  # a stable sort
+    rank[order] = np.arange(groups.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rank
 
 
 def keep_entries(R: sparse.csr_array, keep: np.ndarray) -> sparse.csr_array:

@@ -19,9 +19,9 @@ Sensitivities, all tasks stacked. Adding or removing user j moves (the module
 - A by sqrt(sum_i w_ij^2 |x_ij|^4) <= 1 in Frobenius norm;
 - b by sqrt(sum_i w_ij^2 y_ij^2 |x_ij|^2) <= 1.
 
-The proofs of `gram_sensitivity` and `rhs_sensitivity` are for one vector a user; they hold word
-for word with a vector for each task, as they bound each task's term alone. What is summed is
-truncated towards zero, which raises no norm.
+The proof of `gram_sensitivity` is for one vector a user; it holds word for word with a vector for
+each task, as it bounds each task's term alone. What is summed is truncated towards zero, which
+raises no norm.
 
 Weights (the paper's section 4): adaptive ones are w_ij ~ N_i^-mu, scaled to the bound for every
 user; the paper's bound on the excess risk of ridge regression is least at mu = 1/2, that of merely
@@ -42,12 +42,18 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import bounded_weights, count_weights, planned_gram, subset
+from skdpmf.mechanisms.common import (
+    bounded_weights,
+    count_weights,
+    planned_gram,
+    planned_vectors,
+    subset,
+)
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sensitivity import count_sensitivity, rhs_sensitivity
+from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.sums import item_grams, item_scalars, shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
 
@@ -94,7 +100,7 @@ def make_plan(
     releases = [
         Release(COUNTS, counts, (n_tasks,), count_sensitivity(1.0, **near)),
         planned_gram(budget, GRAM, words + "w x x'", *shape),
-        Release(RHS, words + "w y x", shape, rhs_sensitivity(1.0, 1.0, 1.0, **near)),
+        planned_vectors(budget, RHS, words + "w y x", *shape, bound=1.0),
     ]
     releases = releases if settings.counts_tasks else releases[1:]
     total = sum(SHARES[release.name] for release in releases)

@@ -17,6 +17,7 @@ from skdpmf import (
     load_model,
 )
 from skdpmf.books.search import SearchPlan
+from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV, private_search
 from skdpmf.evaluation.private_search import user_points
 from skdpmf.mechanisms.private_search import RandomTrials
