@@ -65,13 +65,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled import posteriors
 from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
-from skdpmf.mechanisms.common import planned_gram, planned_vectors, strength_of, subset
+from skdpmf.mechanisms.common import (
+    planned_gram,
+    planned_vectors,
+    predictions,
+    strength_of,
+    subset,
+)
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import item_prior
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
@@ -328,8 +333,6 @@ def _solve_users(
     ridge, none = np.diag([damping, *np.full(k, alpha * noise)]), np.zeros((n, k + 1))
     given = rows.indptr, rows.indices, y, factors, np.zeros_like(factors), ridge, none, noise
     Z, spread, losses = posteriors(*given, rows.n_jobs)
-    residual, pattern = np.empty(rows.nnz), (rows.indptr, rows.indices)
-    rows.run(lambda start, stop: predict_entries(*pattern, Z, factors, start, stop, residual))
     x = Z[:, 1:] / scale
     x *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.0)[:, None]
     phi = np.column_stack((np.full(n, constant), x))
@@ -337,7 +340,7 @@ def _solve_users(
     T[:, : k + 1] = phi
     T[:, width // 2 : width // 2 + k] = _spread_scale(k) * np.sqrt(spread[:, 1:])
     T[:, -1] = RESIDUAL_SCALE * np.sqrt(losses / np.maximum(rows.n_ratings, 1))
-    return weight * (y - residual), phi, T
+    return weight * (y - predictions(rows, Z, factors)), phi, T
 
 
 def _spread_scale(rank: int) -> float:

@@ -49,10 +49,11 @@ from skdpmf.mechanisms.item_means.averages import (
     average_releases,
     averages_for,
     global_share,
+    measured_global_mean,
     noise_strength,
     plain_averages,
+    pooled_level,
     recentred,
-    released_global_mean,
     uncalibrated,
 )
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
@@ -276,7 +277,7 @@ class _Fit:
         )
         G = None
         if GLOBAL in releases:  # on its own
-            G = released_global_mean(self.curator, self.unit, s.norm)
+            G = pooled_level(measured_global_mean(self.curator, self.unit, s.norm), None)[0]
         averages.release(FIRST[self.unit])
         head = self.head(averages.popularity)
         for t in range(releases[RESIDUALS].count if RESIDUALS in releases else 0):

@@ -122,14 +122,6 @@ def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64]
     return averages, RaterCounts(np.maximum(n_ratings, 1.0), n_ratings, float(max(rows.n_users, 1)))
 
 
-def released_global_mean(curator: Curator, unit: str, norm: str) -> float:
-    """Release the global mean G, and shrink it to the middle of the scale as noise demands.
-
-    curator, unit, norm: as for `measured_global_mean`.
-    """
-    return pooled_level(measured_global_mean(curator, unit, norm), None)[0]
-
-
 def measured_global_mean(curator: Curator, unit: str, norm: str) -> tuple[float, float, float]:
     """Release the global mean; return it, the variance of its noise, and the number of addends.
 
