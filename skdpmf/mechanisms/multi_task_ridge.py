@@ -41,14 +41,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import (
-    bounded_weights,
-    count_weights,
-    planned_gram,
-    planned_vectors,
-    subset,
-)
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
@@ -99,8 +93,8 @@ def make_plan(
     counts = words + "1 / sqrt(number of the user's tasks)"
     releases = [
         Release(COUNTS, counts, (n_tasks,), count_sensitivity(1.0, **near)),
-        planned_gram(budget, GRAM, words + "w x x'", *shape),
-        planned_vectors(budget, RHS, words + "w y x", *shape, bound=1.0),
+        common.planned_gram(budget, GRAM, words + "w x x'", *shape),
+        common.planned_vectors(budget, RHS, words + "w y x", *shape, bound=1.0),
     ]
     releases = releases if settings.counts_tasks else releases[1:]
     total = sum(SHARES[release.name] for release in releases)
@@ -151,17 +145,17 @@ def _weigh(curator: Curator, settings: Settings, grid: float) -> tuple[Users, Pe
     """Users with the kept entries, and weights of these."""
     cap, everything = settings.max_tasks_per_user, curator.users
     tau = None if settings.weighting == "tail" else cap
-    kept = everything.keep(subset, tau, curator.slot_priorities("subset"))
+    kept = everything.keep(common.subset, tau, curator.slot_priorities("subset"))
     counts = np.ones(everything.n_items)
     if settings.counts_tasks:
-        weights = kept.map(count_weights, "l2")
+        weights = kept.map(common.count_weights, "l2")
         total = item_scalars(kept, weights, clip=1.0, grid=grid, signed=False)
         counts = curator.release(COUNTS, total)
     if settings.weighting == "adaptive":
         # below its noise a count says no more than that: the paper raises counts by the noise
         least = max(curator.deviation(COUNTS), 1e-12) if settings.counts_tasks else 1.0
         counts = np.maximum(counts, least)
-    return bounded_weights(everything, kept, counts, settings, cap)
+    return common.bounded_weights(everything, kept, counts, settings, cap)
 
 
 # Maps of `Users`: values of each user alone
