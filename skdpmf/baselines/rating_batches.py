@@ -25,7 +25,7 @@ import numpy as np
 from skdpmf.data.parquet_ratings import MOST_GROUP_ROWS, ParquetRatings
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.jit_and_threads import later
-from skdpmf.kernels.order import item_runs, order_by_item
+from skdpmf.kernels.sgd import item_runs, order_by_item
 
 _flush = later("flush")
 

@@ -20,7 +20,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement, load_json, plain_values
-from skdpmf.privacy.text import abridged, folded, table_lines
+from skdpmf.privacy.text import Printed, table_lines
 
 CARD_FORMAT = "skdpmf privacy card 1"
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
@@ -29,7 +29,7 @@ _PACKAGES = ("skdpmf", "numpy", "scipy", "numba", "scikit-learn")
 
 
 @dataclass(frozen=True)
-class PrivacyCard:
+class PrivacyCard(Printed):
     """What a data protection officer files: the statement, its curve and what made it.
 
     Parameters
@@ -188,12 +188,6 @@ class PrivacyCard:
 
     def __str__(self) -> str:
         return self.to_markdown()
-
-    def _repr_html_(self) -> str:
-        return folded(self._in_short(), self.to_markdown())
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(abridged(self._in_short()))
 
     def _in_short(self) -> str:
         return f"{self.model}\n{self.statement.summary()}"

@@ -406,9 +406,9 @@ class PrivacyLedger(BudgetKeeper):
                 raise tampered(self._path, wrong)
         return entries
 
-    def _mu_of(self, epsilon: float, delta: float) -> float:
-        """Return the mu of a fit with this budget."""
-        return rules.mu_beside_a_ledger(epsilon, delta)
+    # mu of a fit with a budget, and the epsilon whose mu it is, or a rounding error less
+    _mu_of = staticmethod(rules.mu_beside_a_ledger)
+    _epsilon_of = staticmethod(rules.epsilon_beside_a_ledger)
 
     def _mu_of_parts(self, epsilon: float, delta: float) -> float:
         """Return the mu of parts that are charged one by one."""
@@ -417,10 +417,6 @@ class PrivacyLedger(BudgetKeeper):
             mu = min(mu, math.sqrt(2.0 * rules.limit_of("zcdp", epsilon, delta).number))
             mu *= 1.0 - _ZCDP_MARGIN
         return mu
-
-    def _epsilon_of(self, mu: float, delta: float) -> float:
-        """Return the epsilon whose `_mu_of` is mu, or a rounding error less."""
-        return rules.epsilon_beside_a_ledger(mu, delta)
 
     def __sklearn_clone__(self) -> PrivacyLedger:
         return self

@@ -12,7 +12,7 @@ from typing import Any
 from skdpmf.books import ledger_rules as rules
 from skdpmf.books.ledger_rules import Amount
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.text import abridged, field_lines, folded, outward
+from skdpmf.privacy.text import Printed, field_lines, outward
 
 _SHOWN = 20
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
@@ -20,7 +20,7 @@ _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "shar
 
 
 @dataclass(frozen=True)
-class LedgerReport:
+class LedgerReport(Printed):
     """A ledger at one moment, from `PrivacyLedger.report`. It is the curator's.
 
     By person (``at_most``), ``amount`` is that of whoever has spent most; of the ``n_people`` who
@@ -98,12 +98,6 @@ class LedgerReport:
         for name in ("charge", "epsilon", "delta", "mu"):
             table[name] = table[name].astype(float)
         return table
-
-    def _repr_html_(self) -> str:
-        return folded(self._in_short(), str(self))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(abridged(self._in_short()))
 
     def _in_short(self) -> str:
         limit = f"epsilon {self.limit.epsilon:g}, delta {self.limit.delta:g}"

@@ -22,7 +22,7 @@ from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.privacy.text import field_lines, guarantee_lines, outward, to_dp_event
+from skdpmf.privacy.text import Printed, field_lines, guarantee_lines, outward, to_dp_event
 
 SCORE = "score"
 _POINTS = "sum over users of bounded points of the predictions of their held-out ratings"
@@ -67,7 +67,7 @@ def score_sensitivity(bound: float, *, unit: str = "user", neighbors: str = "add
 
 
 @dataclass(frozen=True)
-class SearchPlan:
+class SearchPlan(Printed):
     """What a private search releases, the best of a secret number of trials, and what it costs.
 
     Every trial is a fit within `fit_budget` and one noisy score, all calibrated by `make` to the
@@ -179,9 +179,6 @@ class SearchPlan:
                 "for a ledger fewer trials."
             )
         return plan
-
-    _repr_html_ = ReleasePlan._repr_html_
-    _repr_pretty_ = ReleasePlan._repr_pretty_
 
     def _in_short(self) -> str:
         return f"A planned search, {self.budget!r}"

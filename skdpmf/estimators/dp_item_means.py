@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.validation import in_rating_units
 from skdpmf.estimators.contract import filled
-from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.planners.dp_item_means import DPItemMeansPlanner
 from skdpmf.mechanisms.item_means import baseline as solver
@@ -86,12 +84,8 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
 
     def _publish(self, released: Any) -> None:
         (means, popularity, self._knowledge_) = released
-        damping = self._damping(FOLD_IN_DAMPING)
-        self.item_means_ = in_rating_units(means, self.rating_range)
-        self.components_ = np.ones((1, means.size))
-        self._item_model_ = ItemModel(
-            self.item_means_, np.ascontiguousarray(self.components_.T), np.array([[damping]])
-        )
+        self._set_model(means, np.empty((means.size, 0)), 0.0, self._damping(FOLD_IN_DAMPING))
+        self.components_ = np.ones((1, means.size))  # the offset's column
         self._set_ranking(None, popularity)
 
     @property

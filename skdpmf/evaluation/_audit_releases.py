@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse, stats
 from scipy.special import logsumexp, ndtr
 
-from skdpmf.data.bounding import without_rows
+from skdpmf.data.matrix import without_rows
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams

@@ -38,7 +38,7 @@ from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.utils.validation import has_fit_parameter
 
-from skdpmf.data.bounding import without_rows
+from skdpmf.data.matrix import without_rows
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.parameters import is_int, require
 from skdpmf.estimators.contract.private import PrivateRecommender

@@ -22,8 +22,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.books.search import SearchPlan, SearchStatement
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.answers import kind_of

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix, catalogue_of
+from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import as_rating_matrix, held_out_ratings
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import metrics

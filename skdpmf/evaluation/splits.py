@@ -12,9 +12,9 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, check_scalar
 
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
 from skdpmf.data.loaders import known_columns
+from skdpmf.data.matrix import keep_entries, rank_in_groups
 from skdpmf.data.validation import as_rating_matrix, require
 
 if TYPE_CHECKING:
@@ -125,7 +125,9 @@ def split_users(
     # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
     rows = np.repeat(np.arange(users.shape[0]), np.diff(users.indptr))
-    target = _rank(rng.random_sample(rows.size), rows) < n_targets[rows]  # without replacement
+    target = (
+        rank_in_groups(rng.random_sample(rows.size), rows) < n_targets[rows]
+    )  # without replacement
     known, targets = keep_entries(users, ~target), keep_entries(users, target)
     return (_like(X, ratings[train], train), _like(X, known, held_out), _like(X, targets, held_out))
 
@@ -341,7 +343,7 @@ def _latest(frame: Any, share: float, by: str, user: str, time: str | None) -> n
         groups = pd.factorize(users)[0]
         counts = np.bincount(groups)
         n_known = counts - np.floor(share * counts)
-        test = np.asarray(_rank(times, groups) >= n_known[groups])
+        test = np.asarray(rank_in_groups(times, groups) >= n_known[groups])
         trouble = f"no user has the {int(np.ceil(1 / share))} rows of which one is a test row"
     if test.all() or not test.any():
         raise ValueError(
@@ -349,15 +351,6 @@ def _latest(frame: Any, share: float, by: str, user: str, time: str | None) -> n
             f"{trouble}. Pass another test_size, or split at random (by=None)."
         )
     return test
-
-
-def _rank(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Places from 0 by value among the entries of the same group; of equal ones the first leads."""
-    counts = np.bincount(groups)
-    rank = np.empty(groups.size, dtype=np.intp)
-    order = np.lexsort((values, groups))
-    rank[order] = np.arange(groups.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    return rank
 
 
 def _like(X: Any, ratings: Any, rows: Any = slice(None)) -> Any:

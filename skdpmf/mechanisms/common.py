@@ -8,7 +8,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from skdpmf.data.bounding import bound_contributions
+from skdpmf.data.matrix import bound_contributions
+from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import weigh_by_item
 from skdpmf.mechanisms.als.item_update import unpack_lower
@@ -91,6 +92,13 @@ def row_norms(row: Any, values: Any, n_rows: int, norm: str = "l2") -> Floats:
     if norm == "l1":
         return np.asarray(np.bincount(row, weights=np.abs(values), minlength=n_rows), np.float64)
     return np.asarray(np.sqrt(np.bincount(row, weights=values**2, minlength=n_rows)))
+
+
+def predictions(rows: Rows, U: Floats, V: Floats) -> Floats:
+    """Return u_i . v_j of each rating."""
+    out, given = np.empty(rows.nnz), (rows.indptr, rows.indices, U, V)
+    rows.run(lambda start, stop: predict_entries(*given, start, stop, out))
+    return out
 
 
 def rows_of(R: Any) -> NDArray[np.int64]:

@@ -19,9 +19,9 @@ Sensitivities, all tasks stacked. Adding or removing user j moves (the module
 - A by sqrt(sum_i w_ij^2 |x_ij|^4) <= 1 in Frobenius norm;
 - b by sqrt(sum_i w_ij^2 y_ij^2 |x_ij|^2) <= 1.
 
-The proofs of `gram_sensitivity` and `rhs_sensitivity` are for one vector a user; they hold word
-for word with a vector for each task, as they bound each task's term alone. What is summed is
-truncated towards zero, which raises no norm.
+The proof of `gram_sensitivity` is for one vector a user; it holds word for word with a vector for
+each task, as it bounds each task's term alone. What is summed is truncated towards zero, which
+raises no norm.
 
 Weights (the paper's section 4): adaptive ones are w_ij ~ N_i^-mu, scaled to the bound for every
 user; the paper's bound on the excess risk of ridge regression is least at mu = 1/2, that of merely
@@ -41,13 +41,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import bounded_weights, count_weights, planned_gram, subset
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sensitivity import count_sensitivity, rhs_sensitivity
+from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.sums import item_grams, item_scalars, shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
 
@@ -93,8 +93,8 @@ def make_plan(
     counts = words + "1 / sqrt(number of the user's tasks)"
     releases = [
         Release(COUNTS, counts, (n_tasks,), count_sensitivity(1.0, **near)),
-        planned_gram(budget, GRAM, words + "w x x'", *shape),
-        Release(RHS, words + "w y x", shape, rhs_sensitivity(1.0, 1.0, 1.0, **near)),
+        common.planned_gram(budget, GRAM, words + "w x x'", *shape),
+        common.planned_vectors(budget, RHS, words + "w y x", *shape, bound=1.0),
     ]
     releases = releases if settings.counts_tasks else releases[1:]
     total = sum(SHARES[release.name] for release in releases)
@@ -145,17 +145,17 @@ def _weigh(curator: Curator, settings: Settings, grid: float) -> tuple[Users, Pe
     """Users with the kept entries, and weights of these."""
     cap, everything = settings.max_tasks_per_user, curator.users
     tau = None if settings.weighting == "tail" else cap
-    kept = everything.keep(subset, tau, curator.slot_priorities("subset"))
+    kept = everything.keep(common.subset, tau, curator.slot_priorities("subset"))
     counts = np.ones(everything.n_items)
     if settings.counts_tasks:
-        weights = kept.map(count_weights, "l2")
+        weights = kept.map(common.count_weights, "l2")
         total = item_scalars(kept, weights, clip=1.0, grid=grid, signed=False)
         counts = curator.release(COUNTS, total)
     if settings.weighting == "adaptive":
         # below its noise a count says no more than that: the paper raises counts by the noise
         least = max(curator.deviation(COUNTS), 1e-12) if settings.counts_tasks else 1.0
         counts = np.maximum(counts, least)
-    return bounded_weights(everything, kept, counts, settings, cap)
+    return common.bounded_weights(everything, kept, counts, settings, cap)
 
 
 # Maps of `Users`: values of each user alone

@@ -65,13 +65,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.entries import predict_entries
+from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.pooled import posteriors
 from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
-from skdpmf.mechanisms.common import planned_gram, planned_vectors, strength_of, subset
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import item_prior
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
@@ -134,7 +133,7 @@ class Settings:
 
 def constant_weight(budget: PrivacyBudget) -> float:
     """Return a: the less noise, the smaller."""
-    return float(np.clip(CONSTANT * strength_of(budget) ** -0.2, *CONSTANT_LIMITS))
+    return float(np.clip(CONSTANT * common.strength_of(budget) ** -0.2, *CONSTANT_LIMITS))
 
 
 def moment_bound(budget: PrivacyBudget) -> float:
@@ -144,7 +143,7 @@ def moment_bound(budget: PrivacyBudget) -> float:
 
 def gradient_clip(budget: PrivacyBudget) -> float:
     """Return C: the less noise, the larger."""
-    clip = float(np.clip(CLIP * strength_of(budget) ** 0.6, *CLIP_LIMITS))
+    clip = float(np.clip(CLIP * common.strength_of(budget) ** 0.6, *CLIP_LIMITS))
     return clip * float(np.hypot(constant_weight(budget), 1.0))
 
 
@@ -152,7 +151,7 @@ def shares_of(budget: PrivacyBudget) -> dict[str, float]:
     """Return the shares of mu^2, all steps together."""
     shares = {
         COUNTS: 0.08,
-        MEANS: float(np.clip(0.07 * strength_of(budget) ** -0.5, 0.05, 0.3)),
+        MEANS: float(np.clip(0.07 * common.strength_of(budget) ** -0.5, 0.05, 0.3)),
         MOMENTS: 0.03,
     }
     return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
@@ -167,8 +166,10 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     shape, clip = (n_items, settings.n_components + 1), gradient_clip(budget)
     releases = [
         *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
-        planned_gram(budget, MOMENTS, moments, settings.width, bound=moment_bound(budget), **more),
-        planned_vectors(budget, GRADIENTS, gradients, *shape, bound=clip, **more),
+        common.planned_gram(
+            budget, MOMENTS, moments, settings.width, bound=moment_bound(budget), **more
+        ),
+        common.planned_vectors(budget, GRADIENTS, gradients, *shape, bound=clip, **more),
     ]
     return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES)
 
@@ -239,7 +240,7 @@ class _Fit:
     def __init__(self, curator: Curator, settings: Settings, influence: Floats | None) -> None:
         tau, priorities = settings.max_ratings_per_user, curator.slot_priorities("subset")
         self.curator, self.settings, self.influence = curator, settings, influence
-        self.users = curator.users.keep(subset, tau, priorities)
+        self.users = curator.users.keep(common.subset, tau, priorities)
         self.n_items = curator.users.n_items
         self.clip = gradient_clip(curator.plan.budget)
         self.constant = constant_weight(curator.plan.budget)
@@ -328,8 +329,6 @@ def _solve_users(
     ridge, none = np.diag([damping, *np.full(k, alpha * noise)]), np.zeros((n, k + 1))
     given = rows.indptr, rows.indices, y, factors, np.zeros_like(factors), ridge, none, noise
     Z, spread, losses = posteriors(*given, rows.n_jobs)
-    residual, pattern = np.empty(rows.nnz), (rows.indptr, rows.indices)
-    rows.run(lambda start, stop: predict_entries(*pattern, Z, factors, start, stop, residual))
     x = Z[:, 1:] / scale
     x *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.0)[:, None]
     phi = np.column_stack((np.full(n, constant), x))
@@ -337,7 +336,7 @@ def _solve_users(
     T[:, : k + 1] = phi
     T[:, width // 2 : width // 2 + k] = _spread_scale(k) * np.sqrt(spread[:, 1:])
     T[:, -1] = RESIDUAL_SCALE * np.sqrt(losses / np.maximum(rows.n_ratings, 1))
-    return weight * (y - residual), phi, T
+    return weight * (y - common.predictions(rows, Z, factors)), phi, T
 
 
 def _spread_scale(rank: int) -> float:

@@ -142,22 +142,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.accounting import (
-    MARGIN,
-    SamplerSlack,
-    bisect,
-    float_up,
-    gaussian_delta,
-    gaussian_epsilon,
-    pure_epsilon_to_mu,
-    rounded_up,
-)
+from skdpmf.privacy import accounting as cost
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.sampler.noise import require_key, stream_key
 
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
-_PRICED = SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
+_PRICED = cost.SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
 _ABSOLUTE = 1e-12  # above the rounding errors of the formulas, whose terms are below 1e3
 
 
@@ -206,7 +197,7 @@ def stream_integer(key: bytes, name: str, index: int) -> int:
 
 @lru_cache(maxsize=256)
 def search_epsilon(
-    run: float, delta: float, trials: RandomTrials, slack: SamplerSlack = _PRICED
+    run: float, delta: float, trials: RandomTrials, slack: cost.SamplerSlack = _PRICED
 ) -> float:
     """Return the epsilon that a search costs at a delta, rounded up.
 
@@ -215,18 +206,18 @@ def search_epsilon(
     if math.isinf(run):
         return math.inf
     if delta == 0.0:
-        return float_up(Fraction(run) * (3 if trials.gamma < 1.0 else 1))
+        return cost.float_up(Fraction(run) * (3 if trials.gamma < 1.0 else 1))
     ratio = slack_ratio(slack, trials)
     # SamplerSlack.delta is t + e^x t'
     target = delta * math.exp(-min(ratio, 700.0)) * (1.0 - _ABSOLUTE)
-    target -= rounded_up(trials.mean_bound * slack.delta(run))
+    target -= cost.rounded_up(trials.mean_bound * slack.delta(run))
     epsilon = profile_epsilon(run, target, trials) if target > 0.0 else math.inf
-    return rounded_up(epsilon + 2.0 * ratio)
+    return cost.rounded_up(epsilon + 2.0 * ratio)
 
 
 @lru_cache(maxsize=256)
 def calibrated(
-    epsilon: float, delta: float, trials: RandomTrials, slack: SamplerSlack = _PRICED
+    epsilon: float, delta: float, trials: RandomTrials, slack: cost.SamplerSlack = _PRICED
 ) -> float:
     """Return the largest ``run`` whose `search_epsilon` is within (epsilon, delta)."""
     pure = delta == 0.0
@@ -243,20 +234,22 @@ def calibrated(
         )
     while met(high):
         low, high = high, 2.0 * high
-    return bisect(met, low, high, precision)
+    return cost.bisect(met, low, high, precision)
 
 
 def profile_epsilon(mu: float, delta: float, trials: RandomTrials) -> float:
     """Return the epsilon of a search whose runs are mu-GDP, rounded up: *Price*."""
     share = min(delta / trials.mean_bound, math.nextafter(1.0, 0.0))
-    epsilon, odds = gaussian_epsilon(mu, share), trials.mean_bound - 1.0
+    epsilon, odds = cost.gaussian_epsilon(mu, share), trials.mean_bound - 1.0
 
     def met(a: float) -> bool:
-        above = min(1.0, gaussian_delta(mu, a) * (1.0 + MARGIN))
-        return a >= rounded_up(math.log1p(above * odds))
+        above = min(1.0, cost.gaussian_delta(mu, a) * (1.0 + cost.MARGIN))
+        return a >= cost.rounded_up(math.log1p(above * odds))
 
-    half = bisect(met, rounded_up(2.0 * math.log(trials.mean_bound)), 0.0) if odds else 0.0
-    return rounded_up(epsilon + rounded_up(2.0 * half))
+    half = (
+        cost.bisect(met, cost.rounded_up(2.0 * math.log(trials.mean_bound)), 0.0) if odds else 0.0
+    )
+    return cost.rounded_up(epsilon + cost.rounded_up(2.0 * half))
 
 
 def renyi_divergence(mu: float, order: float, trials: RandomTrials) -> float:
@@ -269,13 +262,13 @@ def renyi_divergence(mu: float, order: float, trials: RandomTrials) -> float:
         return order * mu * mu / 2.0 + log_mean / (order - 1.0) + 2.0 * constant
 
     further = max(order, 1.0 + math.sqrt(2.0 * log_mean) / mu)
-    return rounded_up(min(search(order), search(further))) + _ABSOLUTE
+    return cost.rounded_up(min(search(order), search(further))) + _ABSOLUTE
 
 
-def slack_ratio(slack: SamplerSlack, trials: RandomTrials) -> float:
+def slack_ratio(slack: cost.SamplerSlack, trials: RandomTrials) -> float:
     """Return rho of *Samplers* for a slack of one run, rounded up."""
     x, t = slack.n_values * slack.eta, slack.n_values * slack.tau
-    return rounded_up(x + 2.0 * (x + t * (trials.mean_bound - 1.0)))
+    return cost.rounded_up(x + 2.0 * (x + t * (trials.mean_bound - 1.0)))
 
 
 class SearchSpending(NamedTuple):
@@ -302,8 +295,10 @@ class SearchSpending(NamedTuple):
 
     def rho(self, order: float) -> float:
         """Return what it is charged at an order, rounded up."""
-        sampler = 2.0 * pure_epsilon_to_mu(self.eta + 2.0 * self.tau) * math.sqrt(self.n_values)
-        slack = SamplerSlack(self.n_values, 2.0 * self.tau, self.tau)
+        sampler = (
+            2.0 * cost.pure_epsilon_to_mu(self.eta + 2.0 * self.tau) * math.sqrt(self.n_values)
+        )
+        slack = cost.SamplerSlack(self.n_values, 2.0 * self.tau, self.tau)
         spent = renyi_divergence(self.run + sampler * (1.0 + 1e-9), order, self.trials)
         spent += (2.0 * order - 1.0) / (order - 1.0) * slack_ratio(slack, self.trials)
         return spent / order * (1.0 + 1e-12)
@@ -311,7 +306,7 @@ class SearchSpending(NamedTuple):
     @property
     def n_counted(self) -> int:
         """How many noised values it counts as."""
-        tails = SamplerSlack(self.n_values, 0.0, self.tau).delta(self.run)
+        tails = cost.SamplerSlack(self.n_values, 0.0, self.tau).delta(self.run)
         return math.ceil(self.trials.mean_bound * tails / (2.0 * self.tau) * (1.0 + 1e-6))
 
 
@@ -325,4 +320,4 @@ def search_order(epsilon: float, rho: Fraction) -> float:
             x = Decimal(a)
             return (1 + 2 * x) * most + (x / (1 + x)).ln() < limit
 
-        return 1.0 + bisect(below, 5e-324, 2.0**60)
+        return 1.0 + cost.bisect(below, 5e-324, 2.0**60)

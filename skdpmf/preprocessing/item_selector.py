@@ -1,9 +1,39 @@
-"""DPItemSelector: keep the items that are popular by noisy counts."""
+r"""DPItemSelector: keep the items that are popular by noisy weighted counts, of this sensitivity.
+
+.. math:: N_j = \sum_i w_i\, e_{ij}, \qquad e_{ij} = 1 \text{ if user i rated item j, else } 0.
+
+User i has n_i items, duplicates merged. The weight w_i depends on n_i alone, so that one user's
+terms say nothing about another's:
+
+- unit "user": :math:`w_i = n_i^{-1/2}` ("l2", for Gaussian noise) or :math:`w_i = n_i^{-1}`
+  ("l1", for Laplace noise), 0 for an empty row;
+- unit "rating": w_i = 1.
+
+**Sensitivity**, with the norm over all items of the catalogue:
+
+===================  =============  ==========================
+unit                 "add-remove"   "replace"
+===================  =============  ==========================
+"user" and "rating"  1              l1: 2, l2: :math:`\sqrt 2`
+===================  =============  ==========================
+
+*Proof, one user.* The terms x_j = w_i e_ij have
+:math:`|x|_2^2 = n_i w_i^2 = 1`, or :math:`|x|_1 = n_i w_i = 1`. Against the empty row that is the
+distance. Against another row x', :math:`|x - x'|_1 \le |x|_1 + |x'|_1 = 2`, and
+:math:`|x - x'|_2^2 = |x|^2 + |x'|^2 - 2 \langle x, x' \rangle \le 2`, as no term is negative.
+Attained by users without common items. *One rating.* A cell that comes or goes changes one count
+by 1. "Replace" empties a cell and fills one: two counts change by 1, or one by 1 twice, up and
+down again. QED.
+
+The bound on n_i is the catalogue: nothing has to be capped, and capping before (at unit "user")
+changes no sensitivity, as a user's kept items are a function of that user's row and slot.
+"""
 
 import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
@@ -15,7 +45,6 @@ from skdpmf.data.validation import check_ratings
 from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.private import Fit, charged, is_stored, release_on_blocks, state_of
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
-from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
 from skdpmf.preprocessing.bounder import RatingStep, dense_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -25,6 +54,7 @@ from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
 from skdpmf.privacy.users import Rows
 
 _COUNTS = "item counts"
+_INSIDE = 1.0 - 2.0**-40  # rounded, the weights of a user must not exceed the bound
 
 
 class DPItemSelector(  # type: ignore[call-arg]
@@ -51,7 +81,7 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     For ``neighbors="replace"`` it is :math:`\sqrt 2` in l2 and 2 in l1. *Proof:* a user's terms
     have :math:`n_i w_i^2 = 1`, or :math:`n_i w_i = 1`, and none is negative; a rating's one term
-    is 1. In full in `skdpmf.mechanisms.item_choice`. No cap on n_i is needed.
+    is 1. In full in `skdpmf.preprocessing.item_selector`. No cap on n_i is needed.
 
     Parameters
     ----------
@@ -375,3 +405,19 @@ def _presences(R: Any) -> Any:
 def _count_weights(rows: Rows, norm: str) -> np.ndarray:
     """Weights of each user's ratings."""
     return np.repeat(item_count_weights(rows.n_ratings, norm=norm), rows.n_ratings)
+
+
+def item_count_weights(n_ratings: ArrayLike, *, norm: str = "l2") -> NDArray[np.float64]:
+    """Return the weights w_i of users, from the numbers n_i of their items.
+
+    They are lower than the formula by a factor 1 - 2^-40, against rounding.
+    """
+    n = np.asarray(n_ratings, dtype=np.float64)
+    return np.where(n > 0.0, _INSIDE / np.maximum(n if norm == "l1" else np.sqrt(n), 1.0), 0.0)
+
+
+def item_count_sensitivity(*, norm: str = "l2", neighbors: str = "add-remove") -> float:
+    """Return the sensitivity of weighted item counts, as the module's docstring proves it."""
+    if neighbors == "add-remove":
+        return 1.0
+    return 2.0 if norm == "l1" else math.sqrt(2.0)

@@ -9,18 +9,7 @@ from fractions import Fraction
 from typing import Any, ClassVar, cast
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.accounting import (
-    Event,
-    GaussianEvent,
-    PureEvent,
-    compose_gaussian,
-    float_up,
-    gaussian_epsilon,
-    gaussian_mu,
-    largest_of,
-    require_count,
-    sum_pure,
-)
+from skdpmf.privacy import accounting as cost
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
@@ -82,9 +71,9 @@ class Release:
         return math.prod(self.shape) * self.count
 
     @property
-    def event(self) -> GaussianEvent:
+    def event(self) -> cost.GaussianEvent:
         """Return the event of the release, for accounting."""
-        return GaussianEvent(self.noise_multiplier, self.count)
+        return cost.GaussianEvent(self.noise_multiplier, self.count)
 
 
 @dataclass(frozen=True)
@@ -138,7 +127,7 @@ class PureRelease:
         left = Fraction(self.epsilon) - slack
         if left <= 0 or 1 / left > Fraction(_LARGEST):
             return math.inf
-        return float_up(1 / left)
+        return cost.float_up(1 / left)
 
     @property
     def noise_scale(self) -> float:
@@ -151,9 +140,9 @@ class PureRelease:
         return math.prod(self.shape) * self.count if self.is_laplace else 0
 
     @property
-    def event(self) -> PureEvent:
+    def event(self) -> cost.PureEvent:
         """Return the event of the release, for accounting."""
-        return PureEvent(self.epsilon, self.count, self.mechanism)
+        return cost.PureEvent(self.epsilon, self.count, self.mechanism)
 
 
 @dataclass(frozen=True)
@@ -277,7 +266,9 @@ class ReleasePlan(PrintedPlan):
                 "of users."
             )
         largest = max(math.sqrt(by_name[release.name] / release.count) for release in gaussian)
-        mu = gaussian_mu(budget.epsilon, budget.delta, **_slack(_most_values(gaussian), largest))
+        mu = cost.gaussian_mu(
+            budget.epsilon, budget.delta, **_slack(_most_values(gaussian), largest)
+        )
         if budget.ledger is not None:
             mu = min(mu, budget.mu)
         calibrated = tuple(
@@ -302,7 +293,7 @@ class ReleasePlan(PrintedPlan):
     @property
     def mu(self) -> float:
         """Gaussian DP parameter of the Gaussian releases; 0 if there are none."""
-        return compose_gaussian(
+        return cost.compose_gaussian(
             release.noise_multiplier / math.sqrt(release.count) for release in self.gaussian
         )
 
@@ -314,7 +305,7 @@ class ReleasePlan(PrintedPlan):
     @property
     def slack(self) -> dict[str, Any]:
         """Parameters of the `SamplerSlack` of all Gaussian releases."""
-        largest = largest_of((r.noise_multiplier for r in self.gaussian), self.mu)
+        largest = cost.largest_of((r.noise_multiplier for r in self.gaussian), self.mu)
         return _slack(self.n_values, largest)
 
     @property
@@ -322,10 +313,10 @@ class ReleasePlan(PrintedPlan):
         """Epsilon that the releases spend at `delta`, the sampler's slack included, rounded up."""
         if not self.gaussian:
             return self.pure
-        gaussian = gaussian_epsilon(self.mu, self.budget.delta, **self.slack)
+        gaussian = cost.gaussian_epsilon(self.mu, self.budget.delta, **self.slack)
         if math.isinf(gaussian + self.pure):
             return math.inf
-        return float_up(Fraction(gaussian) + Fraction(self.pure))
+        return cost.float_up(Fraction(gaussian) + Fraction(self.pure))
 
     @property
     def pure(self) -> float:
@@ -338,7 +329,7 @@ class ReleasePlan(PrintedPlan):
         return float(self.budget.delta) if self.gaussian else 0.0
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[cost.Event, ...]:
         """The releases as events, in their order."""
         return tuple(release.event for release in self.releases)
 
@@ -364,7 +355,9 @@ def _most_values(releases: tuple[Release, ...]) -> int:
 
 def pure_total(releases: Iterable[Release | PureRelease]) -> float:
     """Return the sum of the pure releases' epsilons, rounded up; Gaussian ones count nothing."""
-    return sum_pure([release.event for release in releases if isinstance(release, PureRelease)])
+    return cost.sum_pure(
+        [release.event for release in releases if isinstance(release, PureRelease)]
+    )
 
 
 def _with_shares_of_epsilon(
@@ -386,7 +379,7 @@ def _with_shares_of_epsilon(
     parts = []
     for release in laplace:
         exact = Fraction(shares[release.name]) / total * Fraction(epsilon) / release.count
-        part = replace(release, epsilon=-float_up(-exact))
+        part = replace(release, epsilon=-cost.float_up(-exact))
         if math.isinf(part.noise_multiplier):
             raise PrivacyParameterError(
                 f"epsilon={part.epsilon!r} of release {release.name!r} must exceed the slack of "
@@ -414,7 +407,7 @@ def _settle(release: Release | PureRelease, *texts: str) -> None:
         )
     object.__setattr__(release, "shape", tuple(int(length) for length in lengths))
     object.__setattr__(release, "alternatives", tuple(words))
-    count = require_count(release.count, f" of release {name!r}")
+    count = cost.require_count(release.count, f" of release {name!r}")
     object.__setattr__(release, "count", count)
     for field_name in texts:
         text = getattr(release, field_name)

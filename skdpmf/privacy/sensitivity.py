@@ -46,9 +46,10 @@ def sum_sensitivity(
 ) -> float:
     r"""Weighted item sums, S_i = sum_j w_ij y_ij: :math:`Y\sqrt\beta`, replace twice that.
 
-    Also a sum of vectors clipped to norm Y (beta = 1). Proof:
-    |x|^2 = sum_i w_i^2 y_i^2 <= beta Y^2, attained with |y| = Y; the other user has y' = -y.
-    weight_budget: beta; max_value: Y, bound on abs(y_ij).
+    The y_ij are numbers or vectors, such as those of right-hand sides, y_ij u_j with |u_j| <= G and
+    Y = G max |y_ij|. Also a sum of vectors clipped to norm Y (beta = 1). Proof:
+    |x|^2 = sum_i w_i^2 |y_i|^2 <= beta Y^2, attained with |y| = Y; the other user has y' = -y.
+    weight_budget: beta; max_value: Y, bound on |y_ij|.
     """
     beta, Y = _check(unit, neighbors, weight_budget=weight_budget, max_value=max_value)
     return Y * math.sqrt(beta) * _factor(neighbors, 2.0)
@@ -67,26 +68,6 @@ def gram_sensitivity(
     """
     beta, G = _check(unit, neighbors, weight_budget=weight_budget, max_norm=max_norm)
     return G * G * math.sqrt(beta * _factor(neighbors, 2.0))
-
-
-def rhs_sensitivity(
-    weight_budget: float,
-    max_norm: float,
-    max_value: float,
-    *,
-    neighbors: str = "add-remove",
-    unit: str = "user",
-) -> float:
-    r"""Right-hand sides b_i = sum_j w_ij y_ij u_j: :math:`GY\sqrt\beta`, replace twice that.
-
-    Proof: |x|^2 = sum_i w_i^2 y_i^2 |u|^2 <= beta Y^2 G^2, attained at the bounds; the other
-    user has y' = -y. weight_budget: beta; max_norm: G, bound on the norm of user vectors u_j;
-    max_value: Y, bound on abs(y_ij).
-    """
-    beta, G, Y = _check(
-        unit, neighbors, weight_budget=weight_budget, max_norm=max_norm, max_value=max_value
-    )
-    return G * Y * math.sqrt(beta) * _factor(neighbors, 2.0)
 
 
 def item_mean_sensitivity(

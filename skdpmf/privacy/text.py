@@ -159,9 +159,14 @@ def folded(short: str, long: str) -> str:
     return f"{short}<details><summary>In full</summary>{long}</details>"
 
 
-def abridged(short: str) -> str:
-    """Return the text for consoles of IPython: the short form, and how to see the long one."""
-    return f"{short}\nIn full: print it."
+class Printed:
+    """What notebooks and consoles of IPython show: the short form, ``_in_short``, and ``str``."""
+
+    def _repr_html_(self: Any) -> str:
+        return folded(self._in_short(), str(self))
+
+    def _repr_pretty_(self: Any, printer: Any, cycle: bool) -> None:
+        printer.text(f"{self._in_short()}\nIn full: print it.")
 
 
 def outward(epsilon: float) -> str:
@@ -267,7 +272,7 @@ def lifetime_note(limit: Any, at_most: int) -> str:
     )
 
 
-class PrintedPlan:
+class PrintedPlan(Printed):
     """A plan, as it is shown."""
 
     def share(self: Any, release: Any) -> float:
@@ -298,12 +303,6 @@ class PrintedPlan:
     def _shares(self: Any) -> list[float]:
         return release_shares(self.releases, self.epsilon, self.mu, self.pure)
 
-    def _repr_html_(self: Any) -> str:
-        return folded(self._in_short(), str(self))
-
-    def _repr_pretty_(self: Any, printer: Any, cycle: bool) -> None:
-        printer.text(abridged(self._in_short()))
-
     def _in_short(self: Any) -> str:
         return f"{len(self.releases)} planned releases, {self.budget!r}"
 
@@ -314,7 +313,7 @@ class PrintedPlan:
         return "\n".join([*lines, *list_lines("Notes", self.notes)])
 
 
-class PrintedStatement:
+class PrintedStatement(Printed):
     """A statement, as it is shown."""
 
     _title: ClassVar[str] = "Privacy statement"
@@ -389,11 +388,8 @@ class PrintedStatement:
             )
         )
 
-    def _repr_html_(self: Any) -> str:
-        return folded(self.summary(), str(self))
-
-    def _repr_pretty_(self: Any, printer: Any, cycle: bool) -> None:
-        printer.text(abridged(self.summary()))
+    def _in_short(self: Any) -> str:
+        return str(self.summary())
 
     def __str__(self: Any) -> str:
         lines = [self._title, ""]

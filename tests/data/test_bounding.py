@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from scipy import sparse
 
-from skdpmf.data.bounding import bound_contributions
+from skdpmf.data.matrix import bound_contributions
 from skdpmf.data.validation import as_rating_matrix
 
 from .twins import bounded_rows, container, rows_of

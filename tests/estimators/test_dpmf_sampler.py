@@ -10,7 +10,7 @@ from scipy import stats
 from skdpmf import DPMFSampler, PosteriorDraw, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import split_ratings
-from skdpmf.mechanisms.posterior_draw.chain_diagnostics import Diagnostics
+from skdpmf.mechanisms.posterior_draw.draw import Diagnostics
 from tests.built import built
 from tests.core.audit import cost_of, fitted_state
 from tests.estimators.test_parameters import check_refused

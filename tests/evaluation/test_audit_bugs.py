@@ -11,7 +11,7 @@ import pytest
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans
 from skdpmf.data import make_ratings
-from skdpmf.data.bounding import keep_entries
+from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import clipped as clip_to
 from skdpmf.estimators import local_dpgddr
 from skdpmf.evaluation import audit

@@ -10,8 +10,8 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_validate
 
 from skdpmf import DPCovarianceRecommender, DPItemMeans, PrivacyBudget
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (

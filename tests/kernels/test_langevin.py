@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import config
 
-from skdpmf.kernels.langevin import diffuse_rows, diffusion
+from skdpmf.kernels.gibbs import diffuse_rows, diffusion
 from tests.kernels._problems import examples, float_types, forms
 from tests.reference import langevin as twin
 

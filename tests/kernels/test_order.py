@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from skdpmf.kernels.order import item_runs, order_by_item
+from skdpmf.kernels.sgd import item_runs, order_by_item
 from tests.kernels._problems import forms
 from tests.reference import order as reference
 

@@ -5,8 +5,8 @@ import pytest
 from numpy import inf, nan
 from scipy import sparse
 
-from skdpmf.mechanisms.posterior_draw.chain_diagnostics import chain_quantities, diagnose
-from skdpmf.mechanisms.posterior_draw.target import State, Target
+from skdpmf.mechanisms.posterior_draw.draw import chain_quantities, diagnose
+from skdpmf.mechanisms.posterior_draw.gibbs import State, Target
 from tests.reference.chain_diagnostics import oracle_cases
 
 CASES = oracle_cases()

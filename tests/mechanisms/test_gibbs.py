@@ -11,8 +11,7 @@ import pytest
 import scipy.sparse as sp
 from scipy import stats
 
-from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
-from skdpmf.mechanisms.posterior_draw.target import GAMMA_SHAPE, Target
+from skdpmf.mechanisms.posterior_draw.gibbs import GAMMA_SHAPE, GibbsChain, Target
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 
 ALPHA = 1e-4

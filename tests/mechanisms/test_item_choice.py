@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from skdpmf.mechanisms.item_choice import item_count_sensitivity, item_count_weights
+from skdpmf.preprocessing.item_selector import item_count_sensitivity, item_count_weights
 
 every_case = pytest.mark.parametrize(
     ("norm", "unit", "neighbors"),

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from scipy import stats
 
 from skdpmf.mechanisms.posterior_draw import langevin
+from skdpmf.mechanisms.posterior_draw.gibbs import Target
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
-from skdpmf.mechanisms.posterior_draw.target import Target
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 from tests.reference.langevin import Grid
 

@@ -101,7 +101,7 @@ CASES = {
     "counts": (counts, sens.count_sensitivity, (BETA,), {}),
     "sums": (sums, sens.sum_sensitivity, (BETA, Y), {}),
     "gram": (gram, sens.gram_sensitivity, (BETA, G), {}),
-    "rhs": (rhs, sens.rhs_sensitivity, (BETA, G, Y), {}),
+    "rhs": (rhs, sens.sum_sensitivity, (BETA, G * Y), {}),
 }
 # weight of the counts, largest abs(e) / C, and weight budget
 ITEM_MEANS = {
@@ -161,7 +161,6 @@ FUNCTIONS = [
     (sens.count_sensitivity, 1),
     (sens.sum_sensitivity, 2),
     (sens.gram_sensitivity, 2),
-    (sens.rhs_sensitivity, 3),
     (sens.item_mean_sensitivity, 1),
 ]
 

@@ -1,4 +1,4 @@
-"""Slow twin of `skdpmf.kernels.order`."""
+"""Slow twin of `skdpmf.kernels.sgd`."""
 
 import numpy as np
 

@@ -10,9 +10,9 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data.feature_columns import ItemColumns, aligned_features, item_columns
 from skdpmf.data.labels import Catalogue, catalogue_of, labelled_rows, names_items
+from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import check_ratings, held_out_ratings, middle_and_quarter
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.answers import (

@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.bounding import keep_entries
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.labels import RatingMatrix, labels_of
+from skdpmf.data.matrix import keep_entries
 from skdpmf.data.parquet_ratings import ParquetRatings, row_blocks
 from skdpmf.data.validation import (
     as_rating_matrix,
@@ -23,18 +23,12 @@ from skdpmf.data.validation import (
 )
 from skdpmf.distributed.exchange import Exchange
 from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
+from skdpmf.estimators.contract import refreshed
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.parameters import PrivatePlanner, require
 from skdpmf.estimators.contract.progress import work_of
 from skdpmf.estimators.contract.recommend import recall
-from skdpmf.estimators.contract.refreshed import (
-    added_up,
-    check_addable,
-    check_refreshable,
-    in_model_columns,
-    of_refresh,
-)
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -213,18 +207,18 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         require(rows in ("new", "whole"), "rows", rows, "'new' or 'whole'", remedy)
         remedy = "use 'any' unless nobody in X_new was in an earlier fit"
         require(people in ("any", "new"), "people", people, "'any' or 'new'", remedy)
-        check_refreshable(self, budget)
+        refreshed.check_refreshable(self, budget)
         adds_up = people == "any" and not is_by_person(budget)
         if adds_up:
-            check_addable(self.privacy_spent_, budget)
-        X, catalogue, n_new = in_model_columns(X_new, self)
+            refreshed.check_addable(self.privacy_spent_, budget)
+        X, catalogue, n_new = refreshed.in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
         start = None
         if self._knowledge_.exposure.any():
             start = Start(self._knowledge_.with_items(n_new), self._features_, rows, people)
         model._fit_rows(X, None, start)
         if adds_up:
-            model._statement = added_up(self.privacy_spent_, model.privacy_spent_)
+            model._statement = refreshed.added_up(self.privacy_spent_, model.privacy_spent_)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -387,7 +381,7 @@ def state_of(
     by_person, ledger = is_by_person(estimator.budget), estimator.budget.ledger
     if fit.start is not None:
         unit = frame.plan.budget.unit
-        own, said = of_refresh(fit.start.rows, fit.start.people, unit, by_person)
+        own, said = refreshed.of_refresh(fit.start.rows, fit.start.people, unit, by_person)
         assumptions, notes = (*assumptions, *own), (*notes, *said)
     if by_person:
         assumptions = (*assumptions, *COHORT_ASSUMPTIONS)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from skdpmf.data.matrix import rank_in_groups
 from skdpmf.data.validation import middle_and_quarter
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.kernels.als import solve_rows_weighted
@@ -453,9 +454,25 @@ def top_items(
     hidden = _hidden(R, exclude_seen, exclude)
     if items is not None:
         table, hidden = table.of(items), hidden[:, items]
-    given = table, hidden, n, exclude_seen, ranking, taste, items, rescale
+
+    def block(model: ItemModel, R: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        indptr, indices, _ = _rows(hidden, start, stop)
+        change, own = rescale, None
+        if ranking is not None:
+            Z = _ranking_rows(ranking, model, R, start, stop, taste, table)
+            if not exclude_seen and table.listed.size:
+                own = _own(ranking.lists, R, start, stop, items)
+        else:
+            Z = np.column_stack((np.ones(stop - start), _fold_in_block(model, R, start, stop)))
+            if rescale is None and not exclude_seen and model.encoder is not None:
+
+                def change(scores: np.ndarray, first: int, last: int) -> None:
+                    scores -= _own(model, R, first, last, items).toarray()
+
+        return _ranked(Z, table, indptr, indices, n, change, start, own)
+
     with _ONE_BLAS_THREAD:
-        parts = _in_threads(_top_block, model, R, blocks, n_jobs, *given)
+        parts = _in_threads(block, model, R, blocks, n_jobs)
     best = np.concatenate([part[0] for part in parts])
     scores = np.concatenate([part[1] for part in parts])
     if items is not None:
@@ -536,36 +553,6 @@ def union_of(some: Any, more: Any) -> Any:
     return one + two
 
 
-def _top_block(
-    model: ItemModel,
-    R: Any,
-    start: int,
-    stop: int,
-    table: ScoreTable,
-    hidden: Any,
-    n: int,
-    exclude_seen: bool,
-    ranking: Ranking | None,
-    taste: float,
-    items: np.ndarray | None,
-    rescale: Callable | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    indptr, indices, _ = _rows(hidden, start, stop)
-    own = None
-    if ranking is not None:
-        Z = _ranking_rows(ranking, model, R, start, stop, taste, table)
-        if not exclude_seen and table.listed.size:
-            own = _own(ranking.lists, R, start, stop, items)
-    else:
-        Z = np.column_stack((np.ones(stop - start), _fold_in_block(model, R, start, stop)))
-        if rescale is None and not exclude_seen and model.encoder is not None:
-
-            def rescale(block: np.ndarray, first: int, last: int) -> None:
-                block -= _own(model, R, first, last, items).toarray()
-
-    return _ranked(Z, table, indptr, indices, n, rescale, start, own)
-
-
 def _own(model: ItemModel, R: Any, start: int, stop: int, items: np.ndarray | None) -> Any:
     """Return the own parts of what rows have, a csr_array of their rows and the items."""
     indptr, indices, ratings = _rows(R, start, stop)
@@ -634,10 +621,7 @@ def hidden_fifth(R: Any) -> np.ndarray:
     total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(item_hash)))
     row_hash = _mixed(total[R.indptr[1:]] - total[R.indptr[:-1]])
     n_hidden = (n_rated + (row_hash % np.uint64(5)).astype(np.int64)) // 5
-    order = np.lexsort((_mixed(item_hash ^ row_hash[row]), row))
-    hidden = np.zeros(R.nnz, bool)
-    hidden[order] = np.arange(R.nnz) - R.indptr[row] < n_hidden[row]
-    return hidden
+    return rank_in_groups(_mixed(item_hash ^ row_hash[row]), row) < n_hidden[row]
 
 
 def recall(targets: Any, ranked: np.ndarray) -> float:

@@ -48,12 +48,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
-from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
 from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
-from skdpmf.mechanisms.common import head_directions, planned_gram
+from skdpmf.mechanisms.common import head_directions, planned_gram, predictions
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity, is_known
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
@@ -285,9 +284,6 @@ def solve_users(rows: Rows, offset: Any, V: Any, ridge: Any, private: bool) -> A
 
 def _residuals(rows: Rows, offset: Any, V: Any, X: Any) -> NDArray[np.float64]:
     """1 less the scores of clicks; 0 where it is not finite."""
-    score = np.empty(rows.nnz)
-    given = rows.indptr, rows.indices, X, V
-    rows.run(lambda start, stop: predict_entries(*given, start, stop, score))
-    residual = 1.0 - offset[rows.indices] - score
+    residual = 1.0 - offset[rows.indices] - predictions(rows, X, V)
     residual[~np.isfinite(residual)] = 0.0
     return np.asarray(residual)

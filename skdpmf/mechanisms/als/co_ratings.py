@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import spread_over_head
+from skdpmf.mechanisms.common import head_vectors, rows_of, spread_over_head
 from skdpmf.privacy.users import Rows
 
 _STANDS_OUT = 1.1  # eigenvalues, in those of noise and chance
@@ -37,12 +37,8 @@ def co_rating_vectors(
     `popularity` holds N_j > 0 of the head's items.
     """
     n_head, n_users = len(head), stop - start
-    place = np.full(rows.n_items, -1)
-    place[head] = np.arange(n_head)
-    own = slice(rows.indptr[start], rows.indptr[stop])
-    columns = place[rows.indices[own]]
-    row = np.repeat(np.arange(n_users), rows.n_ratings[start:stop])
-    row, columns = row[columns >= 0], columns[columns >= 0]
+    rated = head_vectors(rows, start, stop, np.broadcast_to(1.0, rows.nnz), head)
+    row, columns = rows_of(rated), rated.indices
     unit = popularity**-0.5
     powers = np.column_stack((popularity, np.sqrt(popularity), np.ones(n_head)))
     z = np.zeros((n_users, n_head))

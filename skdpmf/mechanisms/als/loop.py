@@ -20,15 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.common import (
-    INSIDE,
-    bounded_weights,
-    expected_weights,
-    head_vectors,
-    most_popular,
-    planned_gram,
-    subset,
-)
+from skdpmf.mechanisms import common
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -46,7 +38,7 @@ def head_release(
     """Return the planned release of second moments of the head; what: products of what."""
     head = min(HEAD, n_items)
     statistic = f"sum over users of {what}, pairs of the {head} most popular items"
-    return planned_gram(budget, name, statistic, head, **more)
+    return common.planned_gram(budget, name, statistic, head, **more)
 
 
 def plan_of(
@@ -86,7 +78,7 @@ class AlternatingFit(ABC):
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(curator.n_rows, 4.0) if self.private else 0.0
         tau = settings.max_ratings_per_user if settings.weighting != "tail" else None
-        self.kept = self.users.keep(subset, tau, curator.slot_priorities("subset"))
+        self.kept = self.users.keep(common.subset, tau, curator.slot_priorities("subset"))
 
     def run(self, rounds: Iterable[int]) -> Any:
         """Return the model; rounds: range(max_iter), possibly wrapped in a progress display."""
@@ -98,18 +90,22 @@ class AlternatingFit(ABC):
     def weights_by(self, N: NDArray[np.float64], typical_weight: float) -> Weighted:
         """Return weights with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
         s, cap = self.settings, self.settings.max_ratings_per_user
-        users, weight = bounded_weights(self.users, self.kept, N, s, cap)
+        users, weight = common.bounded_weights(self.users, self.kept, N, s, cap)
         if s.weighting == "adaptive":
-            return Weighted(users, weight, *expected_weights(N, typical_weight, s.weight_exponent))
-        return Weighted(users, weight, N, np.full(self.n_items, INSIDE / np.sqrt(float(cap or 1))))
+            return Weighted(
+                users, weight, *common.expected_weights(N, typical_weight, s.weight_exponent)
+            )
+        return Weighted(
+            users, weight, N, np.full(self.n_items, common.INSIDE / np.sqrt(float(cap or 1)))
+        )
 
     def release_start(
         self, users: Users, terms: PerUser, N: NDArray[np.float64], clip: float
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Release the second moments of the most popular items' terms; return them and the head."""
-        head = most_popular(N, min(HEAD, self.n_items))
+        head = common.most_popular(N, min(HEAD, self.n_items))
         moments = sums.products(
-            users, head_vectors, terms, head, clip=clip, grid=self.grid, diagonal=False
+            users, common.head_vectors, terms, head, clip=clip, grid=self.grid, diagonal=False
         )
         return self.release(START, moments), head
 

@@ -84,29 +84,12 @@ from skdpmf.kernels.als import row_posteriors, solve_rows
 from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import hash_rows
+from skdpmf.mechanisms import common
+from skdpmf.mechanisms.als import pooled_update as update
 from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import HEAD, START, AlternatingFit, head_release
-from skdpmf.mechanisms.als.pooled_update import (
-    LEAST_LENGTH,
-    RESIDUAL_VARIANCE,
-    PooledKnowledge,
-    PooledPosterior,
-    UserPrior,
-    learnt_users,
-    own_ratings,
-)
-from skdpmf.mechanisms.common import (
-    alike,
-    head_directions,
-    most_popular,
-    planned_gram,
-    planned_vectors,
-    shows_tastes,
-    spread_over_head,
-    strength_of,
-)
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.item_means import residual_rounds as ir
@@ -174,7 +157,9 @@ class PooledModel(NamedTuple):
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
     lists: Lists | None  # what people choose to rate
     log_popularity: NDArray[np.float64]  # (n_items,), but for a constant
-    knowledge: PooledKnowledge | None = None  # what a refresh starts from; None: without privacy
+    knowledge: update.PooledKnowledge | None = (
+        None  # what a refresh starts from; None: without privacy
+    )
 
 
 def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -189,12 +174,12 @@ def rank_of(signal: float, most: int) -> int:
 
 def constant_weight(budget: PrivacyBudget) -> float:
     """Return a: the less is known, the more of it goes to the items' means."""
-    return float(np.clip(0.8 * strength_of(budget) ** -0.3, 0.6, 1.6))
+    return float(np.clip(0.8 * common.strength_of(budget) ** -0.3, 0.6, 1.6))
 
 
 def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
-    strength = strength_of(budget)
+    strength = common.strength_of(budget)
     shares = {
         COUNTS: 0.06,
         MEANS: float(np.clip(0.1 * strength**-0.5, 0.06, 0.4)),
@@ -223,20 +208,20 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
         if settings.list_share
         else head_release(budget, n_items, "products of what is rated", RATED, **again),
         head_release(budget, n_items, "residual products", bound=CLIP, **again),
-        planned_vectors(
+        common.planned_vectors(
             *(budget, GRADIENTS, "sum over users of w e phi for each item, every round"),
             *(n_items, k + 1),
             bound=CLIP * radius,
             count=rounds,
             **again,
         ),
-        planned_gram(
+        common.planned_gram(
             *(budget, GRAM, "sum over users of phi phi', every round", k + 1),
             bound=radius,
             count=rounds,
             **again,
         ),
-        planned_gram(
+        common.planned_gram(
             *(budget, MOMENTS),
             "sum over users of products of their coefficients and of what they rated",
             2 * (N_LEAD + k + 1),
@@ -248,7 +233,11 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
 
 
 def fit(
-    curator: Curator, settings: Any, *, rounds: Iterable[int], known: PooledKnowledge | None = None
+    curator: Curator,
+    settings: Any,
+    *,
+    rounds: Iterable[int],
+    known: update.PooledKnowledge | None = None,
 ) -> PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
@@ -260,7 +249,7 @@ def fit(
 class PooledRounds(AlternatingFit):
     """The rounds of a fit, of ratings or of clicks: each loss has its own user step."""
 
-    posterior: PooledPosterior
+    posterior: update.PooledPosterior
     n_users: float
     N: NDArray[np.float64]  # popularity
     typical_ratings: float  # of a user
@@ -288,7 +277,7 @@ class PooledRounds(AlternatingFit):
         gram = posterior.pooled_gram(gram, deviation(GRAM) / self.n_users, a)
         factor = min(gram[0, 0] / a**2, 1.0)
         noise = (clip / factor) ** 2
-        own = own_ratings(V, N / N.sum(), self.typical_ratings, noise, level, ridge)
+        own = update.own_ratings(V, N / N.sum(), self.typical_ratings, noise, level, ridge)
         gradients = self.release(GRADIENTS, G, t).copy()
         gradients[:, 1:] -= own_share * factor * posterior.mass[:, None] * own
         posterior.add_gradients(gradients, gram, a, deviation(GRADIENTS))
@@ -298,7 +287,7 @@ class PooledFit(PooledRounds):
     """One fit."""
 
     def __init__(
-        self, curator: Curator, settings: Any, known: PooledKnowledge | None = None
+        self, curator: Curator, settings: Any, known: update.PooledKnowledge | None = None
     ) -> None:
         super().__init__(curator, settings)
         self.known, self.n_known = known, 0 if known is None else known.rank
@@ -363,7 +352,7 @@ class PooledFit(PooledRounds):
                 self.averages.release(RATED)
             self.averages.release(START)
         variance = FACTOR_VARIANCE / self.settings.alpha
-        self.posterior = PooledPosterior(self.averages, rank, variance, self.known)
+        self.posterior = update.PooledPosterior(self.averages, rank, variance, self.known)
         if rank > n_known:
             V = self.posterior.theta[:, 1 : n_known + 1]
             new = without_known(self.directions(rank), V, self.posterior.mass)
@@ -373,7 +362,7 @@ class PooledFit(PooledRounds):
         """Release what factors start from; return directions, (n_items, at least rank)."""
         N, mass, most = self.N, self.posterior.mass, CO_RATING_FACTORS
         if self.gram is None:
-            head = most_popular(N, HEAD)
+            head = common.most_popular(N, HEAD)
             chosen = sums.products(
                 self.kept, co_rating_vectors, head, N[head], clip=1.0, grid=self.grid
             )
@@ -382,9 +371,9 @@ class PooledFit(PooledRounds):
             by_choice = co_rating_directions(released, head, N, mass, min(rank, most), *noise)
         else:
             loadings = self.telling_loadings(self.gram)[:, :most]
-            by_choice = spread_over_head(loadings, self.gram.head, mass)
+            by_choice = common.spread_over_head(loadings, self.gram.head, mass)
         moments, head = self.release_start(self.kept, self.averages.residuals(), N, CLIP)
-        by_rating = head_directions(moments, head, mass, rank, self.curator.deviation(START))
+        by_rating = common.head_directions(moments, head, mass, rank, self.curator.deviation(START))
         return np.column_stack((by_choice, by_rating))
 
     def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
@@ -408,8 +397,8 @@ class PooledFit(PooledRounds):
             return None
         if not self.private:
             rows = self.kept.without_privacy()
-            return ng.exact_gram(rows, alike(rows, 1.0))
-        chosen = self.kept.map(alike, 1.0)
+            return ng.exact_gram(rows, common.alike(rows, 1.0))
+        chosen = self.kept.map(common.alike, 1.0)
         known = self.averages.mass, np.sqrt(self.averages.mass_variance)
         gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, *known, known=self.choices)
         if gram.sums is None:
@@ -452,7 +441,9 @@ class PooledFit(PooledRounds):
         # alpha multiplies the ridge in the end, once it is learnt
         columns, guess = self.columns(), self._ridge(factors / self.settings.alpha)
         guess[0, 0] = self.settings.fold_in_damping
-        users = UserPrior(np.zeros((len(guess) + 1, len(guess))), guess, RESIDUAL_VARIANCE)
+        users = update.UserPrior(
+            np.zeros((len(guess) + 1, len(guess))), guess, update.RESIDUAL_VARIANCE
+        )
         b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
         for t in range(MOMENT_ROUNDS):
             moments = sums.products(
@@ -460,7 +451,7 @@ class PooledFit(PooledRounds):
             )
             released = unpack_lower(self.release(MOMENTS, moments, t))
             deviation = self.curator.deviation(MOMENTS)
-            users = learnt_users(
+            users = update.learnt_users(
                 released, deviation, moment_scales(len(guess)), guess, self.n_users
             )
         users.ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
@@ -476,7 +467,7 @@ class PooledFit(PooledRounds):
         whole = np.zeros((full + 1, full))
         out[:, :size], penalty[:size, :size], whole[: size + 1, :size] = columns, ridge, prior
         lists, rows = None, None if self.private else self.kept.without_privacy()
-        if self.gram is not None and (rows is None or shows_tastes(rows)):
+        if self.gram is not None and (rows is None or common.shows_tastes(rows)):
             own = float(self.curator.n_rows)
             n_users = own if self.gram.sums is None else self.gram.sums.n_users
             lists = ng.lists_of(self.gram, self.averages.mass * (n_users / own), n_users)
@@ -542,7 +533,7 @@ def with_unit_factors(rows: Rows, Z: Any, constant: float) -> tuple[Any, Any]:
     def scale(start: int, stop: int) -> None:
         block = slice(start, stop)
         x = Z[block, N_LEAD:]
-        norm = np.maximum(np.linalg.norm(x, axis=1), LEAST_LENGTH)
+        norm = np.maximum(np.linalg.norm(x, axis=1), update.LEAST_LENGTH)
         x = x * (1.0 / norm[:, None] * (1.0 - 2.0**-40))
         U[block, 0], U[block, 1 : 1 + N_LEAD], U[block, 1 + N_LEAD :] = 1.0, Z[block, :N_LEAD], x
         phi[block, 0], phi[block, 1:] = constant, x
@@ -601,7 +592,7 @@ def moment_scales(size: int) -> NDArray[np.float64]:
 
 
 def moment_vectors(
-    rows: Rows, start: int, stop: int, features: Any, users: UserPrior, b: Any, columns: Any
+    rows: Rows, start: int, stop: int, features: Any, users: update.UserPrior, b: Any, columns: Any
 ) -> NDArray[np.float64]:
     """Return t_i of the users [start, stop) before it is clipped; zeros without ratings."""
     own, block = slice(rows.indptr[start], rows.indptr[stop]), slice(start, stop)

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows
-from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
-from skdpmf.mechanisms.common import head_directions
+from skdpmf.mechanisms.common import head_directions, predictions
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -223,8 +222,6 @@ def _solve_users(
 
 def residuals_of(rows: Rows, theta: Any, offset: Any, phi: Any) -> NDArray[np.float64]:
     """Ratings less their predictions."""
-    residual = np.empty(rows.nnz)
-    given = rows.indptr, rows.indices, phi, theta
-    rows.run(lambda start, stop: predict_entries(*given, start, stop, residual))
+    residual = predictions(rows, phi, theta)
     np.subtract(rows.data - offset[rows.user], residual, out=residual)
     return residual

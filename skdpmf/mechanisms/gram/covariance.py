@@ -42,19 +42,7 @@ from skdpmf.mechanisms.gram.item_item import (
     lists_of,
 )
 from skdpmf.mechanisms.gram.item_item import RIDGE as LIST_RIDGE
-from skdpmf.mechanisms.item_means.averages import (
-    FIRST,
-    GLOBAL,
-    STATISTICS,
-    average_releases,
-    averages_for,
-    global_share,
-    noise_strength,
-    plain_averages,
-    recentred,
-    released_global_mean,
-    uncalibrated,
-)
+from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
@@ -165,15 +153,20 @@ def make_plan(
         "sums over users of w x x' and w e e', x the clamped centred ratings and e the pattern; "
         "triangles"
     )
-    shape, strength = (2, most * (most + 1) // 2), noise_strength(budget, settings.noise)
+    shape, strength = (
+        (2, most * (most + 1) // 2),
+        item_averages.noise_strength(budget, settings.noise),
+    )
     rounds = n_average_rounds(settings.noise, strength)
     releases: list[Any] = [
-        uncalibrated(settings.noise, *terms, rounds if terms[0] == RESIDUALS else 1)
-        for terms in average_releases(unit, budget.neighbors, settings.norm, n_items)
+        item_averages.uncalibrated(settings.noise, *terms, rounds if terms[0] == RESIDUALS else 1)
+        for terms in item_averages.average_releases(unit, budget.neighbors, settings.norm, n_items)
     ]
-    covariance: Any = uncalibrated(settings.noise, COVARIANCE, statistic, shape, sensitivity)
+    covariance: Any = item_averages.uncalibrated(
+        settings.noise, COVARIANCE, statistic, shape, sensitivity
+    )
     packed = {"layout": "packed"} if settings.noise == "gaussian" else {}
-    again = RESIDUALS if unit == "user" else STATISTICS
+    again = RESIDUALS if unit == "user" else item_averages.STATISTICS
     releases.append(replace(covariance, alternatives=(again,), **packed))
     shares = _shares(budget, settings, unit == "user", n_items, n_rows)
     shares = {name: share for name, share in shares.items() if share > 0.0}
@@ -243,10 +236,13 @@ class _Fit:
             means, popularity, head, log = self.private_averages()
         else:
             rows = self.users.without_privacy()
-            b, popularity = plain_averages(rows, self.settings.item_damping)
+            b, popularity = item_averages.plain_averages(rows, self.settings.item_damping)
             log = np.log(popularity.mass)
             G = float(rows.data.mean()) if rows.nnz else 0.0
-            means, head = recentred(b, popularity.n_ratings, G), self.largest(popularity)
+            means, head = (
+                item_averages.recentred(b, popularity.n_ratings, G),
+                self.largest(popularity),
+            )
             means = np.clip(means, *_RANGE)
         n_items = self.users.n_items
         L = np.zeros((n_items, self.settings.n_components))
@@ -266,7 +262,7 @@ class _Fit:
     def private_averages(self) -> tuple[Any, RaterCounts, NDArray[np.int64], Any]:
         """Item means, popularity, head, and the logarithm of the popularity."""
         s, releases = self.settings, self.planned
-        averages = averages_for(
+        averages = item_averages.averages_for(
             self.unit,
             self.curator,
             self.users,
@@ -275,9 +271,11 @@ class _Fit:
             grid=exact_grid(self.curator.n_rows, 1.0, degree=1),
         )
         G = None
-        if GLOBAL in releases:  # on its own
-            G = released_global_mean(self.curator, self.unit, s.norm)
-        averages.release(FIRST[self.unit])
+        if item_averages.GLOBAL in releases:  # on its own
+            G = item_averages.pooled_level(
+                item_averages.measured_global_mean(self.curator, self.unit, s.norm), None
+            )[0]
+        averages.release(item_averages.FIRST[self.unit])
         head = self.head(averages.popularity)
         for t in range(releases[RESIDUALS].count if RESIDUALS in releases else 0):
             averages.release(RESIDUALS, t)
@@ -285,7 +283,11 @@ class _Fit:
             averages.release(COVARIANCE)
         if G is None and self.unit == "rating":
             G = averages.overall_mean
-        means = averages.mean if G is None else recentred(averages.mean, averages.counts, G)
+        means = (
+            averages.mean
+            if G is None
+            else item_averages.recentred(averages.mean, averages.counts, G)
+        )
         return np.clip(means, *_RANGE), averages.popularity, head, averages.log_popularity
 
     def largest(self, popularity: RaterCounts) -> NDArray[np.int64]:
@@ -433,15 +435,15 @@ def _shares(
     """Share of the budget by release."""
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
-        unit, strength = _unit(budget), noise_strength(budget, settings.noise)
+        unit, strength = _unit(budget), item_averages.noise_strength(budget, settings.noise)
         ratio = min(_ROWS / n_rows, _MOST_ROWS_RATIO)
         half = _HALF_SHARE[unit, settings.noise] * ratio * np.sqrt(min(n_items / _ITEMS, 1.0))
-        overall = global_share(budget, settings.noise, n_rows) if by_user else 0.0
+        overall = item_averages.global_share(budget, settings.noise, n_rows) if by_user else 0.0
         averages = (1.0 - overall) * max(float(half / (half + strength)), _LEAST_AVERAGES)
         if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
             averages = 1.0 - overall
         covariance = max(1.0 - overall - averages, 0.0)
-    by_kind = {STATISTICS: averages}
+    by_kind = {item_averages.STATISTICS: averages}
     if by_user:
         by_kind = residual_shares(settings.noise, averages)
-    return {GLOBAL: overall, **by_kind, COVARIANCE: covariance}
+    return {item_averages.GLOBAL: overall, **by_kind, COVARIANCE: covariance}

@@ -23,13 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
-from skdpmf.mechanisms.item_means.residual_rounds import (
-    COUNTS,
-    RaterCounts,
-    ResidualAverages,
-    residual_releases,
-)
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -40,7 +35,7 @@ from skdpmf.privacy.sums import rating_sums, user_scalars
 from skdpmf.privacy.users import Rows, Users
 
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
-FIRST = {"rating": STATISTICS, "user": COUNTS}  # release of averages, by unit
+FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by unit
 RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
 _GLOBAL_VARIANCE = 0.25  # of the global mean around the middle of the scale
 _USER_VARIANCE = 0.25  # of a user's mean around it
@@ -72,7 +67,7 @@ def average_releases(
             (STATISTICS, "numbers and sums of each item's ratings", (2, n_items), single),
         ]
     number = (GLOBAL, "number and mean ratings of users", (2,), single)
-    return [number, *residual_releases(neighbors, norm, n_items)]
+    return [number, *ir.residual_releases(neighbors, norm, n_items)]
 
 
 def uncalibrated(
@@ -109,7 +104,7 @@ def global_share(budget: PrivacyBudget, noise: str, n_rows: int) -> float:
     return float(np.clip(needed, *_GLOBAL_SHARES))
 
 
-def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64], RaterCounts]:
+def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64], ir.RaterCounts]:
     """Return the averages without noise, and the exact counts.
 
     rows: ratings in quarter ranges from the middle of the scale; item_damping: fictitious ratings
@@ -119,15 +114,9 @@ def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64]
     total = np.bincount(rows.indices, weights=rows.data, minlength=rows.n_items)
     mean = total.sum() / max(n_ratings.sum(), 1.0)
     averages = (total + item_damping * mean) / (n_ratings + item_damping)
-    return averages, RaterCounts(np.maximum(n_ratings, 1.0), n_ratings, float(max(rows.n_users, 1)))
-
-
-def released_global_mean(curator: Curator, unit: str, norm: str) -> float:
-    """Release the global mean G, and shrink it to the middle of the scale as noise demands.
-
-    curator, unit, norm: as for `measured_global_mean`.
-    """
-    return pooled_level(measured_global_mean(curator, unit, norm), None)[0]
+    return averages, ir.RaterCounts(
+        np.maximum(n_ratings, 1.0), n_ratings, float(max(rows.n_users, 1))
+    )
 
 
 def measured_global_mean(curator: Curator, unit: str, norm: str) -> tuple[float, float, float]:
@@ -187,7 +176,7 @@ def recentred(
 
 def averages_for(unit: str, curator: Curator, users: Users, **terms: Any) -> Any:
     """Return what releases and combines averages: `ItemAverages`, or `ResidualAverages` by user."""
-    kind: Any = ItemAverages if unit == "rating" else ResidualAverages
+    kind: Any = ItemAverages if unit == "rating" else ir.ResidualAverages
     return kind(curator, users, **terms)
 
 
@@ -270,9 +259,9 @@ class ItemAverages:
         return np.asarray(found - np.log(self._exposure))
 
     @property
-    def popularity(self) -> RaterCounts:
+    def popularity(self) -> ir.RaterCounts:
         """Popularity of the items."""
         scale = self._noise_scale / RATING_COUNT_WEIGHT
         # an item seems never rarer than the noise can show
         N = np.maximum(self.counts, max(scale, 1.0))
-        return RaterCounts(N, N, float(self.curator.n_rows))
+        return ir.RaterCounts(N, N, float(self.curator.n_rows))

@@ -19,19 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.item_means.averages import (
-    FIRST,
-    GLOBAL,
-    STATISTICS,
-    average_releases,
-    averages_for,
-    global_share,
-    measured_global_mean,
-    noise_strength,
-    pooled_level,
-    recentred,
-    uncalibrated,
-)
+from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
@@ -60,14 +48,14 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     spends the whole budget. Raises PrivacyParameterError if the budget cannot be planned for.
     """
     noise = _noise(budget)
-    planned = average_releases(budget.unit, budget.neighbors, _NORMS[noise], n_items)
-    shares = {STATISTICS: 1.0}
+    planned = item_averages.average_releases(budget.unit, budget.neighbors, _NORMS[noise], n_items)
+    shares = {item_averages.STATISTICS: 1.0}
     if budget.unit == "user":
-        overall = global_share(budget, noise, public_rows(n_rows or _ROWS))
-        shares = {GLOBAL: overall, **residual_shares(noise, 1.0 - overall)}
-    counts = {RESIDUALS: n_average_rounds(noise, noise_strength(budget, noise))}
+        overall = item_averages.global_share(budget, noise, public_rows(n_rows or _ROWS))
+        shares = {item_averages.GLOBAL: overall, **residual_shares(noise, 1.0 - overall)}
+    counts = {RESIDUALS: n_average_rounds(noise, item_averages.noise_strength(budget, noise))}
     releases = [
-        uncalibrated(noise, *release, count=counts.get(release[0], 1))
+        item_averages.uncalibrated(noise, *release, count=counts.get(release[0], 1))
         for release in planned
         if release[0] in shares
     ]
@@ -100,7 +88,7 @@ def fit(
     budget, planned = curator.plan.budget, curator.releases
     unit, norm = budget.unit, _NORMS[_noise(budget)]
     by_user, level = unit == "user", (0.0, 0.0)
-    averages = averages_for(
+    averages = item_averages.averages_for(
         unit,
         curator,
         curator.users,
@@ -110,15 +98,17 @@ def fit(
         known=known,
     )
     if by_user:
-        G, level = pooled_level(measured_global_mean(curator, unit, norm), known)
-    averages.release(FIRST[unit])
+        G, level = item_averages.pooled_level(
+            item_averages.measured_global_mean(curator, unit, norm), known
+        )
+    averages.release(item_averages.FIRST[unit])
     later = planned.get(RESIDUALS)
     for t in rounds:
         if later is not None and t < later.count:
             averages.release(RESIDUALS, t)
     if not by_user:
         G = averages.overall_mean
-    means = np.clip(recentred(averages.mean, averages.counts, G), -2.0, 2.0)
+    means = np.clip(item_averages.recentred(averages.mean, averages.counts, G), -2.0, 2.0)
     return MeansModel(means, averages.log_popularity, averages.knowledge(level))
 
 

@@ -1,4 +1,11 @@
-"""Metropolis-within-Gibbs sampling of the matrix factorization posterior of `Target`.
+"""The scaled posterior that `skdpmf.DPMFSampler` draws from, and Metropolis-within-Gibbs draws.
+
+    pi(U, V, c)  ~  exp(-a sum_i w_i sum_j (e_ij - clip(p_ij, -M, M))^2) p0(U, V, c),
+    p_ij = u_i . v_j + c_j,
+
+over the ratings ij, with p0 the untempered prior: u_id ~ N(0, 1 / user_precision_d),
+v_jd ~ N(0, 1 / item_precision_d), c_j ~ N(0, bias_std^2), independent. The precisions are fixed,
+or have Gamma(shape, rate) priors of their own and are sampled too.
 
 A sweep draws every user's factors given the rest, then every item's factors together with its
 bias, then the precisions where they are sampled. Given the other side, rows are independent; the
@@ -18,21 +25,100 @@ Annals of Statistics 22 (1994), for the Metropolis step; I. Murray, R. P. Adams,
 "Elliptical slice sampling", AISTATS 2010.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaincinv
 
 from skdpmf.kernels.gibbs import sample_rows
 from skdpmf.kernels.jit_and_threads import run_blocks
-from skdpmf.mechanisms.posterior_draw.target import State, Target, draw_precisions
 from skdpmf.privacy.sampler.noise import NoiseSource
 
 Array = NDArray[np.float64]
 
+GAMMA_SHAPE = 1.0  # of the precisions' prior, where they are sampled; its mean is 1 / std^2
 _NONE, _NOTHING = np.empty(0), np.empty((0, 0))
 # Angles that an elliptical slice step tries; if all fail, which is rare, it stays where it is.
 _TRIES = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """The density, up to its constant.
+
+    Attributes
+    ----------
+    R : csr_array of shape (n_users, n_items)
+        Residual targets e_ij, float64, at most one per user and item, columns ascending.
+    weights : ndarray of shape (n_users,)
+        w_i >= 0.
+    inverse_temperature : float
+        a >= 0.
+    bound : float
+        M > 0, the clip of predictions; inf for none.
+    n_components : int
+        k.
+    user_std, item_std, bias_std : float
+        Standard deviations of the prior; bias_std = 0: all c_j are 0.
+    sample_precisions : bool
+        Whether user_precision and item_precision are sampled, componentwise, with prior
+        Gamma(GAMMA_SHAPE, rate GAMMA_SHAPE * std^2), or fixed at 1 / std^2.
+    """
+
+    R: Any
+    weights: Array
+    inverse_temperature: float
+    bound: float
+    n_components: int
+    user_std: float
+    item_std: float
+    bias_std: float
+    sample_precisions: bool = False
+
+    def user_rate(self) -> float:
+        """Rate of the Gamma prior of a user precision."""
+        return GAMMA_SHAPE * self.user_std**2
+
+    def item_rate(self) -> float:
+        """Rate of the Gamma prior of an item precision."""
+        return GAMMA_SHAPE * self.item_std**2
+
+
+@dataclass
+class State:
+    """One point of the chain.
+
+    Attributes
+    ----------
+    U : ndarray of shape (n_users, k)
+        User factors.
+    V : ndarray of shape (n_items, k)
+        Item factors.
+    item_bias : ndarray of shape (n_items,)
+        c, zeros where bias_std is 0.
+    user_precision, item_precision : ndarray of shape (k,)
+        Precisions of the prior, per component.
+    """
+
+    U: Array
+    V: Array
+    item_bias: Array
+    user_precision: Array
+    item_precision: Array
+
+
+def draw_precisions(x: Array, rate: float, uniforms: Array) -> Any:
+    """Draw the precisions of one side's prior given its factors, by inverse transform.
+
+    Their conditionals are Gamma(GAMMA_SHAPE + n / 2, rate + sum_i x_id^2 / 2), n counting all rows.
+
+    x (n_rows, k): U or V; rate: of the prior: `Target.user_rate` or `Target.item_rate`; uniforms
+    (k,): in (0, 1). Returns (k,): positive.
+    """
+    draw = gammaincinv(GAMMA_SHAPE + 0.5 * len(x), uniforms)
+    return np.asarray(draw / (rate + 0.5 * np.sum(x * x, axis=0)))
 
 
 class GibbsChain:
