@@ -106,7 +106,7 @@ shares.round(1)
 
 # %%
 # At an epsilon of 1 and 4 the limit itself is low: no cleverer attack would help. At 10 it allows
-# nearly half of the games, and this attack finds something. (Shares of 100 games are 2 to 5 points off.)
+# nearly half of the games, and this attack finds some. (Shares of 100 games are 2 to 5 % off.)
 
 import matplotlib.pyplot as plt
 
