@@ -15,6 +15,7 @@ from tests.core.audit import N_ITEMS, N_USERS, alone, fitted_state, noise_of
 from tests.core.cases import CASES
 from tests.core.test_planted import ALL
 
+pytestmark = pytest.mark.every_case
 every_mechanism = pytest.mark.parametrize("name", ALL)
 # Subsets of a user's ratings are drawn by the user's slot; features of tasks are those of a row.
 BY_SLOT = ("trimmed", "tail", "uniform", "tasks")

@@ -21,6 +21,7 @@ from tests.core.audit import SLOT
 from tests.core.cases import CASES
 from tests.house import MAPPING, passed_functions
 
+pytestmark = pytest.mark.every_case
 MOST_CALLS = 4  # of one function in one fit: the first ones and the last one
 
 
