@@ -393,9 +393,9 @@ MUTANTS += [
     ),
     mistake(
         "terms of all ratings over those kept", LOOP,
-        "        users, weight = bounded_weights(self.users, self.kept, N, s, cap)\n",
+        "        users, weight = common.bounded_weights(self.users, self.kept, N, s, cap)\n",
         "        users = self.kept\n"
-        "        _, weight = bounded_weights(self.users, self.users, N, s, cap)\n",
+        "        _, weight = common.bounded_weights(self.users, self.users, N, s, cap)\n",
         case="als dpals, trimmed",
     ),
     mistake(

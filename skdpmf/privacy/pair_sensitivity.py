@@ -232,8 +232,7 @@ def pair_sums(
     near = users.unit, users.neighbors, users.n_slots, users.private
     pieces = pair_blocks(triangles.starts, n_pieces, _BLOCK_ENTRIES)
     public = PairTerms(sensitivity, *kind, *near, triangles.shape, grid, pieces)
-    made: PiecedSum = make_handle(PiecedSum, handle_entry(users).fit, public, triangles)
-    return made
+    return make_handle(PiecedSum, handle_entry(users).fit, public, triangles)
 
 
 class _Triangles:

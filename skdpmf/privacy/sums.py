@@ -478,8 +478,7 @@ def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
         )
     a, b = one.sensitivity, two.sensitivity
     both = one._replace(sensitivity=a + b if one.norm == "l1" else math.hypot(a, b))
-    total: BoundedSum = core.make_handle(BoundedSum, fit, both, np.stack(values))
-    return total
+    return core.make_handle(BoundedSum, fit, both, np.stack(values))
 
 
 @sealed
@@ -487,8 +486,7 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
     """Return a sum with zeros at the end of each axis, which nobody contributes to."""
     values, own = np.zeros(shape), core.handle_entry(total)
     values[tuple(map(slice, own.values.shape))] = own.values
-    wide: BoundedSum = core.make_handle(BoundedSum, own.fit, own.public, values)
-    return wide
+    return core.make_handle(BoundedSum, own.fit, own.public, values)
 
 
 def _products(
@@ -574,8 +572,7 @@ def _bounded(
     sensitivity = float(replace if users.neighbors == "replace" else add_remove)
     near, n = (users.unit, users.neighbors), n_slots or users.n_slots
     bound = Bound(sensitivity, norm, layout, *near, n, users.private)
-    total: BoundedSum = core.make_handle(BoundedSum, core.handle_entry(users).fit, bound, values)
-    return total
+    return core.make_handle(BoundedSum, core.handle_entry(users).fit, bound, values)
 
 
 def _own(users: Users, values: PerUser, *, of_users: bool = False) -> NDArray[np.float64]:

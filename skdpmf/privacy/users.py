@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import cached_property, wraps
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -113,6 +113,7 @@ class Entry(NamedTuple):
 
 
 _HANDLES: WeakKeyDictionary[Handle, Entry] = WeakKeyDictionary()
+H = TypeVar("H", bound=Handle)
 
 
 def handle_entry(handle: Any) -> Entry:
@@ -126,7 +127,7 @@ def handle_entry(handle: Any) -> Entry:
     return found
 
 
-def make_handle(kind: Any, *terms: Any) -> Any:
+def make_handle(kind: type[H], *terms: Any) -> H:
     """Return a handle of this kind of `Entry` values."""
     handle = kind.__new__(kind)
     _HANDLES[handle] = Entry(*terms)
@@ -338,8 +339,7 @@ def handle_values(users: Users, values: Any) -> Any:
 def per_user(users: Users, values: NDArray[Any], of_users: bool) -> PerUser:
     """Return a handle of values of these users, or of their ratings."""
     place = None if of_users else reveal(users)
-    made: PerUser = make_handle(PerUser, handle_entry(users).fit, None, values, place)
-    return made
+    return make_handle(PerUser, handle_entry(users).fit, None, values, place)
 
 
 def call_map(users: Users, function: Any, args: Any, public: Any, slots: Any, *block: int) -> Any:

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import common, multi_task_ridge, noisy_gradient
-from skdpmf.mechanisms.als import clicks, dpals, loop, ratings
+from skdpmf.mechanisms.als import clicks, dpals, ratings
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.gram import item_item as noisy_gram
@@ -473,7 +473,7 @@ def ratings_times_a_thousand(rows, *args):
 
 @pytest.mark.parametrize("name", ["als pooled", "als dpals"])
 def test_ratings_that_a_solver_does_not_clip_are_harmless(name, monkeypatch):
-    monkeypatch.setattr(loop, "subset", ratings_times_a_thousand)
+    monkeypatch.setattr(common, "subset", ratings_times_a_thousand)
     audit(CASES[name])
 
 

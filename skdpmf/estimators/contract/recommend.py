@@ -504,12 +504,11 @@ def score_table(model: ItemModel, ranking: Ranking | None) -> ScoreTable:
     return table._replace(centre=share @ model.features, deviation=float(deviation))
 
 
-def kept_table(kept: list, model: ItemModel, ranking: Ranking | None) -> ScoreTable:
+def kept_table(kept: list[Any], model: ItemModel, ranking: Ranking | None) -> Any:
     """Return the `score_table`, which is kept in a list for the next answer."""
     if not kept or kept[0][0] is not model or kept[0][1] is not ranking:
         kept[:] = [(model, ranking, score_table(model, ranking))]
-    table: ScoreTable = kept[0][2]
-    return table
+    return kept[0][2]
 
 
 def _quadratic(Z: np.ndarray, A: np.ndarray) -> np.ndarray:

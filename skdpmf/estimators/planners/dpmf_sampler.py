@@ -13,6 +13,7 @@ from skdpmf.mechanisms.posterior_draw.guarantee import CALIBRATIONS
 from skdpmf.privacy.plan import ReleasePlan
 
 _CAP = 200  # ratings a user in the posterior, as in the paper
+_DEVIATIONS = ("user_std", "item_std", "bias_std", "rating_std")
 _ITERATIONS = {"every-step": 40, "gibbs": 100, "sgld": 1500}
 
 
@@ -98,7 +99,7 @@ class PosteriorDraw(Options):
         self._require_choice("calibration", CALIBRATIONS)
         self._require_choice("noise", ("exact", "table"))
         self._require_counts("n_draws", "table_size")
-        self._require_positive("user_std", "item_std", "bias_std", "rating_std", "step_size")
+        self._require_positive(*_DEVIATIONS, "step_size")
         rule = "a finite number >= 0"
         self._require(("kappa",), lambda x: is_finite(x) and x >= 0, rule, "use 0")
         if self.weight_cap is not None and self.weight_cap != np.inf:
@@ -173,10 +174,7 @@ class DPMFSamplerPlanner(PrivatePlanner):
             sampler=draw.sampler,
             calibration=draw.calibration,
             item_bias=not private if draw.item_bias is None else bool(draw.item_bias),
-            user_std=float(draw.user_std),
-            item_std=float(draw.item_std),
-            bias_std=float(draw.bias_std),
-            rating_std=float(draw.rating_std),
+            **{name: float(getattr(draw, name)) for name in _DEVIATIONS},
             sample_precisions=bool(draw.sample_precisions),
             step_size=float(draw.step_size),
             table_size=int(draw.table_size) if table else None,
