@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from skdpmf.kernels.als import factored
 from skdpmf.kernels.covariance import _entries, _entry
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part
 from skdpmf.kernels.topk import _scan
@@ -92,23 +93,14 @@ def _fit_row(cov, known, residuals, near, ridge, flat, vectors, z):
     z[:] = 0
 
 
-def _pivots(systems: Array) -> Array:
-    """Return the pivots of Cholesky's method, zeros where it fails."""
-    try:
-        return np.diagonal(np.linalg.cholesky(systems), axis1=1, axis2=2) ** 2
-    except np.linalg.LinAlgError:
-        if len(systems) == 1:
-            return np.zeros((1, systems.shape[1]))
-        return np.concatenate([_pivots(one[None]) for one in systems])
-
-
 def _solutions(systems: Array, rhs: Array, ridge: float) -> Array:
     """Return the solution of each system plus its ridge, as `_fit_row`."""
     z, left, diagonal = np.zeros(rhs.shape), np.arange(len(systems)), np.eye(rhs.shape[1])
     for _ in range(_ATTEMPTS):
-        ridged = systems[left] + ridge * diagonal
-        definite = (_pivots(ridged) > _SMALLEST_PIVOT * ridge).all(axis=1)
-        z[left[definite]] = np.linalg.solve(ridged[definite], rhs[left[definite], :, None])[..., 0]
+        L, x, definite = factored(systems[left] + ridge * diagonal, rhs[left])
+        pivots = np.diagonal(L, axis1=1, axis2=2) ** 2
+        definite &= (pivots > _SMALLEST_PIVOT * ridge).all(axis=1)
+        z[left[definite]] = x[definite]
         left, ridge = left[~definite], _RIDGE_GROWTH * ridge
         if not len(left):
             break

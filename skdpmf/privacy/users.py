@@ -144,7 +144,7 @@ def sealed(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(handle: Any, *args: Any, **kwargs: Any) -> Any:
-        fit, public, *_ = handle_entry(handle)
+        fit, public = handle_entry(handle)[:2]  # an error shows names of this frame, and no rows
         if fit.ended:
             raise PrivacyParameterError(
                 "this fit has ended, as something failed in it before: an error may say something "
@@ -254,15 +254,19 @@ class Users(Handle):
                 "rating."
             )
         alone = fit.looks_at(function, (form, of_users), rows.n_users) if self.private else []
+        is_open = rows.nnz == rows.n_users  # whether values are of users or of ratings
+        if is_open and self.private and not alone:
+            alone = [few_of(rows.n_users)]
         for slots in alone:
             again = call_map(self, function, args, public, slots)
             again = again if isinstance(again, tuple) else (again,)
             refuse_unless_alike(function, np.arange(len(arrays)), np.arange(len(again)))
             for place, (whole, few) in enumerate(zip(arrays, again, strict=True)):
-                # as many ratings as users leave it open; the changed form lets the next call look
-                of_users[place] &= len(few) == len(slots)
                 part = rows.part(whole, slots, of_users[place])
-                refuse_unless_alike(function, part, np.asarray(few))
+                if is_open and of_users[place] and not alike(part, few):
+                    of_users[place] = False
+                    part = rows.part(whole, slots, False)
+                refuse_unless_alike(function, part, few)
         results = tuple(per_user(self, *one) for one in zip(arrays, of_users, strict=True))
         return results if form[0] else results[0]
 
@@ -375,15 +379,21 @@ def call_map(users: Users, function: Any, args: Any, public: Any, slots: Any, *b
     )
 
 
+def alike(whole: Any, few: Any) -> bool:
+    """Return whether values are the same, up to rounding."""
+    whole, few = np.asarray(whole), np.asarray(few)
+    if whole.shape != few.shape or np.array_equal(whole, few, equal_nan=True):
+        return whole.shape == few.shape
+    if whole.dtype.kind != "f":
+        return False
+    most = _ROUNDING * np.abs(whole[np.isfinite(whole)]).max(initial=0.0)
+    return np.allclose(whole, few, rtol=0.0, atol=most, equal_nan=True)
+
+
 def refuse_unless_alike(function: Any, whole: Any, few: Any) -> None:
     """Raise unless users have the values among all that they have in a few rows alone."""
-    if whole.shape == few.shape:
-        if np.array_equal(whole, few, equal_nan=True):
-            return
-        if whole.dtype.kind == "f":
-            most = _ROUNDING * np.abs(whole[np.isfinite(whole)]).max(initial=0.0)
-            if np.allclose(whole, few, rtol=0.0, atol=most, equal_nan=True):
-                return
+    if alike(whole, few):
+        return
     raise PrivacyParameterError(
         f"function={function!r} gives users other values among all rows than in a few rows alone: "
         "each must depend on its user's row, and on released and public values, alone."

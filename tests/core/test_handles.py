@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf import PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import sums
 from skdpmf.privacy.curator import Curator
@@ -256,6 +256,17 @@ def test_gigantic_residuals_beside_zeros_move_no_more_than_the_bound(big):
         assert np.linalg.norm(reveal(one) - reveal(two)) <= one.sensitivity
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_as_many_ratings_as_users_end_no_fit(seed):
+    """Whether a map gave a value for each user or for each rating does not show in its length."""
+    rng = np.random.default_rng(seed)
+    n, n_items = rng.choice([4, 7, 12, 19, 50]), rng.integers(2, 9)
+    X = np.full(n * n_items, np.nan)
+    X[rng.permutation(n * n_items)[:n]] = rng.integers(1, 6, n)
+    for kind in (DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender):
+        kind(PrivacyBudget(1.0, 1e-5)).fit(X.reshape(n, n_items))
+
+
 def raises(rows):
     raise ValueError(f"rating {rows.data[:1]}")
 
@@ -269,7 +280,8 @@ def frames_of(error):
     while error is not None:
         trace = error.__traceback__
         while trace is not None:
-            yield from trace.tb_frame.f_locals.values()
+            for one in trace.tb_frame.f_locals.values():
+                yield from (one, *one) if isinstance(one, list | tuple) else (one,)
             trace = trace.tb_next
         error = error.__context__
 

@@ -636,6 +636,24 @@ def test_options_that_predictions_follow_from_are_checked(fitted, path, feedback
         load_model(path)
 
 
+def test_numbers_of_any_size_are_answered_from(fitted, path):
+    """Solvers of LAPACK raise where a system is singular or not finite."""
+    for name, array in (("knn", "neighbor_model.covariance"), ("means", "item_model.factors")):
+        fitted[name].save(path)
+        header, arrays = contents(path)
+        own = arrays[array].astype(float)
+        for value in (1e308, 1e100, -1e9):
+            for at in (slice(None), *range(0, own.shape[0], 3)):
+                changed_array = own.copy()
+                changed_array[at] = value
+                forge(path, header, {**arrays, array: changed_array.astype(arrays[array].dtype)})
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    model = load_model(path)
+                    model.predict(NEW[:3])
+                    model.explain(NEW[:3], [0, 1, 2])
+
+
 def test_what_is_forged_and_fits_is_read(fitted, path):
     """The cases above are refused for what they change and nothing else."""
     for name, more in (("means", {}), ("knn", neighbours()), ("lists", LISTS)):

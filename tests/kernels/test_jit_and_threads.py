@@ -71,9 +71,7 @@ def test_a_kernel_is_copied_by_name_and_its_example_is_found():
 ANOTHER_PROCESS = """
 import logging, sys
 import numpy as np
-from skdpmf.kernels import (
-    covariance, langevin, local_gradient, neighbors, order, sgd, sums, topk
-)
+from skdpmf.kernels import covariance, gibbs, local_gradient, neighbors, sgd, sums, topk
 from skdpmf.kernels.jit_and_threads import sized
 
 def norms():

@@ -384,8 +384,9 @@ class BaseRecommender(
     def explain(self, X: Any, items: Any) -> Any:
         """Say which of a user's own items argue for a recommendation, and how much.
 
-        Scores of `recommend` are a constant of the item, for the row's length, and a part for each
-        item that the user has rated. They follow from the model and the row, and cost no budget.
+        Scores of `recommend` are a constant of the item, for the weights that the row gets, and a
+        part for each item that the user has rated. They follow from the model and the row, and cost
+        no budget.
 
         Parameters
         ----------

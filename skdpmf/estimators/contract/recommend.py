@@ -385,6 +385,8 @@ def contributions(
             d = C.shape[1] if strength else k
             A = (C[:, :d] * each[:, None]).T @ C[:, :d] + strength * np.eye(d)
             A[:k, :k] += model.ridge + (ridges[i] - strength) * np.eye(k)
+            if not np.isfinite(A).all():  # of a forged model: LAPACK raises
+                continue
             toward[:d] += weight * np.linalg.lstsq(A, asked[i, :d], rcond=None)[0]
         out[own] = each * residual * (C @ toward)
     return out

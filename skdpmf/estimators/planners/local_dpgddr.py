@@ -98,7 +98,8 @@ class LocalDPGDDRPlanner(PrivatePlanner):
 
     @property
     def _work_of_round(self) -> int:
-        return 64  # a report of each device
+        # a report of each device, which draws until it is in a set that is rare at a large epsilon
+        return round(64 + 2 ** min(1.5 * float(self.budget.epsilon), 40.0))
 
     def _n_rounds(self) -> int:
         return self._n_reports() * (_N_PARTS if self._is_by_vectors else 1)
