@@ -283,7 +283,7 @@ def test_sentences_of_pages_name_their_subject():
 
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".rst", ".csv", ""}
 SKIPPED_FOLDERS = re.compile(
-    r"^(\.(?!ci$|github$).*|__pycache__|.*\.egg-info|build|_build|dist|htmlcov)$"
+    r"^(\.(?!ci$|github$).*|__pycache__|.*\.egg-info|auto_examples|build|_build|dist|htmlcov)$"
 )
 
 
