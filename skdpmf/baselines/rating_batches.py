@@ -150,7 +150,7 @@ def read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
         finally:
             for future in waiting:
                 future.cancel()
-            if isinstance(iterator, Generator):  # what it holds goes now, and in its thread
+            if isinstance(iterator, Generator):  # it frees its files now, in its own thread
                 reader.submit(iterator.close)
 
 

@@ -204,7 +204,7 @@ def recommender_of(fitted: Any) -> Any:
     while not isinstance(model, BaseRecommender):
         if isinstance(model, Pipeline):
             steps = (getattr(step, "_catalogue_", None) for _, step in model.steps)
-            known = known or next(filter(None, steps), None)  # of the first that knows items
+            known = known or next(filter(None, steps), None)  # the first step that knows items
             model = model.steps[-1][1]
         elif hasattr(model, "best_estimator_"):
             model = model.best_estimator_

@@ -6,7 +6,7 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit
 
-_ENTRIES_AT_ONCE = 1 << 17  # of numpy's forms, to bound their memory
+_ENTRIES_AT_ONCE = 1 << 17  # bounds the memory of numpy's forms
 
 
 def rows_of(indptr: Array, start: int, stop: int) -> tuple[slice, Array]:

@@ -36,7 +36,7 @@ class Alone:
     """All users are here; what a fit is to other processes that take part in it has its methods."""
 
     first_row = 0  # number of the first row at hand
-    n_rows = 0  # of the whole matrix; 0: all rows are at hand
+    n_rows = 0  # number of rows of the whole matrix; 0: all rows are at hand
 
     def key(self, seeded: bool, make: Callable[..., bytes], R: Any, *aligned: Any) -> bytes:
         """Return ``make()``, for a seeded fit ``make(shape, digest)`` of all rows.

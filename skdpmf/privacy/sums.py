@@ -579,7 +579,7 @@ def _own(users: Users, values: PerUser, *, of_users: bool = False) -> NDArray[np
     """Return values that were made for these users, one for each rating or for each user."""
     array, rows = core.handle_values(users, values), reveal(users)
     other = (core.handle_entry(values).place is None) != of_users
-    # as many ratings as users leave open what a map gave
+    # where there are as many ratings as users, it is open which a map gave
     mixed = users.private and other and rows.nnz != rows.n_users
     if mixed or len(array) != (rows.n_users if of_users else rows.nnz):
         raise PrivacyParameterError(

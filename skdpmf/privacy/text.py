@@ -317,7 +317,7 @@ class PrintedStatement(Printed):
     """A statement, as it is shown."""
 
     _title: ClassVar[str] = "Privacy statement"
-    _heading: ClassVar[tuple[str, ...]] = ()  # of the releases
+    _heading: ClassVar[tuple[str, ...]] = ()  # lines above the table of releases
 
     def _fields(self: Any) -> list[tuple[str, str]]:
         """Return the named paragraphs: what must be read first, and the guarantee."""

@@ -253,10 +253,10 @@ class Users(Handle):
                 f"function={function!r} must give an entry or a row for each user, or for each "
                 "rating."
             )
-        alone = fit.looks_at(function, (form, of_users), rows.n_users) if self.private else []
-        is_open = rows.nnz == rows.n_users  # whether values are of users or of ratings
-        if is_open and self.private and not alone:
-            alone = [few_of(rows.n_users)]
+        alone, is_open = [], rows.nnz == rows.n_users  # whether values are of users or of ratings
+        if self.private:
+            alone = fit.looks_at(function, (form, of_users), rows.n_users)
+            alone = alone or [few_of(rows.n_users)] * is_open
         for slots in alone:
             again = call_map(self, function, args, public, slots)
             again = again if isinstance(again, tuple) else (again,)

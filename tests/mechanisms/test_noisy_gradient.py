@@ -109,7 +109,7 @@ def test_without_privacy_offsets_and_factors_have_learnt_ridges(one_key):
     assert ridge[0, 0] < 0.5
     assert model._item_model_.prior is None
     strong, _ = recorded_fit(X, budget=NONPRIVATE, n_components=2, alpha=3.0)
-    # of two factors one shows nothing and is left out
+    # one of two factors shows nothing and is left out
     np.testing.assert_allclose(strong._item_model_.ridge[1, 1], 3.0 * ridge[1, 1])
 
 

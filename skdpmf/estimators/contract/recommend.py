@@ -286,7 +286,7 @@ def _with_tastes(
     assert model.features is not None
     prior, residuals = _expected(model, indptr, indices, ratings)
     n_rows, row_ridge = len(prior), _row_ridges(model, indptr, indices)
-    if indices.size < model.offsets.size:  # of a few rows: the columns of what they have rated
+    if indices.size < model.offsets.size:  # a few rows need the columns of their items alone
         rated, places = np.unique(indices, return_inverse=True)
         columns = np.hstack((model.factors[rated], model.features[rated]))
         indices = places.astype(indices.dtype)  # else the kernel is compiled twice
@@ -385,7 +385,7 @@ def contributions(
             d = C.shape[1] if strength else k
             A = (C[:, :d] * each[:, None]).T @ C[:, :d] + strength * np.eye(d)
             A[:k, :k] += model.ridge + (ridges[i] - strength) * np.eye(k)
-            if not np.isfinite(A).all():  # of a forged model: LAPACK raises
+            if not np.isfinite(A).all():  # a forged model may say so, and LAPACK raises
                 continue
             toward[:d] += weight * np.linalg.lstsq(A, asked[i, :d], rcond=None)[0]
         out[own] = each * residual * (C @ toward)

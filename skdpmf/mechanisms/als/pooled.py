@@ -158,7 +158,7 @@ class PooledModel(NamedTuple):
     lists: Lists | None  # what people choose to rate
     log_popularity: NDArray[np.float64]  # (n_items,), but for a constant
     knowledge: update.PooledKnowledge | None = (
-        None  # what a refresh starts from; None: without privacy
+        None  # a refresh starts from it; None: without privacy
     )
 
 

@@ -38,7 +38,7 @@ from skdpmf.privacy.sampler.noise import NoiseSource
 
 Array = NDArray[np.float64]
 
-GAMMA_SHAPE = 1.0  # of the precisions' prior, where they are sampled; its mean is 1 / std^2
+GAMMA_SHAPE = 1.0  # shape of the prior of sampled precisions, whose mean is 1 / std^2
 _NONE, _NOTHING = np.empty(0), np.empty((0, 0))
 # Angles that an elliptical slice step tries; if all fail, which is rare, it stays where it is.
 _TRIES = 8
