@@ -301,8 +301,6 @@ class NoiseSource:
     """
 
     #: whether several runs, on blocks of the users, make the same releases together
-    shared = False
-
     def __init__(self, key: bytes | None = None) -> None:
         self.__key = fresh_key() if key is None else require_key(key)
         self._process = os.getpid()
@@ -423,10 +421,6 @@ class NoiseSource:
         """
         self._check_process()
         return stream_key(self.__key, "rows", "", 0).astype("<u4").tobytes()
-
-    def total_rows(self, n_rows: int) -> int:
-        """Return the public number of rows of the whole matrix, given those at hand: here all."""
-        return n_rows
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> Floats:
         """Return `initial_normals` under this source's key."""
