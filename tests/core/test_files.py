@@ -11,7 +11,7 @@ from tests import house
 
 PACKAGE = Path(skdpmf.__file__).parent
 PROOFS = PACKAGE.parent / "docs" / "proofs.rst"
-MOST_FILES, MOST_LINES = 16, 3600
+MOST_FILES, MOST_LINES = 16, 3200
 # They decide nothing: words, errors, and what fits compare with the plain form.
 WORDS = {"privacy/text.py", "exceptions.py"}
 CHECKED = "_vectors"
@@ -117,7 +117,7 @@ def test_whatever_can_change_epsilon_is_on_a_list():
 
 
 def test_nothing_but_words_is_imported_in_functions():
-    for path in below():
+    for path in below() - {PACKAGE / name for name in WORDS}:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef):
