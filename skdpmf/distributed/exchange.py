@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.privacy.frame import Alone, data_digest
-from skdpmf.privacy.recording import noise_source
-from skdpmf.privacy.sampler.noise import NoiseSource, slot_priorities
+from skdpmf.privacy.sampler.noise import NoiseSource, noise_source
+from skdpmf.privacy.sampler.streams import slot_priorities
 
 Key = tuple[str, int, int]
 _DIGEST, _ROW_KEY, _START = "digest of the rows", "key of the rows", "start of "

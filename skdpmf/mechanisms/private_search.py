@@ -144,9 +144,9 @@ from typing import NamedTuple
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import accounting as cost
 from skdpmf.privacy.pure import pure_epsilon_to_mu
+from skdpmf.privacy.sampler.cipher import require_key, stream_key
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.sampler.noise import require_key, stream_key
 
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PRICED = cost.SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)

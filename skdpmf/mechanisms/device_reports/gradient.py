@@ -59,7 +59,7 @@ from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, Dev
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.pure import PureRelease
-from skdpmf.privacy.sampler.noise import initial_normals
+from skdpmf.privacy.sampler.streams import initial_normals
 from skdpmf.privacy.sums import shrink_to_ball
 
 Floats = NDArray[np.float64]
