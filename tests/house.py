@@ -24,18 +24,17 @@ LAYERS = {
     "mechanisms": {"baselines", "kernels", "privacy", "data"},
     "books": {"mechanisms", "privacy", "data"},
     "local": {"estimators", "mechanisms", "kernels", "privacy", "data"},
-    "distributed": {"privacy"},
-    "estimators": {
-        *("distributed", "books", "mechanisms", "baselines", "kernels", "privacy", "data")
-    },
-    "preprocessing": {"estimators", "distributed", "mechanisms", "privacy", "data"},
+    "estimators": {"books", "mechanisms", "baselines", "kernels", "privacy", "data"},
+    "preprocessing": {"estimators", "mechanisms", "privacy", "data"},
     "evaluation": {"estimators", "preprocessing", "books", "mechanisms", "privacy", "data"},
     "commands": {"", "estimators", "evaluation", "books", "privacy", "data"},
     "": {"commands", "data"},
 }
 
 # Modules of `privacy` that sum by kernels, and those that hold private values.
-SUMMING = {"privacy/users.py", "privacy/sums.py", "privacy/pair_sensitivity.py"}
+SUMMING = {
+    *("privacy/users.py", "privacy/blocks.py", "privacy/sums.py", "privacy/pair_sensitivity.py")
+}
 HOLDING = SUMMING | {"privacy/curator.py"}
 # Modules of `privacy` whose own loops are compiled, by the one module that does.
 COMPILED = {f"privacy/sampler/{name}.py" for name in ("cipher", "laws", "noise", "streams")}
@@ -64,7 +63,7 @@ RECORDERS = {"privacy/recording.py", "privacy/sampler/noise.py"}
 # search, an audit, subsets, and training without privacy.
 KEYS = re.compile(r"^(fresh_key|derived_key|recorded_key|noise_source|NoiseSource)$")
 DRAWING = re.compile(
-    r"^(privacy/(frame|recording|sampler/noise)|distributed/exchange|local/"
+    r"^(privacy/(frame|recording|sampler/noise)|local/"
     r"|mechanisms/(device_reports/|posterior_draw/|private_search)|estimators/local_dpgddr"
     r"|evaluation/(audit|_audit_releases|private_search)|preprocessing/bounder|baselines/)"
 )
@@ -103,7 +102,6 @@ OUTSIDE = {
     "mechanisms": ({"numpy", "scipy", "joblib", "numba"}, set()),
     "books": ({"numpy", "scipy"}, {"pandas", "dp_accounting"}),
     "local": ({"numpy", "scipy", "msgspec"}, set()),
-    "distributed": ({"numpy", "scipy", "joblib"}, set()),
     "estimators": (
         {"numpy", "scipy", "sklearn", "joblib", "threadpoolctl", "safetensors"},
         {"pandas", "polars"},

@@ -169,7 +169,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             influence = noisy_gradient.personal_influence(more["levels"], *shared)
         return noisy_gradient.fit(curator, settings, rounds=self._rounds(), influence=influence)
 
-    def _release_rows(self, R: Any, noise: Any, settings: Any, levels: Any, exchange: Any) -> Any:
+    def _release_rows(self, R: Any, noise: Any, settings: Any, levels: Any) -> Any:
         draw: Any = self._draw
         return posterior.fit(
             *(R, settings, self.budget, noise),

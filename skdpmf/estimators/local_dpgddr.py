@@ -6,7 +6,6 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.validation import middle_and_quarter
-from skdpmf.distributed.exchange import Exchange
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import PrivateRecommender
@@ -137,9 +136,9 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     def _settings_of(self, n_items: int) -> str:
         return self._text("devices")
 
-    def _release_rows(self, R: Any, secret: Any, settings: Any, levels: Any, exchange: Any) -> Any:
+    def _release_rows(self, R: Any, secret: Any, settings: Any, levels: Any) -> Any:
         run = self._run_items if self._gradients is None else self._run_gradient
-        return run(R, secret, exchange)
+        return run(R, secret)
 
     def _release(self, curator: Any, settings: Any, **more: Any) -> NoReturn:
         raise NotImplementedError("devices report, and nobody sums their rows.")
@@ -159,17 +158,15 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
         return {"notes": (shuffle_note(each, released[1], delta, count),)}
 
-    def _run_items(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int, int]:
+    def _run_items(self, R: Any, secret: bytes) -> tuple[Any, int, int]:
         """Return the model of method "items", reports of the smallest round, and rounds."""
         n_devices, n_items = R.shape
         damping, none = float(self.user_damping), np.zeros((n_items, 0))
         if self._is_by_vectors:
-            n_rows = exchange.n_rows or n_devices
-            fractions = self._fractions(n_items, n_rows)
+            fractions = self._fractions(n_items, n_devices)
             terms = protocol_name(secret), float(self.budget.epsilon), n_items, self.rating_range
-            run = Protocol(Settings(*terms, damping, fractions, n_rows))
-            of: Any = {"first_slot": exchange.first_row, "total_of": exchange.total}
-            of |= {"n_parts": self._n_rounds() // len(fractions), "n_jobs": self.n_jobs}
+            run = Protocol(Settings(*terms, damping, fractions, n_devices))
+            of: Any = {"n_parts": self._n_rounds() // len(fractions), "n_jobs": self.n_jobs}
             released = simulate(run, R, secret, steps=self._rounds(), **of)
             smallest = min((n for n in run.n_reports if n), default=1)
             found = released.item_means, none, released.user_damping, 0.0, released.popularity
@@ -184,7 +181,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         means = middle + unit * model.item_means
         return self._released(means, none, model.user_damping, 0.0, model.popularity), n_devices, 1
 
-    def _run_gradient(self, R: Any, secret: bytes, exchange: Exchange) -> tuple[Any, int, int]:
+    def _run_gradient(self, R: Any, secret: bytes) -> tuple[Any, int, int]:
         """Return the model of the other methods, the reports of a round, and how many rounds."""
         (n_devices, n_items), settings = R.shape, self._gradient_settings()
         centers = self._chosen("method").center

@@ -244,9 +244,6 @@ class DPItemSelector(  # type: ignore[call-arg]
     # what `release_on_blocks` asks for
     _only_sums, _value_range, _reports, n_jobs = True, None, None, None
 
-    def _used(self, R: Any) -> Any:
-        return R
-
     def _preparation(self) -> tuple[Any, ...]:
         return (_presences,)
 
@@ -254,7 +251,7 @@ class DPItemSelector(  # type: ignore[call-arg]
         return None
 
     def _release(self, curator: Curator, settings: None) -> Any:
-        """Release the counts: of all users, or of a block of them together with the others."""
+        """Release the counts."""
         counts = curator.release(_COUNTS, self._counts(curator))
         return counts, curator.deviation(_COUNTS)
 

@@ -13,7 +13,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.sampler.streams import slot_priorities
 from skdpmf.privacy.sums import BoundedSum, PiecedSum
 from skdpmf.privacy.users import (
     Handle,
@@ -57,10 +58,9 @@ class Released:
 class Curator:
     """Releases what a plan says, and nothing else; refuses a plan that costs more than its budget.
 
-    R (n_users, n_items): the prepared ratings, or those of a block of users; noise: a
-    `NoiseSource`, in several processes what stands for it, which adds up blocks of users; features:
-    a row for each user, or with `of_users` False for each rating; item_columns (n_items, d): public
-    columns of the items, with d = 0 if there are none.
+    R (n_users, n_items): the prepared ratings, here or in `Blocks`; noise: a `NoiseSource`;
+    features: a row for each user, or with `of_users` False for each rating; item_columns (n_items,
+    d): public columns of the items, with d = 0 if there are none.
     """
 
     def __init__(
@@ -85,8 +85,7 @@ class Curator:
         self.__record: list[Released] = []
         self.__slots = {release.name: release for release in plan.releases}
         self.__noise, self.n_jobs = noise, n_jobs
-        self.private, self.shared = plan.is_private, bool(noise.shared)
-        self.n_rows = max(noise.total_rows(R.shape[0]), 1)
+        self.private, self.n_rows = plan.is_private, max(R.shape[0], 1)
         budget = plan.budget
         self.users = Users(
             R,
@@ -152,7 +151,7 @@ class Curator:
         """Release a sum that is too large to hold; its noise is for the smaller of two bounds.
 
         The result's ``release(start, stop)`` of one of ``total.pieces`` returns matrix, entries and
-        released values of the piece. A block of users does not learn these: None.
+        released values of the piece.
         """
         terms = self._planned(name, total, PiecedSum, index)
         with self.__noise.blocks(shape=total.shape, **terms) as stream:
@@ -192,23 +191,32 @@ class Curator:
         return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
-        """Return what gives random priorities of ratings, keyed by the slots of their users."""
+        """Return what gives random priorities of ratings, keyed by the slots of their users.
 
-        def priorities(rows: Rows) -> NDArray[np.uint64]:
-            ends = rows.indptr
-            if rows.slots is not None:  # a few rows, in the places that they have
-                number = np.zeros(rows.slots.max(initial=-1) + 2, ends.dtype)
-                number[rows.slots + 1] = rows.n_ratings
-                ends = np.cumsum(number, dtype=ends.dtype)
-            found: NDArray[np.uint64] = self.__noise.slot_priorities(purpose, ends, rows.indices)
-            return found
-
-        return priorities
+        It knows the key of what is random about single rows, and not that of the noise.
+        """
+        return _Priorities(self.__noise.row_key(), purpose)
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return public starting values, as `NoiseSource.initial_normals`."""
-        # a copy: the blocks of a fit share the values
         return np.array(self.__noise.initial_normals(shape, name))
+
+
+@dataclass(frozen=True)
+class _Priorities:
+    """Priorities of ratings, wherever their rows are."""
+
+    key: bytes = field(repr=False)
+    purpose: str
+
+    def __call__(self, rows: Rows) -> NDArray[np.uint64]:
+        ends = rows.indptr
+        if rows.slots is not None:  # a few rows, in the places that they have
+            number = np.zeros(rows.slots.max(initial=-1) + 2, ends.dtype)
+            number[rows.slots + 1] = rows.n_ratings
+            ends = np.cumsum(number, dtype=ends.dtype)
+        where = ends, rows.indices
+        return slot_priorities(self.key, self.purpose, *where, first_slot=rows.first)
 
 
 def release_score(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import (
-    NoiseSource,
     derived_key,
     fresh_key,
     noise_source,
@@ -35,33 +34,10 @@ from skdpmf.privacy.sampler.noise import (
     row_digest,
 )
 from skdpmf.privacy.statement import PrivacyStatement, as_made
-from skdpmf.privacy.users import few_of, refuse_unless_alike, set_once
+from skdpmf.privacy.users import cut, each, few_of, refuse_unless_alike, set_once, total
 
 
-class Alone:
-    """All users are here; what a fit is to other processes that take part in it has its methods."""
-
-    first_row = 0  # number of the first row at hand
-    n_rows = 0  # number of rows of the whole matrix; 0: all rows are at hand
-
-    def key(self, seeded: bool, make: Callable[..., bytes], R: Any, *aligned: Any) -> bytes:
-        """Return ``make()``, for a seeded fit ``make(shape, digest)`` of all rows.
-
-        ``aligned`` holds arrays with a number for each row, which are data too. In a worker it is
-        the key of what is random about single rows, and no other.
-        """
-        return make(np.array(R.shape), data_digest(R, aligned)) if seeded else make()
-
-    def noise(self, *terms: Any) -> NoiseSource:
-        """Return a `NoiseSource`, or what stands for it, with a key as of `key`."""
-        return noise_source(self.key(*terms))
-
-    def total(self, name: str, index: int, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum over all blocks of what may be told: randomised reports."""
-        return values
-
-
-def data_digest(R: Any, aligned: Iterable[Any], first_row: int = 0) -> NDArray[np.uint64]:
+def data_digest(R: Any, first_row: int = 0, *aligned: Any) -> NDArray[np.uint64]:
     """Digest of rows, and of numbers aligned with them: one adds up over blocks."""
     columns = [(np.arange(len(own) + 1), np.zeros(len(own), np.int64), own) for own in aligned]
     rows = [(R.indptr, R.indices, R.data), *columns]
@@ -101,31 +77,20 @@ class Frame:
     """
 
     def __init__(
-        self,
-        plan: ReleasePlan,
-        seed: int | None,
-        included: NDArray[np.bool_] | None = None,
-        is_part: bool = False,
+        self, plan: ReleasePlan, seed: int | None, included: NDArray[np.bool_] | None = None
     ) -> None:
         self.plan, self.seeded = plan, seed is not None
-        self.__seed, self.__included, self.__is_part = seed, included, is_part
+        self.__seed, self.__included = seed, included
         self.__state: dict[str, Any] = {}
 
     __setattr__ = set_once
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if not self.__is_part:
-            raise TypeError("a Frame is never pickled or copied: it pays for one curator.")
-        return super().__reduce_ex__(protocol)
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a Frame is never pickled or copied: it pays for one curator.")
 
     def close(self) -> None:
         """End it: no curator is made any more."""
         self.__state.setdefault("personal", False)
-
-    def part(self, rows: slice) -> Frame:
-        """Return the frame of a block of the rows, in a process that draws no noise."""
-        included = None if self.__included is None else self.__included[rows]
-        return Frame(self.plan, 0 if self.seeded else None, included, True)
 
     def curator(
         self,
@@ -141,12 +106,11 @@ class Frame:
     ) -> Curator:
         """Make the curator.
 
-        R (n_users, n_items): canonical ratings; prepare: a function of rows, per user as for
-        `Users.map`, and its other arguments, which are public; settings: all that the mechanism
-        goes by, which its repr shows; n_jobs to of_users: as for `Curator`; more:
+        R (n_users, n_items): canonical ratings, here or in `Blocks`; prepare: a function of rows,
+        per user as for `Users.map`, and its other arguments, which are public; settings: all that
+        the mechanism goes by, which its repr shows; n_jobs to of_users: as for `Curator`; more:
         ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
-        arrays of released values that the fit starts from; ``exchange``: an `Alone`, or other
-        processes that hold blocks of the users.
+        arrays of released values that the fit starts from.
         """
         public = [part for part in (features, item_columns) if part is not None]
         R, noise = self.rows(R, prepare, settings, public=public, **more)
@@ -165,35 +129,30 @@ class Frame:
         levels: NDArray[np.float64] | None = None,
         known: Iterable[NDArray[Any]] = (),
         public: Iterable[NDArray[Any]] = (),
-        exchange: Any = None,
     ) -> tuple[Any, Any]:
         """Return the prepared rows and a source of noise, or for ``draw="key"`` its key.
 
         For draws from a posterior, and for devices, whose own keys are made from the key.
         """
-        exchange = Alone() if exchange is None else exchange
-        if self.__state and not self.__is_part:  # a lost block begins again
+        if self.__state:
             raise PrivacyParameterError(
                 "a second curator for one charge would release everything twice at the price of "
                 "once: begin another fit, which is charged for itself."
             )
-        if self.__is_part and isinstance(exchange, Alone):
-            raise PrivacyParameterError(
-                "a block of users has no noise of its own: its sums go to the coordinator."
-            )
         self.__state["personal"] = levels is not None
-        if self.__included is not None and R.shape[0]:
-            R = _with_rows(R, self.__included)
-        if levels is not None:
-            R = _with_rows(R, levels > 0.0)
-        R = _prepared(R, *prepare, private=self.plan.is_private)
+        for rows in (self.__included, None if levels is None else levels > 0.0):
+            if rows is not None:
+                R = each(R, _with_rows, cut(R, rows))
+        R = each(R, _prepared, self.plan.is_private, *prepare)
         text = f"{settings!r} {self.plan!r}"
         make: Callable[..., bytes] = fresh_key
         if self.__seed is not None:
             make = partial(derived_key, int(self.__seed), text, *public, *known)
-        data = (R,) if levels is None else (R, levels)
-        own = getattr(exchange, draw)
-        return R, own(self.seeded, lambda *data: recorded_key(lambda: make(*data)), *data)
+            aligned = () if levels is None else (cut(R, levels),)
+            digest = total(each(R, data_digest, getattr(R, "first", 0), *aligned))
+            make = partial(make, np.array(R.shape), digest)
+        key = recorded_key(make)
+        return R, noise_source(key) if draw == "noise" else key
 
     def statement(self, notes: Iterable[str] | None = None, **more: Any) -> PrivacyStatement:
         """Return the statement, from the curator's record.
@@ -210,7 +169,7 @@ class Frame:
         return PrivacyStatement.from_plan(made, seeded=self.seeded, personal=personal, **more)
 
 
-def _prepared(R: Any, function: Callable[..., Any], *public: Any, private: bool) -> Any:
+def _prepared(R: Any, private: bool, function: Callable[..., Any], *public: Any) -> Any:
     """Return what a function makes of the rows; of a few rows alone it must make the same."""
     made = function(R, *public)
     if private:

@@ -85,7 +85,16 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.sums import accumulate_pairs, pair_blocks, triangle_starts
 from skdpmf.privacy.sampler.grid import check_exact, exact_grid, require_number, truncate_to_grid
 from skdpmf.privacy.sums import PiecedSum
-from skdpmf.privacy.users import Rows, Users, handle_entry, make_handle, reveal, sealed
+from skdpmf.privacy.users import (
+    Rows,
+    Users,
+    each,
+    handle_entry,
+    make_handle,
+    reveal,
+    sealed,
+    total,
+)
 
 _CENTRED_GRID = 2.0**-30  # of y - b, so that users' sums are exact
 # Neighbours' entries differ by the grid of the sums and by the float errors of x; if a user comes
@@ -198,8 +207,7 @@ def pair_sums(
     It has the attributes of `PairTerms`: its shape is (2, h (h + 1) / 2), and ``pieces`` holds the
     first and last row of each piece, which public sizes decide.
     """
-    rows, h = reveal(users), len(head)
-    remedy = "pass the factor of the second matrix."
+    h, remedy = len(head), "pass the factor of the second matrix."
     require_number("weight_scale", weight_scale, positive=True, remedy=remedy)
     if np.any(np.diff(head) <= 0):
         raise PrivacyParameterError(
@@ -222,12 +230,9 @@ def pair_sums(
         centred_range=interval[1] - interval[0],
         grid=grid,
     )
-    R = rows.R if h == rows.n_items else rows.R[:, head]
-    R.sort_indices()
-    bounded = Rows(R, rows.n_jobs)
-    x = centre_rows(bounded, means, value_range=value_range, damping=damping, clamp=clamp)
-    triangles = _Triangles(bounded, x, covariance_weights(bounded.n_ratings, noise, unit), grid)
-    triangles.scales = grid, grid * weight_scale
+    how = {"value_range": value_range, "damping": damping, "clamp": clamp}
+    given = each(reveal(users), _pair_terms, head, means, noise, unit, how)
+    triangles = _Triangles(given, h, grid, weight_scale)
     kind = ("l2", "packed") if noise == "gaussian" else ("l1", "full")
     near = users.unit, users.neighbors, users.n_slots, users.private
     pieces = pair_blocks(triangles.starts, n_pieces, _BLOCK_ENTRIES)
@@ -236,15 +241,10 @@ def pair_sums(
 
 
 class _Triangles:
-    """The exact sums, a piece at a time."""
+    """The exact sums, a piece at a time; given: what the sums of each block are made of."""
 
-    scales: tuple[float, float]
-
-    def __init__(self, rows: Rows, x: Any, weights: Any, grid: float) -> None:
-        h, by_item = rows.n_items, rows.by_item
-        columns = rows.indices.astype(np.uint16 if h < 2**16 else np.int64)
-        items = by_item.indptr, by_item.indices, by_item.data
-        self._given = rows.indptr, columns, x, weights, *items, grid
+    def __init__(self, given: Any, h: int, grid: float, weight_scale: float) -> None:
+        self._given, self._grid, self._scales = given, grid, (grid, grid * weight_scale)
         self.starts, self.shape = triangle_starts(h), (2, h * (h + 1) // 2)
 
     def sums_of(self, start: int, stop: int) -> Iterator[tuple[int, slice, int, Any]]:
@@ -254,11 +254,30 @@ class _Triangles:
         value in the whole release; values: the sums.
         """
         entries = slice(int(self.starts[start]), int(self.starts[stop]))
-        sums = np.empty((2, entries.stop - entries.start), np.int64)
-        accumulate_pairs(*self._given, start, stop, sums[0], sums[1])
+        size = entries.stop - entries.start
+        sums = total(each(self._given, _piece_sums, self._grid, start, stop, size))
         for matrix in (0, 1):
             place = matrix * self.shape[1] + entries.start
-            yield matrix, entries, place, sums[matrix] * self.scales[matrix]
+            yield matrix, entries, place, sums[matrix] * self._scales[matrix]
+
+
+def _pair_terms(
+    rows: Rows, head: Any, means: Any, noise: str, unit: str, how: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Return what `accumulate_pairs` takes of the rows of a block."""
+    R = rows.R if len(head) == rows.n_items else rows.R[:, head]
+    R.sort_indices()
+    bounded = Rows(R, rows.n_jobs)
+    x, by_item = centre_rows(bounded, means, **how), bounded.by_item
+    columns = R.indices.astype(np.uint16 if len(head) < 2**16 else np.int64)
+    items = by_item.indptr, by_item.indices, by_item.data
+    return R.indptr, columns, x, covariance_weights(bounded.n_ratings, noise, unit), *items
+
+
+def _piece_sums(given: Any, grid: float, start: int, stop: int, size: int) -> NDArray[np.int64]:
+    sums = np.empty((2, size), np.int64)
+    accumulate_pairs(*given, grid, start, stop, sums[0], sums[1])
+    return sums
 
 
 def centre_rows(

@@ -28,6 +28,9 @@ each kind. Every kind has the bounds above.
 f_i C, so that what user i changes is f_i times the bound (personal levels).
 
 In a fit without privacy (``users.private`` False) nothing is clipped or truncated.
+
+Each sum has two parts: a function of the rows and values of a block of users, which runs where they
+are, and the bound, which rests on public terms alone.
 """
 
 import math
@@ -44,10 +47,21 @@ from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
 from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, pair_products, row_norms
 from skdpmf.privacy import users as core
 from skdpmf.privacy.sampler.grid import check_exact, require_number, truncate_to_grid
-from skdpmf.privacy.users import Handle, PerUser, Rows, Users, reveal, sealed
+from skdpmf.privacy.users import (
+    USERS_AT_ONCE,
+    Handle,
+    PerUser,
+    Rows,
+    Users,
+    cut,
+    each,
+    reveal,
+    sealed,
+    total,
+)
 
 _HAIR, _MOST = 2.0**-40, 1e50
-_USERS_AT_ONCE, _RATINGS_AT_ONCE = 1024, 2**21
+_RATINGS_AT_ONCE = 2**21
 
 
 class Bound(NamedTuple):
@@ -135,27 +149,43 @@ def item_scalars(
     a presence.
     """
     _require(norm, clip=clip, scale=scale, presence=presence)
-    rows, t = reveal(users), _own(users, terms)
-    t = t if signed else np.maximum(t, 0.0)
-    factor = np.ones(rows.n_users)
-    if users.private:
-        t, size = _bounded_values(t, lambda t: _norms(rows, t, norm))
-        factor = shrink_to_ball(size, clip)
-    share = _influence(users, influence)
-    presences = (factor if signed else 1.0) * share * (rows.n_ratings > 0)
     s, q = float(scale), float(presence)
-    largest = max(s, q)
     if users.private:
-        check_exact(users.n_slots, largest, grid, degree=1)
-    values = _by_item(users, t, factor * share * (s / clip), np.ones((rows.n_users, 1)), grid)[:, 0]
-    if q > 0.0:
-        own = _truncated(users, q * presences, grid, largest, 1)
-        values = np.append(values, own.sum())
+        check_exact(users.n_slots, max(s, q), grid, degree=1)
+    given = _own(users, terms), _influence(users, influence), clip, grid, s, q, signed, norm
+    values = total(each(reveal(users), _item_scalars, users.private, *given))
     if norm == "l1":
         whole, both = s + q, 2.0 * s + (q if signed else 0.0)
     else:
         whole, both = math.hypot(s, q), math.hypot(2.0 * s, q) if signed else math.sqrt(2.0) * s
     return _bounded(users, values, whole, max(both, whole), norm=norm)
+
+
+def _item_scalars(
+    rows: Rows,
+    private: bool,
+    t: Any,
+    share: Any,
+    clip: float,
+    grid: float,
+    s: float,
+    q: float,
+    signed: bool,
+    norm: str,
+) -> NDArray[np.float64]:
+    t = t if signed else np.maximum(t, 0.0)
+    factor: Any = np.ones(rows.n_users)
+    if private:
+        t, size = _bounded_values(t, lambda t: _norms(rows, t, norm))
+        factor = shrink_to_ball(size, clip)
+    presences = (factor if signed else 1.0) * share * (rows.n_ratings > 0)
+    scale, U = factor * share * (s / clip), np.ones((rows.n_users, 1))
+    values = _by_item(rows, private, t, scale, U, grid)[:, 0]
+    if q > 0.0:
+        presences = q * presences
+        presences = truncate_to_grid(presences, grid) if private else presences
+        values = np.append(values, presences.sum())
+    return values
 
 
 @sealed
@@ -182,18 +212,26 @@ def user_scalars(
     (2,), or (1,) without a presence.
     """
     _require(norm, clip=clip, presence=presence)
-    some = reveal(users).n_ratings > 0
-    own = _own(users, values, of_users=True)[some]
-    if users.private:
-        own = np.clip(_bounded_values(own)[0], -clip, clip)
     q, C = float(presence), float(clip)
-    total = _truncated(users, own, grid, max(q, C), 1).sum()
-    count = float(np.count_nonzero(some)) * _truncated(users, q, grid, max(q, C), 1)
-    result = np.array([count, total] if q > 0.0 else [total])
+    if users.private:
+        check_exact(users.n_slots, max(q, C), grid, degree=1)
+    given = _own(users, values, of_users=True), C, grid, q
+    result = total(each(reveal(users), _user_scalars, users.private, *given))
     if users.unit == "rating" and q == 0.0:
         return _bounded(users, result, 2.0 * C, 4.0 * C, norm=norm, unit="rating")
     whole = q + C if norm == "l1" else math.hypot(q, C)
     return _bounded(users, result, whole, max(2.0 * C, whole), norm=norm)
+
+
+def _user_scalars(
+    rows: Rows, private: bool, values: Any, clip: float, grid: float, q: float
+) -> NDArray[Any]:
+    some = rows.n_ratings > 0
+    own, count = values[some], float(np.count_nonzero(some))
+    if private:
+        own = truncate_to_grid(np.clip(_bounded_values(own)[0], -clip, clip), grid)
+        q = float(truncate_to_grid(q, grid))
+    return np.array([count * q, own.sum()] if q > 0.0 else [own.sum()])
 
 
 @sealed
@@ -220,27 +258,33 @@ def rating_sums(
     "l2" or "l1". Result: of shape (2, n_items), (2,), or (n_items,) for counts alone.
     """
     _require(norm, scale=scale, largest=1.0 if largest is None else largest)
-    rows, s = reveal(users), float(scale)
-    places = rows.indices if by_item else np.zeros(rows.nnz, np.intp)
-    n_places = rows.n_items if by_item else 1
-    n_slots = users.n_slots * (1 if by_item else rows.n_items)
+    s, n_slots = float(scale), users.n_slots * (1 if by_item else users.n_items)
     if users.private:
         for largest_value in (s, 1.0):
             check_exact(n_slots, largest_value, grid, degree=1)
         s = float(truncate_to_grid(s, grid))
-    values = s * np.bincount(places, minlength=n_places)
+    given = s, grid, largest, by_item
+    values = total(each(reveal(users), _rating_sums, users.private, *given))
     one, l1 = float(scale), norm == "l1"
     whole, both = one, (2.0 if l1 else math.sqrt(2.0)) * one
     if largest is not None:
-        v = rows.data / largest
-        if users.private:
-            v = truncate_to_grid(np.clip(_bounded_values(v)[0], -1.0, 1.0), grid)
-        values = np.stack((values, np.bincount(places, weights=v, minlength=n_places)))
         whole = one + 1.0 if l1 else math.hypot(one, 1.0)
         both = 2.0 * whole if l1 else max(2.0, math.sqrt(2.0) * whole)
-    if not by_item:
-        values = values[..., 0]
     return _bounded(users, values, whole, both, norm=norm, unit="rating", n_slots=n_slots)
+
+
+def _rating_sums(
+    rows: Rows, private: bool, s: float, grid: float, largest: float | None, by_item: bool
+) -> Any:
+    places = rows.indices if by_item else np.zeros(rows.nnz, np.intp)
+    n_places = rows.n_items if by_item else 1
+    values = s * np.bincount(places, minlength=n_places)
+    if largest is not None:
+        v = rows.data / largest
+        if private:
+            v = truncate_to_grid(np.clip(_bounded_values(v)[0], -1.0, 1.0), grid)
+        values = np.stack((values, np.bincount(places, weights=v, minlength=n_places)))
+    return values if by_item else values[..., 0]
 
 
 @sealed
@@ -263,17 +307,24 @@ def item_vectors(
     most f_i, 0 for users without ratings: weights for the `gram` that belongs to it.
     """
     _require(clip=clip)
-    rows, t, U = reveal(users), _own(users, terms), _own(users, factors, of_users=True)
-    factor, share = np.ones(rows.n_users), _influence(users, influence)
     if users.private:
+        check_exact(users.n_slots, math.sqrt(clip), grid)
+    given = _own(users, terms), _own(users, factors, of_users=True), _influence(users, influence)
+    made = each(reveal(users), _item_vectors, users.private, *given, clip, grid)
+    clipped = core.per_user(users, made[1], True, np.zeros(1))
+    return _bounded(users, total(made[0]), float(clip), 2.0 * clip), clipped
+
+
+def _item_vectors(
+    rows: Rows, private: bool, t: Any, U: Any, share: Any, clip: float, grid: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    factor: Any = np.ones(rows.n_users)
+    if private:
         t, size = _bounded_values(t, lambda t: _norms(rows, t, "l2"))
         U, length = _bounded_values(U, _lengths)
         factor = shrink_to_ball(size * length, clip * share)
-        check_exact(users.n_slots, math.sqrt(clip), grid)
     factor[rows.n_ratings == 0] = 0.0
-    values = _by_item(users, t, factor, U, grid)
-    clipped = core.per_user(users, np.minimum(factor, share), True)
-    return _bounded(users, values, float(clip), 2.0 * clip), clipped
+    return _by_item(rows, private, t, factor, U, grid), np.minimum(factor, share)
 
 
 @sealed
@@ -302,17 +353,36 @@ def item_grams(
     (n_items, k (k + 1) / 2), packed lower triangles, and (n_items, k).
     """
     _require(gram_clip=gram_clip, clip=clip)
-    rows, U = reveal(users), np.ascontiguousarray(_own(users, factors, of_users=not of_ratings))
-    weight, residual = np.maximum(_own(users, weights), 0.0), _own(users, residuals)
     if users.private:
+        check_exact(users.n_slots, math.sqrt(max(gram_clip, clip)), grid)
+    own = _own(users, weights), _own(users, residuals)
+    given = *own, _own(users, factors, of_users=not of_ratings), gram_clip, clip, grid, of_ratings
+    grams, vectors = total(each(reveal(users), _item_grams, users.private, *given))
+    B, C = float(gram_clip), float(clip)
+    packed = _bounded(users, grams, B, math.sqrt(2.0) * B, layout="packed")
+    return packed, _bounded(users, vectors, C, 2.0 * C)
+
+
+def _item_grams(
+    rows: Rows,
+    private: bool,
+    weight: Any,
+    residual: Any,
+    U: Any,
+    gram_clip: float,
+    clip: float,
+    grid: float,
+    of_ratings: bool,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    U, weight = np.ascontiguousarray(U), np.maximum(weight, 0.0)
+    if private:
         weight, residual = _bounded_values(weight)[0], _bounded_values(residual)[0]
         U, length = _bounded_values(U, _lengths)
-        each, whole = (length, 1.0) if of_ratings else (1.0, length)
-        size = _norms(rows, weight * each**2, "l2") * whole**2
-        other = _norms(rows, weight * residual * each, "l2") * whole
+        each_one, whole = (length, 1.0) if of_ratings else (1.0, length)
+        size = _norms(rows, weight * each_one**2, "l2") * whole**2
+        other = _norms(rows, weight * residual * each_one, "l2") * whole
         factor = np.minimum(shrink_to_ball(size, gram_clip), shrink_to_ball(other, clip))
         weight = weight * np.repeat(factor, rows.n_ratings)
-        check_exact(users.n_slots, math.sqrt(max(gram_clip, clip)), grid)
     by_item = rows.by_item
     weight, residual = weight[by_item.data], residual[by_item.data]
     place = by_item.data.astype(by_item.indptr.dtype) if of_ratings else by_item.indices
@@ -324,15 +394,13 @@ def item_grams(
         by_item.indptr,
         rows.n_jobs,
     )
-    if users.private:  # the kernel's sums are exact, whatever it does, or they are none
+    if private:  # the kernel's sums are exact, whatever it does, or they are none
         for j in core.few_of(rows.n_items):
             own = np.empty((1, grams.shape[1])), np.empty((1, k))
             accumulate_items.plain(pattern[0][j : j + 2], *given[1:], 0, 1, *own)
             if any(map(np.any, (own[0] != grams[j], own[1] != vectors[j]))):
                 raise PrivacyParameterError("accumulate_items gave other sums than its plain form.")
-    B, C = float(gram_clip), float(clip)
-    packed = _bounded(users, grams, B, math.sqrt(2.0) * B, layout="packed")
-    return packed, _bounded(users, vectors, C, 2.0 * C)
+    return grams, vectors
 
 
 @sealed
@@ -353,12 +421,17 @@ def gram(
     factors (n_users, k): u_i; clip: C; grid: power of two, for products; weights: w_i; None: 1;
     influence (n_users,): f_i: the bound is f_i C^2. Result: the packed lower triangle.
     """
-    U, root = _own(users, factors, of_users=True), np.ones((reveal(users).n_users, 1))
-    if weights is not None:
-        own = _bounded_values(_own(users, weights, of_users=True))[0]
-        root = np.sqrt(np.clip(own, 0.0, 1.0))[:, None]
+    own = None if weights is None else _own(users, weights, of_users=True)
+    given = _own(users, factors, of_users=True), own
     # more at once: threads would wait for each other between the short steps of few vectors
-    return _products(users, lambda a, b: root[a:b] * U[a:b], clip, grid, True, influence, 2**13)
+    return _products(users, _gram_vectors, given, clip, grid, influence=influence, step=2**13)
+
+
+def _gram_vectors(rows: Rows, U: Any, weights: Any) -> Callable[[int, int], Any]:
+    root = np.ones((rows.n_users, 1))
+    if weights is not None:
+        root = np.sqrt(np.clip(_bounded_values(weights)[0], 0.0, 1.0))[:, None]
+    return lambda start, stop: root[start:stop] * U[start:stop]
 
 
 @sealed
@@ -381,25 +454,40 @@ def products(
     ``*args``: `PerUser`, released values and public ones; clip: C; grid: power of two, for
     products; diagonal: whether the diagonal is summed, or 0. Result: the packed lower triangle.
     """
+    mapped, own, alone = core.as_map(users, function, args, {})
+    width = _vectors_of(mapped, *alone).shape[1:]
+    looks = users.private and core.handle_entry(users).fit.looks_at(function, width)
+    given = mapped, width, looks, *own
+    return _products(users, _map_vectors, given, clip, grid, diagonal=diagonal)
 
-    def made(start: int, stop: int, slots: Any = None) -> Any:
-        x = core.call_map(users, function, args, {}, slots, start, stop)
-        x = x.toarray() if sparse.issparse(x) else x
-        if len(x) != stop - start:
-            raise PrivacyParameterError(
-                f"function={function!r} gave {len(x)} vectors for {stop - start} users and "
-                "must give one for each: return those of the users [start, stop) alone."
-            )
-        return x
 
+def _map_vectors(
+    rows: Rows, mapped: Any, width: Any, looks: bool, *own: Any
+) -> Callable[[int, int], Any]:
     def vectors(start: int, stop: int) -> Any:
-        x = made(start, stop)
-        if users.private and start == 0:
-            for slots in core.handle_entry(users).fit.looks_at(function, x.shape[1:], stop):
-                core.refuse_unless_alike(function, x[slots], made(0, len(slots), slots))
+        x = _vectors_of(mapped, rows, own, start, stop)
+        core.refuse_unless_alike(mapped.function, x[:0], np.empty((0, *width), x.dtype))
+        if looks and start == 0:
+            slots = core.few_of(stop)
+            few = _vectors_of(mapped, rows, own, 0, len(slots), slots=slots)
+            core.refuse_unless_alike(mapped.function, x[slots], few)
         return x
 
-    return _products(users, vectors, clip, grid, diagonal, None, _USERS_AT_ONCE)
+    return vectors
+
+
+def _vectors_of(
+    mapped: Any, rows: Rows, own: Any, start: int = 0, stop: int = 1, slots: Any = None
+) -> Any:
+    """Return the vectors of users [start, stop)."""
+    x = mapped(rows, own, start, stop, slots=slots)
+    x = x.toarray() if sparse.issparse(x) else x
+    if len(x) != stop - start:
+        raise PrivacyParameterError(
+            f"function={mapped.function!r} gave {len(x)} vectors for {stop - start} users and "
+            "must give one for each: return those of the users [start, stop) alone."
+        )
+    return x
 
 
 @sealed
@@ -423,12 +511,23 @@ def centred_products(
     triangle. It is clipped without privacy, too.
     """
     _require(clip=clip)
-    rows, given, n = reveal(users), _own(users, terms), len(centres)
-    w = _bounded_values(_own(users, at, of_users=True))[0]
-    w = np.clip(w, 0, n - 1).astype(np.int64)
     m = np.vstack((np.rint(centres / grid) * grid, np.zeros(len(head))))
-    squares, lower = np.sum(m * m, axis=1), np.tril_indices(len(head))
-    check_exact(users.n_slots, 2.0 * (clip + math.sqrt(squares.max())), grid)
+    largest = math.sqrt(np.sum(m * m, axis=1).max())
+    check_exact(users.n_slots, 2.0 * (clip + largest), grid)
+    own = _own(users, terms), _own(users, at, of_users=True)
+    found = total(each(reveal(users), _centred_products, users.private, *own, head, m, clip, grid))
+    lower = np.tril_indices(len(head))
+    pairs, V, N = np.split(found, [len(lower[0]), len(lower[0]) + m.size])
+    cross = V.reshape(m.shape).T @ m
+    rest = (m * N[:, None]).T @ m - cross - cross.T
+    return _triangle(users, pairs + rest[lower], clip)
+
+
+def _centred_products(
+    rows: Rows, private: bool, given: Any, at: Any, head: Any, m: Any, clip: float, grid: float
+) -> Any:
+    n, squares = len(m) - 1, np.sum(m * m, axis=1)
+    w = np.clip(_bounded_values(at)[0], 0, n - 1).astype(np.int64)
 
     def sums_of(start: int, stop: int) -> Any:
         part, of = slice(rows.indptr[start], rows.indptr[stop]), w[start:stop]
@@ -448,17 +547,14 @@ def centred_products(
         return np.concatenate((pairs * (grid * grid), V, np.bincount(of, minlength=n + 1)))
 
     def part_of(first: int, last: int) -> Any:
-        indptr, total = rows.indptr[first : last + 1], np.zeros(len(lower[0]) + m.size + n + 1)
+        indptr, found = rows.indptr[first : last + 1], 0.0
         for start, stop in balanced_blocks(
             indptr, 1 + (indptr[-1] - indptr[0]) // _RATINGS_AT_ONCE
         ):
-            total += sums_of(first + start, first + stop)
-        return total
+            found = found + sums_of(first + start, first + stop)
+        return found
 
-    pairs, V, N = np.split(_summed(users, grid, part_of), [len(lower[0]), len(lower[0]) + m.size])
-    cross = V.reshape(m.shape).T @ m
-    rest = (m * N[:, None]).T @ m - cross - cross.T
-    return _triangle(users, pairs + rest[lower], clip)
+    return _summed(rows, private and grid, part_of)
 
 
 @sealed
@@ -490,61 +586,88 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
 
 
 def _products(
-    users: Users, vectors: Any, clip: float, grid: float, diagonal: bool, influence: Any, step: int
+    users: Users,
+    vectors: Callable[..., Any],
+    given: Any,
+    clip: float,
+    grid: float,
+    *,
+    diagonal: bool = True,
+    influence: Any = None,
+    step: int = USERS_AT_ONCE,
 ) -> BoundedSum:
-    """Clip the vectors of users [start, stop) and sum their products.
+    """Clip the vectors of users [start, stop), which a function of rows gives; sum their products.
 
     The users of a `step` are taken at once.
     """
     _require(clip=clip)
-    rows = reveal(users)
-    radius = np.broadcast_to(clip * np.sqrt(_influence(users, influence)), rows.n_users)
+    if users.private:
+        check_exact(users.n_slots, clip, grid, degree=2)
+    terms = _influence(users, influence), clip, grid, step, vectors, *given
+    values = total(each(reveal(users), _product_sums, users.private, *terms))
+    if not diagonal:
+        np.fill_diagonal(values, 0.0)
+    return _triangle(users, values[np.tril_indices(len(values))], clip)
+
+
+def _product_sums(
+    rows: Rows,
+    private: bool,
+    share: Any,
+    clip: float,
+    grid: float,
+    step: int,
+    vectors: Callable[..., Any],
+    *given: Any,
+) -> Any:
+    radius, of = np.broadcast_to(clip * np.sqrt(share), rows.n_users), vectors(rows, *given)
 
     def part(first: int, last: int) -> Any:
-        total = 0.0
+        found: Any = 0.0
         # one empty block where there are no users, for the shape
         for start in range(first, max(last, first + 1), step):
             stop = min(start + step, last)
-            x, factor = vectors(start, stop), rows.n_ratings[start:stop] > 0
-            if users.private:
+            x = of(start, stop)
+            factor: Any = rows.n_ratings[start:stop] > 0
+            if private:
                 x, size = _bounded_values(x, lambda x: np.linalg.norm(x, axis=1))
                 factor = factor * shrink_to_ball(size, radius[start:stop])
-            x = _truncated(users, x * factor[:, None], grid, clip, 2)
-            total = total + x.T @ x
-        return total
+            x = x * factor[:, None]
+            x = truncate_to_grid(x, grid) if private else x
+            found = found + x.T @ x
+        return found
 
-    total = _summed(users, grid, part)
-    if not diagonal:
-        np.fill_diagonal(total, 0.0)
-    return _triangle(users, total[np.tril_indices(len(total))], clip)
+    return _summed(rows, private and grid, part)
 
 
-def _by_item(users: Users, t: Any, scale: Any, U: Any, grid: float) -> NDArray[np.float64]:
+def _by_item(
+    rows: Rows, private: bool, t: Any, scale: Any, U: Any, grid: float
+) -> NDArray[np.float64]:
     """Return the sums of `accumulate_rhs` over all users, of shape (n_items, k)."""
-    rows, unit = reveal(users), grid if users.private else 0.0
+    unit = grid if private else 0.0
 
     def part(start: int, stop: int) -> NDArray[np.float64]:
         out = np.zeros((rows.n_items, U.shape[1]))
         accumulate_rhs(rows.indptr, rows.indices, t, scale, U, unit, start, stop, out)
         return out
 
-    return np.asarray(_summed(users, grid, part))
+    return np.asarray(_summed(rows, private and grid, part))
 
 
-def _summed(users: Users, grid: float, part: Callable[[int, int], Any]) -> Any:
-    """Sum ``part(start, stop)`` over blocks of users in threads; without a grid all at once."""
-    rows, lock = reveal(users), threading.Lock()
-    total: list[Any] = []
+def _summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
+    """Sum ``part(start, stop)`` over blocks of users, in threads where sums are exact."""
+    lock = threading.Lock()
+    found: list[Any] = []
 
     def add(first: int, last: int) -> None:
-        own = part(first * _USERS_AT_ONCE, min(last * _USERS_AT_ONCE, rows.n_users))
+        own = part(first * USERS_AT_ONCE, min(last * USERS_AT_ONCE, rows.n_users))
         with lock:
-            total[:] = [total[0] + own if total else own]
+            found[:] = [found[0] + own if found else own]
 
     # by the number of users alone: a function of some thousand rows may round by where they are cut
-    blocks = np.arange(max(-(-rows.n_users // _USERS_AT_ONCE), 1) + 1)
-    run_blocks(add, blocks, rows.n_jobs if users.private and grid else 1)
-    return total[0]
+    blocks = np.arange(max(-(-rows.n_users // USERS_AT_ONCE), 1) + 1)
+    run_blocks(add, blocks, rows.n_jobs if is_exact else 1)
+    return found[0]
 
 
 def _triangle(users: Users, values: NDArray[np.float64], clip: float) -> BoundedSum:
@@ -575,18 +698,18 @@ def _bounded(
     return core.make_handle(BoundedSum, core.handle_entry(users).fit, bound, values)
 
 
-def _own(users: Users, values: PerUser, *, of_users: bool = False) -> NDArray[np.float64]:
+def _own(users: Users, values: PerUser, *, of_users: bool = False) -> Any:
     """Return values that were made for these users, one for each rating or for each user."""
-    array, rows = core.handle_values(users, values), reveal(users)
-    other = (core.handle_entry(values).place is None) != of_users
-    # where there are as many ratings as users, it is open which a map gave
-    mixed = users.private and other and rows.nnz != rows.n_users
-    if mixed or len(array) != (rows.n_users if of_users else rows.nnz):
+    own, entry, rows = core.handle_values(users, values), core.handle_entry(values), reveal(users)
+    wrong = (entry.place is None) != of_users
+    if isinstance(own, np.ndarray):
+        wrong |= len(own) != (rows.n_users if of_users else rows.nnz)
+    if wrong:
         raise PrivacyParameterError(
             f"a sum needs a value for each {'user' if of_users else 'rating'} of its users, and "
             "was given others."
         )
-    return np.asarray(array, np.float64)
+    return own if entry.public.dtype == np.float64 else each(own, np.asarray, np.float64)
 
 
 def _bounded_values(values: Any, norms_of: Any = np.abs) -> tuple[Any, NDArray[np.float64]]:
@@ -623,16 +746,8 @@ def _norms(rows: Rows, terms: NDArray[np.float64], norm: str) -> NDArray[np.floa
     return out
 
 
-def _truncated(users: Users, x: Any, grid: float, largest: float, degree: int) -> Any:
-    """Truncate towards zero to a grid on which sums over all slots are exact."""
-    if not users.private:
-        return x
-    check_exact(users.n_slots, largest, grid, degree=degree)
-    return truncate_to_grid(x, grid)
-
-
 def _influence(users: Users, influence: NDArray[np.float64] | None) -> Any:
     """Return factors f_i in [0, 1]: 1 without any."""
     if influence is None or not users.private:
         return 1.0
-    return np.clip(np.where(np.isnan(influence), 0.0, influence), 0.0, 1.0)
+    return cut(reveal(users), np.clip(np.where(np.isnan(influence), 0.0, influence), 0.0, 1.0))

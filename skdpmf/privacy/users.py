@@ -4,11 +4,15 @@
 `skdpmf.privacy.sums` and other maps accept. So whatever a solver computes from ratings reaches a
 release through a sum that clips every user's whole contribution. A map must be *per user*: row i
 of its result depends on row i, on values released before and on public ones. No code can see this
-from the function. A private fit therefore calls each map once more, in its 1st, 4th, 16th ... call,
-with a few rows alone, which a public hash chooses, and first with none: the few must get the values
-that they have among all, up to the rounding of a matrix product, and the result's number and widths
-must be those of no rows. This finds what depends on all rows, such as their mean. Tests find
-more: they change one row of every map.
+from the function. A map is therefore called with a row without ratings first, which shows the
+number and widths of its results, and in its 1st, 4th, 16th ... call of a private fit once more,
+with a few rows alone, which a public hash chooses: they must get the values that they have among
+all, up to the rounding of a matrix product. This finds what depends on all rows, such as their
+mean. Tests find more: they change one row of every map.
+
+**Rows can be elsewhere.** Values are those of all users here, or `skdpmf.privacy.blocks.Blocks` of
+them in the workers of a cluster. Whatever needs them is a function of the rows and values of a
+block, which `each` calls where they are; a map takes and gives the same in every block.
 
 **Handles hold nothing.** Values stand in a table of this module, under handles without attributes:
 `vars`, pickle, copy and the garbage collector's referents of a handle show none. Values are freed
@@ -34,6 +38,8 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.jit_and_threads import run_blocks
 
+# Blocks begin at multiples of it: functions of some thousand rows may round by where they are cut.
+USERS_AT_ONCE = 1024
 # relative: BLAS may round a row by how many others it has, and a solve of a bad condition makes
 # more of it; a mistake moves values by far more
 _ROUNDING = 2.0**-20
@@ -70,6 +76,23 @@ class Handle:
     __reduce_ex__ = _opaque
 
 
+def each(values: Any, function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function gives with values, or in each block of them with the block's."""
+    if hasattr(values, "each"):
+        return values.each(function, *args)
+    return function(values, *args)
+
+
+def total(values: Any) -> Any:
+    """Return the sum over all blocks of what `each` gave."""
+    return values.total() if hasattr(values, "total") else values
+
+
+def cut(values: Any, of_users: Any) -> Any:
+    """Return public values of all users as those that go with values, or with their blocks."""
+    return values.cut(of_users) if hasattr(values, "cut") else of_users
+
+
 class Terms(NamedTuple):
     """Public terms of users: what the bounds of their sums rest on."""
 
@@ -88,22 +111,22 @@ class Fit:
         self.ended = False
         self._calls: dict[Any, tuple[int, Any]] = {}
 
-    def looks_at(self, function: Any, form: Any, n_users: int) -> list[NDArray[np.intp]]:
-        """Return slots that a map is called with alone: none in call 1, a few in 1, 4, 16 ...
+    def looks_at(self, function: Any, form: Any) -> bool:
+        """Return whether a map is called with a few rows alone: in call 1, 4, 16 ...
 
         A result of another form than before counts as a first one.
         """
         number, before = self._calls.get(function, (0, form))
         number = number if form == before else 0
         self._calls[function] = number + 1, form
-        few = number & (number + 1) == 0 and number.bit_length() % 2 == 0
-        return [few_of(n_users)] * few + [np.arange(0)] * (number == 0)
+        return number & (number + 1) == 0 and number.bit_length() % 2 == 0
 
 
 class Entry(NamedTuple):
     """What a handle stands for.
 
-    place: the rows whose ratings values belong to, one to each rating; None for other values.
+    public: terms, for values of users one of them, 0; place: the rows whose ratings values belong
+    to, one to each rating; None for other values.
     """
 
     fit: Fit
@@ -176,10 +199,10 @@ class PerUser(Handle):
 class Rows:
     """Rows of users, one entry per user and item, for the functions that `Users.map` calls."""
 
-    slots: Any = None  # numbers of these users among all, where they are a few
+    slots: Any = None  # numbers of these users among those of the block, where they are a few
 
-    def __init__(self, R: Any, n_jobs: int | None) -> None:
-        self.R, self.n_jobs = R, n_jobs
+    def __init__(self, R: Any, n_jobs: int | None, first: int = 0) -> None:
+        self.R, self.n_jobs, self.first = R, n_jobs, first  # the first one's number among all
         self.indptr, self.indices, self.data = R.indptr, R.indices, R.data
         self.shape, self.nnz = R.shape, R.nnz
         self.n_users, self.n_items = R.shape
@@ -212,6 +235,50 @@ class Rows:
         ends = zip(self.indptr[slots], self.indptr[slots + 1], strict=True)
         return np.concatenate([values[:0], *(values[a:b] for a, b in ends)])
 
+    def few(self, slots: Any) -> Rows:
+        """Return a few users."""
+        few = Rows(self.R[slots], self.n_jobs, self.first)
+        few.indptr, few.indices = (  # scipy chooses the type by size, and kernels compile by type
+            one.astype(like.dtype, copy=False)
+            for one, like in ((few.indptr, self.indptr), (few.indices, self.indices))
+        )
+        few.slots = slots
+        return few
+
+
+class Map(NamedTuple):
+    """A map, to be called with the rows of a block.
+
+    of_users: for each argument whether it is values of users, or of ratings; None: public.
+    """
+
+    function: Callable[..., Any]
+    private: bool
+    of_users: tuple[bool | None, ...]
+    public: dict[str, Any]
+
+    def __call__(self, rows: Rows, own: Any, *block: int, slots: Any = None) -> Any:
+        """Return what it gives for all rows, or for a few; errors are shown by their kind alone.
+
+        Their messages may hold ratings. block: first and last user, for functions that take them.
+        """
+        if slots is not None:
+            given = zip(own, self.of_users, strict=True)
+            own = [one if of is None else rows.part(one, slots, of) for one, of in given]
+            rows = rows.few(slots)
+        if not self.private:
+            return self.function(rows, *block, *own, **self.public)
+        try:
+            with np.errstate(all="ignore"):  # in threads too
+                return self.function(rows, *block, *own, **self.public)
+        except Exception as error:
+            kind = type(error).__name__
+        raise PrivacyParameterError(
+            f"function={self.function!r} raised {kind}: a map of a private fit must give a result "
+            "whatever rows hold, also if there are none. Call it without privacy to see where it "
+            "fails."
+        )
+
 
 class Users(Handle):
     """Opaque handle of the users of one fit, and of some or all of their ratings.
@@ -232,7 +299,7 @@ class Users(Handle):
                 "must be exact."
             )
         terms = Terms(n_slots, R.shape[1], unit, neighbors, private, n_jobs)
-        _HANDLES[self] = Entry(Fit(), terms, _rows(R, n_jobs))
+        _HANDLES[self] = Entry(Fit(), terms, each(R, _rows, n_jobs, getattr(R, "first", 0)))
 
     @sealed
     def map(self, function: Callable[..., Any], *args: Any, **public: Any) -> Any:
@@ -243,32 +310,21 @@ class Users(Handle):
         user or for each rating, and must be per user: see the module. ``*args``: `PerUser`,
         released values and public ones; ``**public``: released values and public ones.
         """
-        rows, fit = reveal(self), handle_entry(self).fit
-        made = call_map(self, function, args, public, None)
-        arrays = [np.asarray(one) for one in (made if isinstance(made, tuple) else (made,))]
-        of_users = [len(one) == rows.n_users for one in arrays]
-        form = isinstance(made, tuple), [one.shape[1:] for one in arrays]
-        if any(len(one) not in (rows.n_users, rows.nnz) for one in arrays):
-            raise PrivacyParameterError(
-                f"function={function!r} must give an entry or a row for each user, or for each "
-                "rating."
-            )
-        alone, is_open = [], rows.nnz == rows.n_users  # whether values are of users or of ratings
-        if self.private:
-            alone = fit.looks_at(function, (form, of_users), rows.n_users)
-            alone = alone or [few_of(rows.n_users)] * is_open
-        for slots in alone:
-            again = call_map(self, function, args, public, slots)
-            again = again if isinstance(again, tuple) else (again,)
-            refuse_unless_alike(function, np.arange(len(arrays)), np.arange(len(again)))
-            for place, (whole, few) in enumerate(zip(arrays, again, strict=True)):
-                part = rows.part(whole, slots, of_users[place])
-                if is_open and of_users[place] and not alike(part, few):
-                    of_users[place] = False
-                    part = rows.part(whole, slots, False)
-                refuse_unless_alike(function, part, few)
-        results = tuple(per_user(self, *one) for one in zip(arrays, of_users, strict=True))
-        return results if form[0] else results[0]
+        fit, (mapped, own, alone) = handle_entry(self).fit, as_map(self, function, args, public)
+        shown = mapped(*alone)
+        like = [np.asarray(one) for one in _as_tuple(shown)]
+        of_users = tuple(len(one) == 1 for one in like)
+        if any(len(one) > 1 for one in like):
+            raise _lengths_differ(function)
+        like = [np.zeros((1, *one.shape[1:]), one.dtype) for one in like]
+        form = of_users, tuple(one.shape[1:] for one in like)
+        looks = self.private and fit.looks_at(function, form)
+        made = each(reveal(self), _mapped, mapped, form, looks, *own)
+        results = tuple(
+            per_user(self, made[k], of, one)
+            for k, (of, one) in enumerate(zip(of_users, like, strict=True))
+        )
+        return results if isinstance(shown, tuple) else results[0]
 
     @sealed
     def keep(self, function: Callable[..., Any], *args: Any, **public: Any) -> Users:
@@ -276,30 +332,16 @@ class Users(Handle):
 
         The function is as for `map`, and returns a CSR array with as many rows.
         """
-        own, rows = handle_entry(self), reveal(self)
-        R = call_map(self, function, args, public, None)
-        if R.shape != rows.shape:
-            raise PrivacyParameterError(
-                f"function={function!r} gave ratings of shape {R.shape} and must keep the shape "
-                f"{rows.shape}: leave out ratings, not rows or columns."
-            )
-        kept = _rows(R, rows.n_jobs)
-        if self.private:
-            slots = few_of(rows.n_users)
-            few = _rows(call_map(self, function, args, public, slots), 1).R
-            for name in ("indptr", "indices", "data"):
-                refuse_unless_alike(function, getattr(kept.R[slots], name), getattr(few, name))
-        return make_handle(Users, own.fit, own.public, kept)
+        mapped, own, _ = as_map(self, function, args, public)
+        kept = each(reveal(self), _kept, mapped, *own)
+        return make_handle(Users, *handle_entry(self)[:2], kept)
 
     @sealed
     def taken(self, values: PerUser) -> PerUser:
         """Return values of these ratings, given those of more ratings of the same users."""
-        more, rows = handle_entry(values).place, reveal(self)
-        keys = [one.user * one.n_items + one.indices for one in (more, rows)]
-        place = np.minimum(np.searchsorted(*keys), more.nnz - 1)
-        if np.any(keys[0][place] != keys[1]):
-            raise PrivacyParameterError("values are not those of these ratings and of others.")
-        return per_user(self, handle_entry(values).values[place], False)
+        more = handle_entry(values)
+        made = each(reveal(self), _taken, more.place, more.values)
+        return per_user(self, made, False, more.public)
 
     def without_privacy(self) -> Rows:
         """Return the rows, in a fit without privacy alone: exact solvers need them."""
@@ -319,12 +361,12 @@ def few_of(n: int) -> NDArray[np.intp]:
     return np.unique(found)[:n].astype(np.intp)
 
 
-def _rows(R: Any, n_jobs: int | None) -> Rows:
+def _rows(R: Any, n_jobs: int | None, first: int = 0) -> Rows:
     """Return rows with one entry per item: norms are those of whole rows, not of their parts."""
     if not R.has_canonical_format:
         R = R.copy()
         R.sum_duplicates()
-    return Rows(R, n_jobs)
+    return Rows(R, n_jobs, first)
 
 
 def handle_values(users: Users, values: Any) -> Any:
@@ -340,43 +382,79 @@ def handle_values(users: Users, values: Any) -> Any:
     return found.values
 
 
-def per_user(users: Users, values: NDArray[Any], of_users: bool) -> PerUser:
-    """Return a handle of values of these users, or of their ratings."""
+def per_user(users: Users, values: Any, of_users: bool, like: Any = None) -> PerUser:
+    """Return a handle of values of these users, or of their ratings; like: one of them, 0."""
+    like = np.zeros((1, *values.shape[1:]), values.dtype) if like is None else like
     place = None if of_users else reveal(users)
-    return make_handle(PerUser, handle_entry(users).fit, None, values, place)
+    return make_handle(PerUser, handle_entry(users).fit, like, values, place)
 
 
-def call_map(users: Users, function: Any, args: Any, public: Any, slots: Any, *block: int) -> Any:
-    """Call a map with all rows, or those of a few slots; errors are shown by their kind alone.
+def as_map(users: Users, function: Any, args: Any, public: Any) -> tuple[Map, list[Any], Any]:
+    """Return a map, its arguments, and a row without ratings with those that belong to it."""
+    own, entries = [handle_values(users, argument) for argument in args], []
+    for argument in args:
+        entries.append(handle_entry(argument) if isinstance(argument, PerUser) else None)
+    of_users = tuple(None if entry is None else entry.place is None for entry in entries)
+    alone = [
+        one if entry is None else entry.public[: entry.place is None]
+        for one, entry in zip(own, entries, strict=True)
+    ]
+    row = Rows(sparse.csr_array((1, users.n_items)), 1)
+    return Map(function, users.private, of_users, public), own, (row, alone)
 
-    Their messages may hold ratings. block: first and last user, for functions that take them.
-    """
-    rows, own = reveal(users), [handle_values(users, argument) for argument in args]
-    if slots is not None:
-        given = zip(args, own, strict=True)
-        own = [
-            rows.part(value, slots, handle_entry(argument).place is None)
-            if isinstance(argument, PerUser)
-            else value
-            for argument, value in given
-        ]
-        few = Rows(rows.R[slots], rows.n_jobs)
-        few.indptr, few.indices = (  # scipy chooses the type by size, and kernels compile by type
-            one.astype(like.dtype, copy=False)
-            for one, like in ((few.indptr, rows.indptr), (few.indices, rows.indices))
-        )
-        few.slots, rows = slots, few
-    if not users.private:
-        return function(rows, *block, *own, **public)
-    try:
-        with np.errstate(all="ignore"):  # in threads too
-            return function(rows, *block, *own, **public)
-    except Exception as error:
-        kind = type(error).__name__
-    raise PrivacyParameterError(
-        f"function={function!r} raised {kind}: a map of a private fit must give a result whatever "
-        "rows hold, also if there are none. Call it without privacy to see where it fails."
+
+def _as_tuple(made: Any) -> tuple[Any, ...]:
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _lengths_differ(function: Any) -> PrivacyParameterError:
+    return PrivacyParameterError(
+        f"function={function!r} must give an entry or a row for each user, or for each rating."
     )
+
+
+def _mapped(rows: Rows, mapped: Map, form: Any, looks: bool, *own: Any) -> tuple[Any, ...]:
+    """Return the arrays that a map gives for the rows of a block, as many and as wide as public."""
+    function, arrays = mapped.function, [np.asarray(one) for one in _as_tuple(mapped(rows, own))]
+    of_users, widths = form
+    lengths = [rows.n_users if of else rows.nnz for of in of_users]
+    refuse_unless_alike(function, np.arange(len(arrays)), np.arange(len(lengths)))
+    if [len(one) for one in arrays] != lengths:
+        raise _lengths_differ(function)
+    for one, width in zip(arrays, widths, strict=True):
+        refuse_unless_alike(function, one[:0], np.empty((0, *width), one.dtype))
+    if looks:
+        slots = few_of(rows.n_users)
+        again = _as_tuple(mapped(rows, own, slots=slots))
+        for whole, of, few in zip(arrays, of_users, again, strict=True):
+            refuse_unless_alike(function, rows.part(whole, slots, of), few)
+    return tuple(arrays)
+
+
+def _kept(rows: Rows, mapped: Map, *own: Any) -> Rows:
+    """Return the ratings that a map keeps."""
+    R = mapped(rows, own)
+    if R.shape != rows.shape:
+        raise PrivacyParameterError(
+            f"function={mapped.function!r} gave ratings of shape {R.shape} and must keep the shape "
+            f"{rows.shape}: leave out ratings, not rows or columns."
+        )
+    kept = _rows(R, rows.n_jobs, rows.first)
+    if mapped.private:
+        slots = few_of(rows.n_users)
+        few = _rows(mapped(rows, own, slots=slots), 1).R
+        for name in ("indptr", "indices", "data"):
+            refuse_unless_alike(mapped.function, getattr(kept.R[slots], name), getattr(few, name))
+    return kept
+
+
+def _taken(rows: Rows, more: Rows, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of some ratings, given those of more."""
+    keys = [one.user * one.n_items + one.indices for one in (more, rows)]
+    place = np.minimum(np.searchsorted(*keys), more.nnz - 1)
+    if np.any(keys[0][place] != keys[1]):
+        raise PrivacyParameterError("values are not those of these ratings and of others.")
+    return values[place]
 
 
 def alike(whole: Any, few: Any) -> bool:

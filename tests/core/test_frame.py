@@ -9,7 +9,7 @@ from scipy import sparse
 
 from skdpmf import DPItemMeans, DPMFSampler, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.frame import Alone, framed
+from skdpmf.privacy.frame import framed
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.grid import exact_grid
@@ -80,13 +80,6 @@ def test_nothing_of_a_frame_changes():
         for name, value in (("plan", None), ("seeded", False)):
             with pytest.raises(AttributeError, match="is fixed"):
                 setattr(frame, name, value)
-
-
-def test_a_block_has_no_noise_of_its_own():
-    with framed(BUDGET, a_plan(), None) as frame:
-        part = pickle.loads(pickle.dumps(frame.part(slice(0, 2))))
-        with pytest.raises(PrivacyParameterError, match="has no noise of its own"):
-            part.curator(R[:2], (as_they_are,), None)
 
 
 def test_the_plan_is_for_the_budget_that_pays():
@@ -186,7 +179,3 @@ def test_a_mechanism_gets_no_row(monkeypatch):
     DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(base_ratings())
     assert [type(one).__name__ for one in seen] == ["Curator", "float"]
     assert not any(sparse.issparse(one) or isinstance(one, np.ndarray) for one in seen)
-
-
-def test_alone_it_hashes_nothing_without_a_seed():
-    assert Alone().key(False, lambda *data: data, None) == ()

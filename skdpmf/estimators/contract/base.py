@@ -662,14 +662,8 @@ class BaseRecommender(
             check_is_fitted(self, "_item_model_")
         bounds = self._value_range
         warns = reset and bounds is self.rating_range and active_recorder() is None
-        R, dtype = check_ratings(
-            self, X, reset=reset, rating_range=bounds, warns=warns, stored=True
-        )
-        return self._used(R), dtype
-
-    def _used(self, R: Any) -> Any:
-        """Canonical ratings of those that are used."""
-        return R
+        own = {"rating_range": bounds, "warns": warns, "stored": True}
+        return check_ratings(self, X, reset=reset, **own)
 
     def _rows(self, X: Any) -> tuple[Any, Any]:
         """Canonical ratings that are used, and a pattern of what the rows never get, or None."""

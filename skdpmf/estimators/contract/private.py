@@ -4,7 +4,6 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.labels import RatingMatrix, labels_of
 from skdpmf.data.matrix import keep_entries
-from skdpmf.data.parquet_ratings import ParquetRatings, row_blocks
+from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import (
     as_rating_matrix,
     check_ratings,
     in_quarter_ranges,
     middle_and_quarter,
 )
-from skdpmf.distributed.exchange import Exchange
-from skdpmf.distributed.pool import Pool, fit_on_blocks, n_processes
 from skdpmf.estimators.contract import refreshed
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.model_file import check_savable
@@ -32,7 +29,7 @@ from skdpmf.estimators.contract.recommend import recall
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.frame import Alone, framed
+from skdpmf.privacy.frame import framed
 from skdpmf.privacy.recording import active_recorder
 from skdpmf.privacy.statement import PrivacyStatement
 from skdpmf.privacy.text import COHORT_ASSUMPTIONS, WEAK, lifetime_note
@@ -84,8 +81,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
         """Make all releases; return what `_publish` takes.
 
-        It runs on every block of users and must not change the estimator. more: ``known``, where a
-        refresh starts; ``levels`` of privacy.
+        more: ``known``, where a refresh starts; ``levels`` of privacy.
         """
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
@@ -342,13 +338,8 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     from which nothing is computed before the ledger is charged. Yields the fit with its frame.
     """
     check_savable(estimator._catalogue_)
-    n_tasks = _n_tasks(estimator, R)
     if is_stored(R):
-        for block in row_blocks(R, 1):
-            block.check()
-    if n_tasks:
-        with Pool(n_tasks) as pool:
-            pool.check()
+        R.check()
     warn_of_budget(estimator.budget, R.shape[0])
     plan, users = estimator._make_plan(R.shape[1], R.shape[0]), None
     if is_by_person(estimator.budget):
@@ -390,91 +381,35 @@ def state_of(
     return statement
 
 
-def _released(
-    estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None, exchange: Exchange
-) -> Any:
-    """Return what a mechanism releases: it gets the curator of the rows, and no row."""
+def _released(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None) -> Any:
     settings = estimator._settings_of(R.shape[1])
     public: dict[str, Any] = {"levels": levels, "known": fit.known}
     public = {name: value for name, value in public.items() if value is not None}
     given = R, estimator._preparation(), (type(estimator).__name__, settings)
     frame: Any = fit.frame
     if estimator._reports is not None:  # not by sums
-        own = {"draw": estimator._reports, "exchange": exchange}
-        R, source = frame.rows(*given, **own, **public)
-        return estimator._release_rows(R, source, settings, levels, exchange)
+        R, source = frame.rows(*given, draw=estimator._reports, **public)
+        return estimator._release_rows(R, source, settings, levels)
     columns = None if fit.features is None else fit.features.values
     own = {"n_jobs": estimator.n_jobs, "item_columns": columns}
-    curator = frame.curator(*given, exchange=exchange, **own, **public)
+    curator = frame.curator(*given, **own, **public)
     return estimator._release(curator, settings, **public)
 
 
-@dataclass(frozen=True)
-class _BlockFit:
-    """The fit of one block of users, by the coordinator's plan."""
-
-    estimator: Any
-    fit: Fit  # whose frame is that of the block
-    work: int  # of all blocks
-    levels: np.ndarray | None
-
-    def __call__(self, block: Any, exchange: Exchange) -> Any:
-        of_clicks = getattr(self.estimator, "_implicit", False)  # whose values may be counts
-        bounds = None if of_clicks else self.estimator._value_range
-        R = self.estimator._used(as_rating_matrix(block.load(), rating_range=bounds))
-        with sized(self.work):
-            return _released(self.estimator, R, self.fit, self.levels, exchange)
-
-
 def release_on_blocks(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None = None) -> Any:
-    """Return what an estimator's mechanism releases, of all users here, or of blocks of them.
+    """Return what an estimator's mechanism releases: it gets the curator of the rows, and no row.
 
     estimator: whose parameters were checked; R (csr_array or ParquetRatings): canonical
     ratings, or ratings on disk; fit: as `charged` yields it, with a frame; levels (n_rows,):
     privacy levels, or None.
     """
-    n_tasks = _n_tasks(estimator, R)
     work = work_of(estimator, R.shape)
-    if n_tasks == 0:
-        if not is_stored(R):
-            with sized(work):
-                return _released(estimator, R, fit, levels, Alone())
-        (whole,) = row_blocks(R, 1)
-        return _BlockFit(estimator, fit, work, levels)(whole, Alone())
-    frame: Any = fit.frame
-    # the plan of a budget with a ledger may differ a little: workers get it, and no ledger
-    twin = clone(estimator).set_params(budget=estimator.budget.without_ledger())
-    vars(twin).pop("_skl_callbacks", None)  # rounds are announced here
-    runs = {}
-    n_blocks = n_tasks * max(1, round(R.nnz / (n_tasks * _BLOCK_RATINGS)))
-    for number, block in enumerate(row_blocks(R, n_blocks)):
-        rows = slice(block.first_row, block.first_row + block.n_rows)
-        own = fit._replace(frame=frame.part(rows))
-        runs[number] = _BlockFit(twin, own, work, _of_rows(levels, rows)), block
-
-    def coordinate(nobody: Any, exchange: Exchange) -> Any:
-        with sized(work):
-            return _released(estimator, nobody, fit, _of_rows(levels, slice(0)), exchange)
-
-    return fit_on_blocks(Pool(n_tasks), coordinate, runs, R.shape[1])
-
-
-def _n_tasks(estimator: Any, X: Any) -> int:
-    """Processes that blocks of users are spread over; 0: all stay here."""
-    n_tasks = n_processes()
-    if estimator.budget.is_private and estimator._only_sums:
-        return n_tasks
-    if n_tasks and is_stored(X):
-        raise ValueError(
-            f"X={X!r} must be a matrix for {estimator!r} in several processes: without noise, or "
-            "where more than sums over users is released, all ratings must be in one. Pass a "
-            "matrix, or fit without joblib's parallel_config."
-        )
-    return 0
-
-
-def _of_rows(levels: np.ndarray | None, rows: slice) -> np.ndarray | None:
-    return None if levels is None else levels[rows]
+    if is_stored(R):
+        of_clicks = getattr(estimator, "_implicit", False)  # whose values may be counts
+        bounds = None if of_clicks else estimator._value_range
+        R = as_rating_matrix(R.read_rows(), rating_range=bounds)
+    with sized(work):
+        return _released(estimator, R, fit, levels)
 
 
 def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:

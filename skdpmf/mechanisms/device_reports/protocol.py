@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
@@ -26,7 +26,6 @@ from skdpmf.privacy.sampler.cipher import stream_key
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_REPORTS = "sum of reports"
 _AT_ONCE = 1 << 12  # devices
 
 
@@ -196,8 +195,6 @@ def simulate(
     steps: Iterable[int],
     n_parts: int,
     n_jobs: int | None,
-    first_slot: int = 0,
-    total_of: Callable[[str, int, Ints], Ints] | None = None,
 ) -> Released:
     """Let one device for each row of R take part in all rounds.
 
@@ -206,27 +203,22 @@ def simulate(
 
     run: new, without any report; R (csr_array of shape (n_devices, n_items)): ratings in quarter
     ranges from the middle of the scale, columns ascending; secret: never used before; steps: one
-    for each part of a round, possibly wrapped in a progress display; n_parts: of a round;
-    first_slot: slot of row 0, where R is a block of the devices; total_of: ``total_of(name, round,
-    sums)`` returns the sum over all blocks, which all of them take in. None: R holds all devices.
+    for each part of a round, possibly wrapped in a progress display; n_parts: of a round.
     """
     steps = iter(steps)
-    keys = [device_key(secret, first_slot + row) for row in range(R.shape[0])]
+    keys = [device_key(secret, row) for row in range(R.shape[0])]
     name, fractions = run.settings.protocol, run.settings.fractions
     groups = np.array([group_of(name, fractions, report_id(key, name)) for key in keys])
     while (told := run.round) is not None:
         taking_part = np.flatnonzero(groups == told.number)
-        # the last entry is how many there are
-        sums = np.append(np.zeros_like(run.sum), taking_part.size)
+        sums = np.zeros_like(run.sum)
         for part in np.array_split(taking_part, n_parts):
             next(steps, None)
             for start in range(0, part.size, _AT_ONCE):
                 some = part[start : start + _AT_ONCE]
                 drawn = [report_key(keys[row], name, told.number) for row in some]
                 rows = announced_rows(told, R[some], run.settings)
-                sums[:-1] += run.randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
-        if total_of is not None:
-            sums = total_of(_REPORTS, told.number, sums)
-        run.add(sums[:-1], int(sums[-1]))
+                sums += run.randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)
+        run.add(sums, taking_part.size)
         run.close()
     return run.model()

@@ -386,19 +386,17 @@ class _Fit:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Cov and Wgt of step 4 as released, packed: no second copy is ever made."""
         kind = np.float64 if 16 * total.shape[1] <= _DOUBLE_MEMORY else np.float32
-        released = np.zeros(total.shape, kind)  # as they stay in a block of users
+        released = np.empty(total.shape, kind)
         with self.curator.release_pieces(COVARIANCE, total) as release:
 
             def block(start: int, stop: int) -> None:
                 for matrix, entries, values in release(start, stop):
-                    if values is not None:  # a block of users does not learn them
-                        released[matrix, entries] = values / (WEIGHT_SCALE if matrix else 1.0)
+                    released[matrix, entries] = values / (WEIGHT_SCALE if matrix else 1.0)
 
             # all rounds take place, whatever the number of pieces
             cuts = np.linspace(0, len(total.pieces), N_ROUNDS + 1).astype(int)
-            n_jobs = 1 if self.curator.shared else self.n_jobs
             for t in rounds:
-                in_threads(block, total.pieces[cuts[t] : cuts[t + 1]], n_jobs)
+                in_threads(block, total.pieces[cuts[t] : cuts[t + 1]], self.n_jobs)
         return released[0], released[1]
 
 

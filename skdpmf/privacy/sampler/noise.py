@@ -265,9 +265,6 @@ class NoiseSource(Streams):
     would draw the same noise twice. The proof is the module's.
     """
 
-    #: whether several runs, on blocks of the users, make the same releases together
-    shared = False
-
     def __init__(self, key: bytes | None = None) -> None:
         self.__key = fresh_key() if key is None else require_key(key)
         self._process = os.getpid()
@@ -363,10 +360,6 @@ class NoiseSource(Streams):
         rule = "none of a release: its noise is nobody's to read."
         require_that(purpose not in ("release", "laplace"), "purpose", purpose, rule)
         return stream_key(self.__key, purpose, name, index)
-
-    def total_rows(self, n_rows: int) -> int:
-        """Return the public number of rows of the whole matrix, given those at hand: here all."""
-        return n_rows
 
     def _claim(self, name: str, index: int) -> None:
         """Note that (name, index) is released now, and refuse it the second time."""

@@ -1,1 +1,0 @@
-"""One private fit in several processes."""
