@@ -12,6 +12,12 @@ class PrivacyParameterError(ValueError):
     """A privacy parameter is outside its range, or a request cannot be met by any noise."""
 
 
+def require_that(holds: object, name: str, value: object, rule: str) -> None:
+    """Raise PrivacyParameterError unless it holds; rule: what the value must be, and the remedy."""
+    if not holds:
+        raise PrivacyParameterError(f"{name}={value!r:.500} must be {rule}")
+
+
 class BudgetExceededError(PrivacyParameterError):
     """A request is larger than what a ledger has left; nothing was charged.
 

@@ -37,7 +37,7 @@ SUMMING = {
 }
 HOLDING = SUMMING | {"privacy/curator.py"}
 # Modules of `privacy` whose own loops are compiled, by the one module that does.
-COMPILED = {"privacy/sampler/cipher.py", "privacy/sampler/laws.py"}
+COMPILED = {f"privacy/sampler/{name}.py" for name in ("cipher", "laws", "noise", "streams")}
 # Names that reach private values; names that Python mangles reach any private attribute.
 REACHES = re.compile(
     r"^(reveal|handle_\w+|make_handle|call_map|_HANDLES|__wrapped__|__closure__|f_locals|_[A-Z]\w*?__\w*[^_])$"
@@ -58,6 +58,7 @@ BEGINS = {
     "Recorder": {"privacy/recording.py", "evaluation/audit.py"},
     "RecordingNoise": {"privacy/recording.py"},
 }
+RECORDERS = {"privacy/recording.py", "privacy/sampler/noise.py"}
 # Names of keys and what draws by one. Beside the frame: devices, draws from a posterior, private
 # search, an audit, subsets, and training without privacy.
 KEYS = re.compile(r"^(fresh_key|derived_key|recorded_key|noise_source|NoiseSource)$")
@@ -262,6 +263,8 @@ def frame_violations(path: str, source: str) -> list[str]:
             name = node.name
         if isinstance(name, str) and KEYS.search(name) and not DRAWING.match(path):
             found.append(f"{node.lineno}: {name} is for the frame")  # type: ignore[attr-defined]
+        if name == "RECORDER" and path not in RECORDERS:
+            found.append(f"{node.lineno}: fits are recorded by tests and audits alone")  # type: ignore[attr-defined]
         if name == "_statement" and not SETS_STATEMENTS.match(path):
             found.append(f"{node.lineno}: a statement is made by the frame")  # type: ignore[attr-defined]
         if isinstance(node, ast.ClassDef) and "PrivateRecommender" in map(dotted, node.bases):

@@ -19,8 +19,8 @@ from skdpmf.books.search import SearchStatement
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.statement import PrivacyStatement, load_json, plain_values
-from skdpmf.privacy.text import Printed, table_lines
+from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import Printed, load_json, plain_values, table_lines
 
 CARD_FORMAT = "skdpmf privacy card 1"
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)

@@ -289,7 +289,7 @@ class PrivacyLedger(BudgetKeeper):
         Examples
         --------
         >>> import tempfile, pathlib
-        >>> from skdpmf.privacy.plan import PureRelease
+        >>> from skdpmf.privacy.pure import PureRelease
         >>> path = pathlib.Path(tempfile.mkdtemp(), "ratings.ledger")
         >>> ledger = PrivacyLedger(path, PrivacyBudget(1.0))
         >>> draw = PureRelease("draw", "V", (3,), 0.25, "posterior sample", 1.0, "loss of a user")

@@ -80,8 +80,9 @@ import numpy as np
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.private_search import MOST_VALUES, SearchSpending, search_order
 from skdpmf.privacy import accounting as cost
-from skdpmf.privacy.accounting import MARGIN, PureEvent, bisect
+from skdpmf.privacy.accounting import MARGIN, bisect
 from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.pure import PureRelease, pure_epsilon_to_mu
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
 RULES = {"gaussian": "mu^2", "zcdp": "rho", "basic": "epsilon"}  # and the number that adds up
@@ -152,7 +153,7 @@ class Spending(NamedTuple):
     def of(cls, plan: ReleasePlan) -> Spending:
         """Read it off a plan."""
         gaussian = tuple((r.noise_multiplier, r.count) for r in plan.gaussian)
-        pure = tuple((e.epsilon, e.count) for e in plan.events if isinstance(e, PureEvent))
+        pure = tuple((r.epsilon, r.count) for r in plan.releases if isinstance(r, PureRelease))
         return cls(gaussian, pure, plan.n_values, plan.delta)
 
     @classmethod
@@ -215,11 +216,11 @@ def charge(rule: str, spending: Spending, order: float | None = None) -> Amount:
         return Amount(_up(spending.epsilon), _up(Fraction(spending.delta)))
     squares = sum((count / Fraction(z) ** 2 for z, count in spending.gaussian), Fraction(0))
     if spending.n_values:
-        sampler = cost.pure_epsilon_to_mu(SAMPLER_ETA + 2.0 * SAMPLER_TAU)
+        sampler = pure_epsilon_to_mu(SAMPLER_ETA + 2.0 * SAMPLER_TAU)
         sampler *= 2.0 * math.sqrt(spending.n_values) * (1.0 + 1e-9)
         squares += Fraction(sampler * (2.0 * spending.mu + sampler) * (1.0 + 1e-9))
     for epsilon, count in spending.pure:
-        mu = cost.pure_epsilon_to_mu(epsilon) if rule == "gaussian" else epsilon
+        mu = pure_epsilon_to_mu(epsilon) if rule == "gaussian" else epsilon
         squares += count * Fraction(mu) ** 2
     n_values = spending.n_values
     if spending.search is not None:

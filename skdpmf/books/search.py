@@ -16,9 +16,10 @@ from skdpmf.books.ledger_rules import TAU, Spending, values_of_a_trial
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import private_search as price
 from skdpmf.mechanisms.private_search import RandomTrials
-from skdpmf.privacy.accounting import Event, PureEvent, gaussian_epsilon, gaussian_mu, sum_pure
+from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu, sum_up
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
-from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
@@ -136,7 +137,7 @@ class SearchPlan(Printed):
         """Mu, with delta = 0 pure epsilon, of one trial."""
         fit = _level(self.fit_budget)
         if isinstance(self.score, PureRelease):
-            return sum_pure([self.score.event, PureEvent(fit)])
+            return sum_up([(self.score.epsilon, self.score.count), (fit, 1)])
         return math.hypot(fit, self.score.mu) * (1.0 + 1e-12)
 
     @property
@@ -274,21 +275,13 @@ class SearchStatement(PrivacyStatement):
         """False: the losing trials cost too."""
         return False
 
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """A search is no composition of events: a `PrivacyParameterError`."""
-        raise PrivacyParameterError(
-            "events of a private search must not be composed: the best of many trials costs more "
-            "than its own releases. Add up its epsilon and delta, or use to_dp_events."
-        )
-
     def to_dp_events(self) -> list[Any]:
         """Return a ``RepeatAndSelectDpEvent`` of the best trial's events.
 
         Result: for the accountants of dp-accounting, whose bound is the Renyi one. Raises
         MissingExtraError if dp-accounting is not installed.
         """
-        one = to_dp_event(*(release.event for release in self.releases))
+        one = to_dp_event(*self.releases)
         from dp_accounting import dp_event
 
         return [dp_event.RepeatAndSelectDpEvent(one, self.mean, 1.0)]

@@ -28,7 +28,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.evaluation import _audit_releases as of_fits
 from skdpmf.evaluation._audit_releases import AuditCheck
 from skdpmf.privacy.recording import Recorder, Recording, record_releases
-from skdpmf.privacy.sampler.noise import derived_key, initial_normals
+from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import initial_normals
 
 _NOT_TESTED = (
     "neighbours that were not tried, rows beyond the first 400 that are used, the source of random "
@@ -513,5 +514,6 @@ def _is_plan(spent: Any, planned: Any) -> bool:
     for count, releases in zip(counts, (spent.releases, planned.releases), strict=True):
         for name, own in _by_slot(releases).items():
             for one in own:
-                count[name, replace(one.event, count=1)] += one.count
+                noise = one.noise_multiplier if one.kind == "gaussian" else one.epsilon
+                count[name, one.kind, noise] += one.count
     return bool(spent.epsilon == planned.epsilon) and counts[0] == counts[1]

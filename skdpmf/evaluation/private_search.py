@@ -34,9 +34,10 @@ from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import release_score
-from skdpmf.privacy.recording import noise_source, recorded_key
 from skdpmf.privacy.sampler import noise as sampler
 from skdpmf.privacy.sampler.grid import exact_grid, truncate_to_grid
+from skdpmf.privacy.sampler.noise import noise_source, recorded_key
+from skdpmf.privacy.sampler.streams import slot_priorities
 from skdpmf.privacy.sums import BoundedSum, user_scalars
 from skdpmf.privacy.users import Rows, Users, per_user
 
@@ -301,7 +302,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         """Training and held-out ratings: a function of slot, item and public randomness."""
         seed, fresh = self.random_state, sampler.fresh_key
         key = recorded_key(fresh if seed is None else lambda: sampler.derived_key(seed, "split"))
-        priorities = sampler.slot_priorities(key, "held out", R.indptr, R.indices)
+        priorities = slot_priorities(key, "held out", R.indptr, R.indices)
         held_out = priorities < np.uint64(self.test_size * 2.0**64)
         return keep_entries(R, ~held_out), keep_entries(R, held_out)
 

@@ -33,7 +33,8 @@ from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, Release
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.protocol import announced_rows, report_id, report_key
 from skdpmf.mechanisms.device_reports.randomizers import check_epsilon, check_integer
-from skdpmf.privacy.sampler.noise import fresh_key, require_key
+from skdpmf.privacy.sampler.cipher import require_key
+from skdpmf.privacy.sampler.noise import fresh_key
 
 Floats = NDArray[np.float64]
 

@@ -143,9 +143,10 @@ from typing import NamedTuple
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import accounting as cost
+from skdpmf.privacy.pure import pure_epsilon_to_mu
+from skdpmf.privacy.sampler.cipher import require_key, stream_key
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.sampler.noise import require_key, stream_key
 
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PRICED = cost.SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
@@ -295,9 +296,7 @@ class SearchSpending(NamedTuple):
 
     def rho(self, order: float) -> float:
         """Return what it is charged at an order, rounded up."""
-        sampler = (
-            2.0 * cost.pure_epsilon_to_mu(self.eta + 2.0 * self.tau) * math.sqrt(self.n_values)
-        )
+        sampler = 2.0 * pure_epsilon_to_mu(self.eta + 2.0 * self.tau) * math.sqrt(self.n_values)
         slack = cost.SamplerSlack(self.n_values, 2.0 * self.tau, self.tau)
         spent = renyi_divergence(self.run + sampler * (1.0 + 1e-9), order, self.trials)
         spent += (2.0 * order - 1.0) / (order - 1.0) * slack_ratio(slack, self.trials)

@@ -31,9 +31,10 @@ from typing import Any, Self
 import numpy as np
 from scipy import special
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.privacy.sampler.grid import as_float
 
+_BELOW_1 = math.nextafter(1.0, 0.0)
 MARGIN = 1e-9  # in ln delta, above every error of the evaluation
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _SQRT_HALF, _SQRT_HALF_PI = math.sqrt(0.5), math.sqrt(0.5 * math.pi)
@@ -41,42 +42,6 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _NODES, _WEIGHTS = 0.5 + 0.5 * _NODES, 0.5 * _WEIGHTS  # on [0, 1]
 # 1 - x R(x) ~ x^-2 (1 - 3 x^-2 + 3*5 x^-4 - ...), highest power first; 3e-13 off at x = 30
 _TAIL_SERIES = (135135.0, -10395.0, 945.0, -105.0, 15.0, -3.0, 1.0)
-
-
-@dataclass(frozen=True)
-class GaussianEvent:
-    """So many releases with Gaussian noise, chosen adaptively or not.
-
-    Each is exactly (1 / noise_multiplier)-GDP. The multiplier is the noise's standard deviation
-    over the L2 sensitivity; 0 is no noise, no privacy.
-    """
-
-    noise_multiplier: float
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        remedy = "pass standard deviation / L2 sensitivity."
-        _require_level("noise_multiplier", self.noise_multiplier, remedy)
-        require_count(self.count)
-
-
-@dataclass(frozen=True)
-class PureEvent:
-    """So many runs of a mechanism with pure epsilon-DP each; their epsilons add up.
-
-    The mechanism's name, such as "randomized response", is for `to_dp_event` alone.
-    """
-
-    epsilon: float
-    count: int = 1
-    mechanism: str = "laplace"
-
-    def __post_init__(self) -> None:
-        _require_level("epsilon", self.epsilon, "pass the pure epsilon of one run.")
-        require_count(self.count)
-
-
-Event = GaussianEvent | PureEvent
 
 
 @dataclass(frozen=True)
@@ -131,19 +96,13 @@ class SamplerSlack:
     @classmethod
     def checked(cls, n_values: int = 0, eta: float = 0, tau: float = 0, largest: float = 1) -> Self:
         """Return the slack of checked parameters."""
-        if isinstance(n_values, bool) or not n_values >= 0 or n_values != int(n_values):
-            raise PrivacyParameterError(
-                f"n_values={n_values!r} must be an integer >= 0: pass the number of noised values."
-            )
-        for name, value, limit in (("eta", eta, 1.0), ("tau", tau, 0.5)):
-            if not 0.0 <= value < limit:
-                raise PrivacyParameterError(
-                    f"{name}={value!r} must be in [0, {limit}): pass the sampler's proven bound."
-                )
-        if not 0.0 < largest <= 1.0:
-            raise PrivacyParameterError(
-                f"largest={largest!r} must be in (0, 1]: pass the largest release's mu over all's."
-            )
+        rule = "an integer >= 0: pass the number of noised values."
+        require_that(n_values >= 0 and n_values % 1 == 0, "n_values", n_values, rule)
+        rule = "in [0, 1), tau below 0.5: pass the sampler's proven bound."
+        require_that(0.0 <= eta < 1.0, "eta", eta, rule)
+        require_that(0.0 <= tau < 0.5, "tau", tau, rule)
+        rule = "in (0, 1]: pass the largest release's mu over all's."
+        require_that(0.0 < largest <= 1.0, "largest", largest, rule)
         return cls(int(n_values), float(eta), float(tau), float(largest))
 
     @property
@@ -229,7 +188,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     mu and epsilon are 0 to infinity. The relative error is about 1e-11, not rounded to the private
     side.
     """
-    mu, epsilon = _require_mu(mu), require_epsilon(epsilon)
+    mu, epsilon = _require_mu(mu), _require_epsilon(epsilon)
     if mu == 0.0 or math.isinf(epsilon):
         return 0.0
     return 1.0 if math.isinf(mu) else min(1.0, math.exp(log_delta(mu, epsilon)))
@@ -242,7 +201,7 @@ def gaussian_epsilon(mu: float, delta: float, **sampler: Any) -> float:
     delta = 0 unless mu = 0. sampler: n_values, eta, tau and largest of `SamplerSlack`, which counts
     where values are noised by a finite-precision sampler.
     """
-    mu, delta = _require_mu(mu), require_delta(delta)
+    mu, delta = _require_mu(mu), _require_delta(delta)
     slack = SamplerSlack.checked(**sampler)
     if mu == 0.0 and slack.n_values == 0:
         return 0.0
@@ -268,7 +227,7 @@ def gaussian_mu(epsilon: float, delta: float, **sampler: Any) -> float:
     epsilon-DP. sampler: as for `gaussian_epsilon`, of which it is the inverse; its slack must fit
     in as well, and raises PrivacyParameterError where it exceeds the budget alone.
     """
-    epsilon, delta = require_epsilon(epsilon), require_delta(delta)
+    epsilon, delta = _require_epsilon(epsilon), _require_delta(delta)
     slack = SamplerSlack.checked(**sampler)
     if math.isinf(epsilon):
         return math.inf
@@ -296,38 +255,6 @@ def gaussian_mu(epsilon: float, delta: float, **sampler: Any) -> float:
     return bisect(met, low, high) if low > 0.0 else 0.0
 
 
-def pure_epsilon_to_mu(epsilon: float) -> float:
-    r"""Return the least mu such that every epsilon-DP mechanism is mu-GDP, rounded up.
-
-    :math:`\mu = 2 \Phi^{-1}(e^\epsilon / (1 + e^\epsilon))`: what a pure step costs in a budget
-    that is shared in units of mu^2.
-    """
-    epsilon = require_epsilon(epsilon)
-    if epsilon == 0.0 or math.isinf(epsilon):
-        return epsilon
-    if epsilon < 1.0:
-        mu = 2.0 * math.sqrt(2.0) * special.erfinv(math.tanh(epsilon / 2.0))
-    else:
-        mu = -2.0 * special.ndtri_exp(special.log_expit(-epsilon))
-    return rounded_up(float(mu))
-
-
-def mu_to_pure_epsilon(mu: float) -> float:
-    r"""Return the largest epsilon whose every epsilon-DP mechanism is mu-GDP, rounded down.
-
-    :math:`\epsilon = \ln(\Phi(\mu/2) / \Phi(-\mu/2))`, the inverse of `pure_epsilon_to_mu`: what a
-    share mu of a Gaussian budget buys for a step with a pure guarantee.
-    """
-    mu = _require_mu(mu)
-    if mu == 0.0 or math.isinf(mu):
-        return mu
-    if mu < 1.0:
-        epsilon = 2.0 * math.atanh(math.erf(mu * 0.5 * math.sqrt(0.5)))
-    else:
-        epsilon = float(special.log_ndtr(mu / 2.0) - special.log_ndtr(-mu / 2.0))
-    return rounded_down(epsilon)
-
-
 def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
     """Return mu of Gaussian releases with these noise multipliers: sqrt(sum of 1/z^2), exact.
 
@@ -335,7 +262,7 @@ def compose_gaussian(noise_multipliers: Iterable[float]) -> float:
     """
     squares = []
     for z in noise_multipliers:
-        GaussianEvent(z)  # checks it
+        require_level("noise_multiplier", z, "pass standard deviation / L2 sensitivity.")
         mu = 1.0 / z if z else math.inf
         squares.append(mu * mu)
     return math.sqrt(math.inf if math.inf in squares else math.fsum(squares))
@@ -347,11 +274,12 @@ def largest_of(noise_multipliers: Iterable[float], mu: float) -> float:
     return min(1.0, 1.0 / least / mu) if least > 0.0 else 1.0
 
 
-def sum_pure(events: list[PureEvent]) -> float:
-    """Sum epsilons, rounded up: a sum that is a float exactly is returned as it is."""
-    if any(math.isinf(event.epsilon) for event in events):
+def sum_up(parts: Iterable[tuple[float, int]]) -> float:
+    """Sum numbers, each so many times, rounded up: a sum that is a float is returned as it is."""
+    parts = list(parts)
+    if any(math.isinf(number) for number, _ in parts):
         return math.inf
-    return float_up(sum((Fraction(event.epsilon) * event.count for event in events), Fraction(0)))
+    return float_up(sum((Fraction(number) * count for number, count in parts), Fraction(0)))
 
 
 def float_up(exact: Fraction) -> float:
@@ -370,37 +298,20 @@ def rounded_down(x: float) -> float:
     return x * (1.0 - 1e-12)
 
 
-def _require_mu(mu: Any) -> float:
-    return _require_level("mu", mu, "pass 1 / noise multiplier.")
-
-
-def require_epsilon(epsilon: Any) -> float:
-    """Return a float from 0 to infinity, or raise."""
-    return _require_level("epsilon", epsilon, "pass a number such as 1.0, or inf for no privacy.")
-
-
-def _require_level(name: str, value: Any, remedy: str) -> float:
+def require_level(name: str, value: Any, remedy: str, most: float = math.inf) -> float:
+    """Return a float from 0 to the most, or raise."""
     number = as_float(value)
-    if not number >= 0.0:
-        raise PrivacyParameterError(f"{name}={value!r} must be a number >= 0: {remedy}")
+    require_that(0.0 <= number <= most, name, value, f"a number from 0 to {most:g}: {remedy}")
     return number
 
 
-def require_delta(delta: Any) -> float:
-    """Return a float from 0 to below 1, or raise."""
-    number = _require_level("delta", delta, "pass a probability such as 1e-5.")
-    if number >= 1.0:
-        raise PrivacyParameterError(
-            f"delta={delta!r} must be in [0, 1): pass a probability such as 1e-5."
-        )
-    return number
+def _require_mu(mu: Any) -> float:
+    return require_level("mu", mu, "pass 1 / noise multiplier.")
 
 
-def require_count(count: Any, of: str = "") -> int:
-    """Return a number of repetitions, of what `of` says, as an int."""
-    number = as_float(count)
-    if not 1.0 <= number < math.inf or number % 1.0:
-        raise PrivacyParameterError(
-            f"count={count!r}{of} must be an integer >= 1: leave out what is not released."
-        )
-    return int(count)
+def _require_epsilon(epsilon: Any) -> float:
+    return require_level("epsilon", epsilon, "pass a number such as 1.0, or inf for no privacy.")
+
+
+def _require_delta(delta: Any) -> float:
+    return require_level("delta", delta, "pass a probability such as 1e-5.", _BELOW_1)

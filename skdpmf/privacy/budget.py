@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Self, overload
+from typing import Any, overload
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.text import PrintedBudget
 
 UNITS = ("user", "rating")
 NEIGHBORS = ("add-remove", "replace")
-# how two neighbours differ: statements and docs/protection.md say it in these words
-NEIGHBOR_WORDS = {
-    ("user", "add-remove"): "one row emptied or filled",
-    ("user", "replace"): "one row exchanged for any other",
-    ("rating", "add-remove"): "one rating added or removed",
-    ("rating", "replace"): "one rating exchanged for any other one: another value, another item, "
-    "or another user's row",
-}
-
 _SHARE_TOLERANCE = 1e-9
 _LEAST, _MOST = 1e-300, 1e15  # finite epsilons and positive deltas that the accounting is made for
 _MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts with
@@ -33,68 +25,8 @@ class BudgetKeeper:
     """A ledger, as a budget knows it: `PrivacyLedger` is one."""
 
 
-class Parameters:
-    """A base of dataclasses whose fields are parameters, as scikit-learn's estimators have them."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's parameters, as scikit-learn's estimators do.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Without effect: no parameter has parameters.
-
-        Returns
-        -------
-        dict
-            Values by name.
-
-        Examples
-        --------
-        >>> PrivacyBudget(1.0).get_params()["epsilon"]
-        1.0
-        """
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters by name, of this very object: all who hold it see the change.
-
-        Parameters
-        ----------
-        **params
-            Parameters of the constructor.
-
-        Returns
-        -------
-        self : object
-            The object itself.
-
-        Raises
-        ------
-        ValueError
-            If there is no parameter of that name; then none is set.
-
-        Examples
-        --------
-        >>> PrivacyBudget(1.0).set_params(epsilon=2.0)
-        PrivacyBudget(epsilon=2.0, delta=0.0)
-        """
-        known = self.get_params()
-        for name in params:
-            if name not in known:
-                raise PrivacyParameterError(
-                    f"{name}={params[name]!r} must be a parameter of {type(self).__name__}: choose "
-                    f"one of {', '.join(known)}."
-                )
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-
 @dataclass(unsafe_hash=True, repr=False)
-class PrivacyBudget(Parameters):
+class PrivacyBudget(PrintedBudget):
     r"""An (epsilon, delta) differential privacy budget, what it protects, and against which change.
 
     A mechanism M is within the budget if for all neighbouring data sets x, x' and all events S
@@ -213,35 +145,24 @@ class PrivacyBudget(Parameters):
         skdpmf.exceptions.PrivacyParameterError: epsilon=0.0 must be a number > 0, ...
         """
         epsilon, delta = as_float(self.epsilon), as_float(self.delta)
-        if not (_LEAST <= epsilon <= _MOST or epsilon == math.inf):
-            raise PrivacyParameterError(
-                f"epsilon={self.epsilon!r:.99} must be a number > 0, from {_LEAST:g} to {_MOST:g} "
-                "or infinite: pass for example 1.0, or PrivacyBudget.nonprivate() for no privacy."
-            )
-        if not (_LEAST <= delta < 1.0 or delta == 0.0):
-            raise PrivacyParameterError(
-                f"delta={self.delta!r:.99} must be a number in [0, 1), and at least {_LEAST:g} if "
-                "it is not 0: pass for example 1e-5, well below 1 / number of users."
-            )
+        rule = f"a number > 0, from {_LEAST:g} to {_MOST:g} or infinite: pass for example 1.0, or "
+        rule += "PrivacyBudget.nonprivate() for no privacy."
+        holds = _LEAST <= epsilon <= _MOST or epsilon == math.inf
+        require_that(holds, "epsilon", self.epsilon, rule)
+        rule = f"a number in [0, 1), and at least {_LEAST:g} if it is not 0: pass for example "
+        rule += "1e-5, well below 1 / number of users."
+        require_that(_LEAST <= delta < 1.0 or delta == 0.0, "delta", self.delta, rule)
         check_relation(self.unit, self.neighbors)
         if self.ledger is not None:
-            self._check_ledger()
+            rule = "None or a PrivacyLedger: pass PrivacyLedger(path, limit) with the limit of the "
+            rule += "data set."
+            require_that(isinstance(self.ledger, BudgetKeeper), "ledger", self.ledger, rule)
+            for name in ("unit", "neighbors"):
+                own, kept = getattr(self, name), getattr(self.ledger, name)
+                rule = f"{kept!r}, that of ledger={self.ledger!r}: guarantees of different kinds "
+                rule += f"do not add up. Pass {name}={kept!r}, or another ledger."
+                require_that(own == kept, name, own, rule)
         return self
-
-    def _check_ledger(self) -> None:
-        if not isinstance(self.ledger, BudgetKeeper):
-            raise PrivacyParameterError(
-                f"ledger={self.ledger!r} must be None or a PrivacyLedger: pass "
-                "PrivacyLedger(path, limit) with the limit of the data set."
-            )
-        for name in ("unit", "neighbors"):
-            own, kept = getattr(self, name), getattr(self.ledger, name)
-            if own != kept:
-                raise PrivacyParameterError(
-                    f"{name}={own!r} of the budget must be {kept!r}, that of ledger={self.ledger!r}"
-                    f": guarantees of different kinds do not add up. Pass {name}={kept!r}, or "
-                    "another ledger."
-                )
 
     def without_ledger(self) -> PrivacyBudget:
         """Return a copy that is charged nowhere.
@@ -343,49 +264,29 @@ class PrivacyBudget(Parameters):
             worth = gaussian_epsilon if self.ledger is None else self.ledger._epsilon_of
             epsilons = [worth(mu * math.sqrt(share), delta) for share in checked]
             for share, epsilon in zip(asked, epsilons, strict=True):
-                if epsilon == 0.0:
-                    raise PrivacyParameterError(
-                        f"shares hold {share!r}, which must be worth an epsilon > 0 at "
-                        f"delta={delta!r}: raise the share, or lower delta."
-                    )
+                rule = f"worth an epsilon > 0 at delta={delta!r}: raise the share, or lower delta."
+                require_that(epsilon > 0.0, "share", share, rule)
         pairs = zip(epsilons, deltas, strict=True)
         parts = [replace(self, epsilon=epsilon, delta=delta) for epsilon, delta in pairs]
         return dict(zip(shares, parts, strict=True)) if isinstance(shares, Mapping) else parts
-
-    def __repr__(self) -> str:
-        shown = [f"epsilon={self.epsilon!r}", f"delta={self.delta!r}"]
-        for field in fields(self)[2:]:
-            if getattr(self, field.name) != field.default:
-                shown.append(f"{field.name}={getattr(self, field.name)!r}")
-        return f"PrivacyBudget({', '.join(shown)})"
-
-    def _repr_html_(self) -> str:
-        from skdpmf.privacy.text import folded, guarantee_lines
-
-        return folded(repr(self), "\n".join(guarantee_lines(self.epsilon, self.delta, 0.0, 0.0)))
 
 
 def check_relation(unit: object, neighbors: object) -> None:
     """Raise unless the unit and the neighbouring relation are among `UNITS` and `NEIGHBORS`."""
     for name, value, choices in (("unit", unit, UNITS), ("neighbors", neighbors, NEIGHBORS)):
-        if not isinstance(value, str) or value not in choices:
-            raise PrivacyParameterError(
-                f"{name}={value!r} must be one of {choices}: choose what the guarantee is about."
-            )
+        holds = isinstance(value, str) and value in choices
+        rule = f"one of {choices}: choose what the guarantee is about."
+        require_that(holds, name, value, rule)
 
 
 def check_shares(shares: Sequence[float]) -> list[float]:
     """Return positive shares of sum 1 (to 1e-9) as floats whose sum is not above 1; or raise."""
     for share in shares:
-        if not as_float(share) > 0.0:
-            raise PrivacyParameterError(
-                f"shares hold {share!r}, which must be a number > 0: leave out what gets nothing."
-            )
+        rule = "a number > 0: leave out what gets nothing."
+        require_that(as_float(share) > 0.0, "share", share, rule)
     total = math.fsum(shares)
-    if not abs(total - 1.0) <= _SHARE_TOLERANCE:
-        raise PrivacyParameterError(
-            f"shares={list(shares)!r} must sum to 1, not {total!r}: divide them by their sum."
-        )
+    rule = f"numbers of sum 1, not {total!r}: divide them by their sum."
+    require_that(abs(total - 1.0) <= _SHARE_TOLERANCE, "shares", list(shares), rule)
     return [float(share) / max(total, 1.0) for share in shares]
 
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
-from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.accounting import float_up
+from skdpmf.exceptions import require_that
+from skdpmf.privacy.accounting import sum_up
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
+from skdpmf.privacy.plan import Planned, Release, ReleasePlan, pure_total
+from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.statement import PrivacyStatement
 
 _RULE = (
@@ -39,19 +39,13 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
     not covered are those of all parts.
     """
     statements = dict(statements)
-    if not statements:
-        raise PrivacyParameterError(
-            "statements={} must hold a PrivacyStatement: pass what was spent, by name."
-        )
+    require_that(statements, "statements", {}, "a PrivacyStatement: pass what was spent, by name.")
     _require_one_relation(statements)
     if len(statements) == 1:
         return next(iter(statements.values()))
     parts = statements.values()
-    releases = tuple(
-        replace(release, name=f"{name}: {release.name}", alternatives=())
-        for name, part in statements.items()
-        for release in part.releases
-    )
+    named: list[tuple[str, Any]] = [(n, r) for n, part in statements.items() for r in part.releases]
+    releases = tuple(replace(r, name=f"{n}: {r.name}", alternatives=()) for n, r in named)
     deltas = {name: part.delta for name, part in statements.items() if part.delta > 0.0}
     basic = not all(part.follows_from_releases for part in parts)
     one_delta = not basic and len(set(deltas.values())) <= 1
@@ -67,7 +61,7 @@ def compose_statements(statements: Mapping[str, PrivacyStatement]) -> PrivacySta
     notes += [_NO_LEVELS.format(name=name) for name, part in statements.items() if part.personal]
     notes += [f"{name}: {note}" for name, part in statements.items() for note in part.notes]
     return PrivacyStatement(
-        epsilon=_sum(part.epsilon for part in parts) if basic else plan.epsilon,
+        epsilon=sum_up((part.epsilon, 1) for part in parts) if basic else plan.epsilon,
         delta=float(plan.budget.delta),
         unit=unit,
         neighbors=neighbors,
@@ -90,7 +84,7 @@ def state_fits(plan: ReleasePlan, n_fits: int, *, seeded: bool = False) -> Priva
     exceeds, and with the sampler's slack of the plan's values. Any other is charged as planned. The
     statement has one release for the Gaussian part of all fits and one for the pure part.
     """
-    releases: list[Release | PureRelease] = []
+    releases: list[Planned] = []
     pure = pure_total(plan.releases)
     if plan.gaussian:
         mu = plan.budget.mu if len(plan.gaussian) == len(plan.releases) else plan.mu
@@ -108,30 +102,20 @@ def _require_one_relation(statements: Mapping[str, PrivacyStatement]) -> None:
     first_name, first = next(iter(statements.items()))
     for name, part in statements.items():
         for field in ("unit", "neighbors"):
-            if getattr(part, field) != getattr(first, field):
-                raise PrivacyParameterError(
-                    f"{field}={getattr(part, field)!r} of {name!r} must be that of {first_name!r}, "
-                    f"{getattr(first, field)!r}: guarantees against different changes do not add "
-                    "up. Give all steps parts of one budget (PrivacyBudget.split)."
-                )
+            own, other = getattr(part, field), getattr(first, field)
+            rule = f"{other!r} in {name!r} too, as it is in {first_name!r}: guarantees against "
+            rule += "different changes do not add up. Give all steps parts of one budget "
+            rule += "(PrivacyBudget.split)."
+            require_that(own == other, field, own, rule)
 
 
 def _delta(deltas: Mapping[str, float], *, one: bool) -> float:
     """Return the one delta of all, or the sum of them."""
-    total = max(deltas.values(), default=0.0) if one else _sum(deltas.values())
-    if total >= 1.0:
-        raise PrivacyParameterError(
-            f"delta={dict(deltas)!r} must add up to less than 1: state the parts one by one."
-        )
+    parts = [(delta, 1) for delta in deltas.values()]
+    total = max(deltas.values(), default=0.0) if one else sum_up(parts)
+    rule = "such that they add up to less than 1: state the parts one by one."
+    require_that(total < 1.0, "delta", dict(deltas), rule)
     return total
-
-
-def _sum(values: Iterable[float]) -> float:
-    """Return the least float that is not below the exact sum."""
-    terms = list(values)
-    if math.inf in terms:
-        return math.inf
-    return float_up(sum(map(Fraction, terms), Fraction(0)))
 
 
 def _union(texts: Iterable[Iterable[Any]]) -> tuple[Any, ...]:

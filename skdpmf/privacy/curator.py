@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
-from skdpmf.privacy.sampler.noise import slot_priorities
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.sampler.streams import slot_priorities
 from skdpmf.privacy.sums import BoundedSum, PiecedSum
 from skdpmf.privacy.users import (
     Handle,
@@ -118,7 +118,7 @@ class Curator:
         return tuple(self.__record)
 
     @property
-    def releases(self) -> dict[str, Release | PureRelease]:
+    def releases(self) -> dict[str, Any]:
         """The planned releases by name; changing what is returned changes no noise."""
         return dict(copy.deepcopy(self.__slots))
 
@@ -126,9 +126,10 @@ class Curator:
         """Return the standard deviation of a planned release's noise; 0 without privacy."""
         if not self.private:
             return 0.0
-        slot, kind = self.__slots[name], self.__slots[statistic or name]
+        slot: Any = self.__slots[name]
+        kind = self.__slots[statistic or name]
         scale = float(slot.noise_multiplier * kind.sensitivity)
-        return scale * (math.sqrt(2.0) if isinstance(slot, PureRelease) else 1.0)
+        return scale * (math.sqrt(2.0) if slot.kind == "pure" else 1.0)
 
     def release(
         self, name: str, total: BoundedSum, index: int = 0, *, statistic: str | None = None
@@ -219,7 +220,7 @@ class _Priorities:
 
 
 def release_score(
-    noise: Any, slot: Release | PureRelease, total: BoundedSum, index: int, near: tuple[str, str]
+    noise: Any, slot: Any, total: BoundedSum, index: int, near: tuple[str, str]
 ) -> float:
     """Release one number of a private search, whose trials no plan counts: they are secret.
 
@@ -252,8 +253,8 @@ def _shape(total: BoundedSum | PiecedSum) -> tuple[int, ...]:
 
 
 def _terms(
-    slot: Release | PureRelease,
-    kind: Release | PureRelease,
+    slot: Any,
+    kind: Any,
     total: BoundedSum | PiecedSum,
     index: int,
     near: tuple[str, str],
@@ -289,7 +290,7 @@ def _terms(
         "noise_multiplier": slot.noise_multiplier,
         "bound": total.n_slots * bound,
         "layout": total.layout,
-        "noise": "laplace" if isinstance(slot, PureRelease) else "gaussian",
+        "noise": "laplace" if slot.kind == "pure" else "gaussian",
     }
 
 

@@ -26,8 +26,13 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.recording import noise_source, recorded_key
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key, row_digest
+from skdpmf.privacy.sampler.noise import (
+    derived_key,
+    fresh_key,
+    noise_source,
+    recorded_key,
+    row_digest,
+)
 from skdpmf.privacy.statement import PrivacyStatement, as_made
 from skdpmf.privacy.users import cut, each, few_of, refuse_unless_alike, set_once, total
 

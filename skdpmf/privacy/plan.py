@@ -6,20 +6,69 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.privacy import accounting as cost
 from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.laws import LAPLACE_ETA, SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.text import PrintedPlan
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
+from skdpmf.privacy.text import UNUSED, PrintedPlan
 
-_LARGEST = math.nextafter(math.inf, 0.0)
+LARGEST = math.nextafter(math.inf, 0.0)
+
+
+class Planned:
+    """A planned release: `Release`, or a `PureRelease`. Its constructor leaves plain values."""
+
+    kind: ClassVar[str]  # of guarantee
+    name: str
+    statistic: str
+    shape: tuple[int, ...]
+    sensitivity: float
+    count: int
+    alternatives: tuple[str, ...]
+
+    @classmethod
+    def calibrated(
+        cls, releases: tuple[Planned, ...], shares: Mapping[str, float], budget: PrivacyBudget
+    ) -> Iterable[Planned]:
+        """Return releases of this kind whose noise follows from their shares of a budget."""
+        raise NotImplementedError
+
+    def _require(self, holds: bool, name: str, rule: str) -> None:
+        require_that(holds, name, getattr(self, name), f"{rule} It is of release {self.name!r}.")
+
+    def _settle(self, *texts: str) -> None:
+        """Check what all releases have."""
+        for name in texts:
+            text = getattr(self, name)
+            self._require(isinstance(text, str) and text != "", name, "a text, not empty.")
+        names: Any = self.alternatives
+        holds = not isinstance(names, str) and all(isinstance(one, str) for one in names)
+        self._require(holds, "alternatives", "a tuple of names of releases.")
+        lengths: Any = self.shape
+        lengths = tuple(lengths) if isinstance(lengths, Iterable) else (-1,)
+        holds = all(as_float(one) >= 0 and as_float(one) % 1 == 0 for one in lengths)
+        self._require(holds, "shape", "a tuple of integers >= 0: the shape of what is released.")
+        count = as_float(self.count)
+        holds = 1.0 <= count < math.inf and count % 1.0 == 0.0
+        self._require(holds, "count", "an integer >= 1: leave out what is not released.")
+        object.__setattr__(self, "alternatives", tuple(names))
+        object.__setattr__(self, "shape", tuple(map(int, lengths)))
+        object.__setattr__(self, "count", int(self.count))
+        self._settle_number("sensitivity", 5e-324, LARGEST)
+
+    def _settle_number(self, name: str, least: float, most: float) -> None:
+        value = as_float(getattr(self, name))
+        rule = f"a number from {least:g} to {most:g}: take it from the proof of the statistic's "
+        rule += "bound, and noise from ReleasePlan.from_shares."
+        self._require(least <= value <= most, name, rule)
+        object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Planned):
     """One planned release with Gaussian noise, possibly repeated with fresh statistics.
 
     The name is unique in its plan, the statistic is in words, the shape that of the noised values
@@ -43,15 +92,26 @@ class Release:
     norm: ClassVar[str] = "l2"  # of the sensitivity
 
     def __post_init__(self) -> None:
-        _settle(self, "name", "statistic")
-        _settle_number(self, "sensitivity", 5e-324, _LARGEST, "finite and > 0")
-        rule = "finite and >= 0, where 0 is no noise"
-        _settle_number(self, "noise_multiplier", 0.0, _LARGEST, rule)
-        if self.layout not in ("full", "packed"):
-            raise PrivacyParameterError(
-                f"layout={self.layout!r} of release {self.name!r} must be 'full' or 'packed': "
-                "'packed' for lower triangles of symmetric matrices."
-            )
+        self._settle("name", "statistic")
+        self._settle_number("noise_multiplier", 0.0, LARGEST)
+        rule = "'full' or 'packed': 'packed' for lower triangles of symmetric matrices."
+        self._require(self.layout in ("full", "packed"), "layout", rule)
+
+    @classmethod
+    def calibrated(
+        cls, releases: tuple[Any, ...], shares: Mapping[str, float], budget: PrivacyBudget
+    ) -> Iterable[Release]:
+        """Return the releases with multipliers sqrt(count / share) / mu of the budget."""
+        rule = "> 0 for Gaussian noise: pass PrivacyBudget(epsilon, delta) with for example "
+        rule += "delta=1e-5, well below 1 / number of users."
+        require_that(not budget.is_private or budget.delta > 0.0, "delta", budget.delta, rule)
+        largest = max(math.sqrt(shares[one.name] / one.count) for one in releases)
+        slack = _slack(_most_values(releases), largest)
+        mu = cost.gaussian_mu(budget.epsilon, budget.delta, **slack)
+        if budget.ledger is not None:
+            mu = min(mu, budget.mu)
+        for one in releases:
+            yield replace(one, noise_multiplier=math.sqrt(one.count / shares[one.name]) / mu)
 
     @property
     def noise_scale(self) -> float:
@@ -64,85 +124,6 @@ class Release:
         if self.noise_multiplier == 0.0:
             return math.inf
         return math.sqrt(self.count) / self.noise_multiplier
-
-    @property
-    def n_values(self) -> int:
-        """Noised values of all repetitions."""
-        return math.prod(self.shape) * self.count
-
-    @property
-    def event(self) -> cost.GaussianEvent:
-        """Return the event of the release, for accounting."""
-        return cost.GaussianEvent(self.noise_multiplier, self.count)
-
-
-@dataclass(frozen=True)
-class PureRelease:
-    """One planned release with a pure epsilon: Laplace noise, or a draw from a posterior.
-
-    Epsilon is that of one repetition, infinite without privacy; each spends it, also if only their
-    mean is published. The sensitivity bounds what one unit of privacy contributes, and the norm
-    says in words in which quantity, such as "l1" or "loss of a user". For mechanism "laplace" and
-    norm "l1" the noise follows from epsilon; see `noise_multiplier`. The rest is as for `Release`.
-    """
-
-    name: str
-    statistic: str
-    shape: tuple[int, ...]
-    epsilon: float
-    mechanism: str
-    sensitivity: float
-    norm: str
-    count: int = 1
-    alternatives: tuple[str, ...] = field(default=(), repr=False)
-    kind: ClassVar[str] = "pure"  # of guarantee
-    layout: ClassVar[str] = "full"
-
-    def __post_init__(self) -> None:
-        _settle(self, "name", "statistic", "mechanism", "norm")
-        _settle_number(self, "epsilon", 0.0, math.inf, ">= 0, or inf for no privacy")
-        _settle_number(self, "sensitivity", 5e-324, _LARGEST, "finite and > 0")
-
-    @property
-    def is_laplace(self) -> bool:
-        """Whether it is Laplace noise, for an l1 sensitivity."""
-        return (self.mechanism, self.norm) == ("laplace", "l1")
-
-    @property
-    def noise_multiplier(self) -> float:
-        """Scale of the Laplace noise over sensitivity, rounded up: 1 / (epsilon - slack).
-
-        The slack is the sampler's, 2 LAPLACE_ETA for each value of one repetition. Infinite where
-        epsilon does not exceed it; 0, no noise, where epsilon is infinite. Other mechanisms than
-        Laplace noise have none: a `PrivacyParameterError`.
-        """
-        if not self.is_laplace:
-            raise PrivacyParameterError(
-                f"mechanism={self.mechanism!r} with norm={self.norm!r} of release {self.name!r} "
-                "must be 'laplace' with 'l1' to have a noise multiplier: ask is_laplace first."
-            )
-        if math.isinf(self.epsilon):
-            return 0.0
-        slack = 2 * Fraction(LAPLACE_ETA) * math.prod(self.shape)
-        left = Fraction(self.epsilon) - slack
-        if left <= 0 or 1 / left > Fraction(_LARGEST):
-            return math.inf
-        return cost.float_up(1 / left)
-
-    @property
-    def noise_scale(self) -> float:
-        """Scale of the Laplace noise; an error as for `noise_multiplier`."""
-        return self.noise_multiplier * self.sensitivity
-
-    @property
-    def n_values(self) -> int:
-        """Values of all repetitions that get Laplace noise; 0 for other mechanisms."""
-        return math.prod(self.shape) * self.count if self.is_laplace else 0
-
-    @property
-    def event(self) -> cost.PureEvent:
-        """Return the event of the release, for accounting."""
-        return cost.PureEvent(self.epsilon, self.count, self.mechanism)
 
 
 @dataclass(frozen=True)
@@ -182,11 +163,11 @@ class ReleasePlan(PrintedPlan):
     """
 
     budget: PrivacyBudget
-    releases: tuple[Release | PureRelease, ...]
+    releases: tuple[Planned, ...]
     notes: tuple[str, ...] = ()
     condition: str = ""
     local: bool = False
-    made: tuple[Release | PureRelease, ...] = field(default=(), repr=False, compare=False)
+    made: tuple[Planned, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # a copy, as it may change later; where it is charged is no part of a plan
@@ -196,22 +177,16 @@ class ReleasePlan(PrintedPlan):
         object.__setattr__(self, "notes", tuple(self.notes))
         names = [release.name for release in self.releases]
         for release in self.releases:
-            if not {*release.alternatives} <= {*names}:
-                raise PrivacyParameterError(
-                    f"alternatives={release.alternatives!r} of release {release.name!r} must be "
-                    f"among the planned releases {names!r}: plan them too."
-                )
-        if len(set(names)) != len(names):
-            raise PrivacyParameterError(
-                f"releases={names!r} must have unique names: noise is drawn by name; rename, or "
-                "raise count."
-            )
+            rule = f"among the planned releases {names!r}: plan them too."
+            release._require({*release.alternatives} <= {*names}, "alternatives", rule)
+        rule = "unique names: noise is drawn by name; rename, or raise count."
+        require_that(len(set(names)) == len(names), "releases", names, rule)
 
     @classmethod
     def from_shares(
         cls,
         budget: PrivacyBudget,
-        releases: Iterable[Release | PureRelease],
+        releases: Iterable[Planned],
         shares: Mapping[str, float],
         *,
         notes: Iterable[str] = (),
@@ -249,40 +224,14 @@ class ReleasePlan(PrintedPlan):
         """
         releases = tuple(releases)
         budget.validate()
-        if sorted(shares) != sorted(release.name for release in releases):
-            raise PrivacyParameterError(
-                f"shares={dict(shares)!r} must name each of the releases "
-                f"{[release.name for release in releases]!r} once: add or drop shares."
-            )
+        names = [release.name for release in releases]
+        rule = f"a share for each of the releases {names!r}, once: add or drop shares."
+        require_that(sorted(shares) == sorted(names), "shares", dict(shares), rule)
         by_name = dict(zip(shares, check_shares(list(shares.values())), strict=True))
-        if any(isinstance(release, PureRelease) for release in releases):
-            pure = _with_shares_of_epsilon(releases, by_name, budget.epsilon)
-            return cls(budget, pure, tuple(notes))
-        gaussian = cast(tuple[Release, ...], releases)
-        if budget.is_private and budget.delta == 0.0:
-            raise PrivacyParameterError(
-                f"delta={budget.delta!r} must be > 0 for Gaussian noise: pass "
-                "PrivacyBudget(epsilon, delta) with for example delta=1e-5, well below 1 / number "
-                "of users."
-            )
-        largest = max(math.sqrt(by_name[release.name] / release.count) for release in gaussian)
-        mu = cost.gaussian_mu(
-            budget.epsilon, budget.delta, **_slack(_most_values(gaussian), largest)
-        )
-        if budget.ledger is not None:
-            mu = min(mu, budget.mu)
-        calibrated = tuple(
-            replace(release, noise_multiplier=math.sqrt(release.count / by_name[release.name]) / mu)
-            for release in gaussian
-        )
-        plan = cls(budget, calibrated, tuple(notes))
+        kind = next((type(one) for one in releases if one.kind != Release.kind), Release)
+        plan = cls(budget, tuple(kind.calibrated(releases, by_name, budget)), tuple(notes))
         if budget.is_private and budget.ledger is None and plan.epsilon < 0.98 * budget.epsilon:
-            unused = (
-                f"The plan spends epsilon {plan.epsilon:.3g} of {budget.epsilon:g}: at delta "
-                f"{budget.delta:g} the proof of the noise sampler goes no further, and a larger "
-                "epsilon changes nothing."
-            )
-            plan = replace(plan, notes=(*plan.notes, unused))
+            plan = replace(plan, notes=(*plan.notes, UNUSED.format(plan, budget)))
         return plan
 
     @property
@@ -329,11 +278,6 @@ class ReleasePlan(PrintedPlan):
         return float(self.budget.delta) if self.gaussian else 0.0
 
     @property
-    def events(self) -> tuple[cost.Event, ...]:
-        """The releases as events, in their order."""
-        return tuple(release.event for release in self.releases)
-
-    @property
     def gaussian(self) -> tuple[Release, ...]:
         """The releases with Gaussian noise."""
         return tuple(release for release in self.releases if isinstance(release, Release))
@@ -344,7 +288,7 @@ def _slack(n_values: int, largest: float) -> dict[str, Any]:
     return {"n_values": n_values, "eta": SAMPLER_ETA, "tau": SAMPLER_TAU, "largest": largest}
 
 
-def _most_values(releases: tuple[Release, ...]) -> int:
+def _most_values(releases: tuple[Planned, ...]) -> int:
     """Values that get noise where each release holds the longest statistic that it may."""
     sizes = {release.name: math.prod(release.shape) for release in releases}
     return sum(
@@ -353,79 +297,6 @@ def _most_values(releases: tuple[Release, ...]) -> int:
     )
 
 
-def pure_total(releases: Iterable[Release | PureRelease]) -> float:
+def pure_total(releases: Iterable[Any]) -> float:
     """Return the sum of the pure releases' epsilons, rounded up; Gaussian ones count nothing."""
-    return cost.sum_pure(
-        [release.event for release in releases if isinstance(release, PureRelease)]
-    )
-
-
-def _with_shares_of_epsilon(
-    releases: tuple[Release | PureRelease, ...], shares: Mapping[str, float], epsilon: float
-) -> tuple[PureRelease, ...]:
-    """Return Laplace releases whose epsilons add up to at most ``epsilon``, exactly."""
-    laplace = [r for r in releases if isinstance(r, PureRelease) and r.is_laplace]
-    if len(laplace) < len(releases):
-        other = next(release for release in releases if release not in laplace)
-        raise PrivacyParameterError(
-            f"releases hold {other.name!r} beside or instead of Laplace noise: releases that share "
-            "a budget must all be Release, or all PureRelease with mechanism='laplace' and "
-            "norm='l1'. Split the budget, and join the plans' releases in a ReleasePlan."
-        )
-    if math.isinf(epsilon):
-        return tuple(replace(release, epsilon=math.inf) for release in laplace)
-    # floats may sum to 1 and be more than that
-    total = max(Fraction(1), sum(map(Fraction, shares.values()), Fraction(0)))
-    parts = []
-    for release in laplace:
-        exact = Fraction(shares[release.name]) / total * Fraction(epsilon) / release.count
-        part = replace(release, epsilon=-cost.float_up(-exact))
-        if math.isinf(part.noise_multiplier):
-            raise PrivacyParameterError(
-                f"epsilon={part.epsilon!r} of release {release.name!r} must exceed the slack of "
-                f"the sampler for its {math.prod(release.shape)} values: raise the budget or its "
-                "share, or release fewer values."
-            )
-        parts.append(part)
-    return tuple(parts)
-
-
-def _settle(release: Release | PureRelease, *texts: str) -> None:
-    """Check what all releases have, and leave plain values, as those that JSON gives back."""
-    name = release.name
-    shape: Any = release.shape
-    words: Any = release.alternatives
-    lengths = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (-1,)
-    if not all(as_float(length) >= 0 and as_float(length) % 1 == 0 for length in lengths):
-        raise PrivacyParameterError(
-            f"shape={shape!r} of release {name!r} must be a tuple of integers >= 0: the shape of "
-            "what is released."
-        )
-    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-        raise PrivacyParameterError(
-            f"alternatives={words!r} of release {name!r} must be a tuple of names of releases."
-        )
-    object.__setattr__(release, "shape", tuple(int(length) for length in lengths))
-    object.__setattr__(release, "alternatives", tuple(words))
-    count = cost.require_count(release.count, f" of release {name!r}")
-    object.__setattr__(release, "count", count)
-    for field_name in texts:
-        text = getattr(release, field_name)
-        if not isinstance(text, str) or not text:
-            raise PrivacyParameterError(
-                f"{field_name}={text!r} of release {name!r} must be a non-empty str: say it in "
-                "words."
-            )
-
-
-def _settle_number(
-    release: Release | PureRelease, name: str, least: float, most: float, rule: str
-) -> None:
-    """Check a number of a release, and leave it as a float."""
-    value = getattr(release, name)
-    if not least <= as_float(value) <= most:
-        raise PrivacyParameterError(
-            f"{name}={value!r} of release {release.name!r} must be a number {rule}: take it from "
-            "the proof of the statistic's bound, and noise from ReleasePlan.from_shares."
-        )
-    object.__setattr__(release, name, float(value))
+    return cost.sum_up((one.epsilon, one.count) for one in releases if one.kind != Release.kind)

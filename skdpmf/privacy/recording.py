@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.sampler.grid import diagonal_of_packed
-from skdpmf.privacy.sampler.noise import BlockRelease, NoiseSource, ReleaseTerms
+from skdpmf.privacy.sampler.noise import RECORDER, BlockRelease, NoiseSource, ReleaseTerms
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +43,9 @@ class ReleaseRecord(ReleaseTerms):
             return float(np.abs(difference).sum())
         squares = np.square(difference)
         if self.layout == "packed":
-            squares *= np.where(diagonal_of_packed(squares.shape[-1]), 1.0, 2.0)
+            order = int(np.sqrt(2 * squares.shape[-1]))
+            squares *= 2.0
+            squares[..., np.cumsum(np.arange(1, order + 1)) - 1] *= 0.5  # the diagonal
         return float(np.sqrt(squares.sum()))
 
 
@@ -118,6 +118,10 @@ class Recorder:
         """Return what is released: the drawn values, but for an audit that overrides it."""
         return drawn
 
+    def source(self, key: bytes) -> RecordingNoise:
+        """Return the noise source of a fit."""
+        return RecordingNoise(key, self)
+
     def key(self, make: Callable[[], bytes]) -> bytes:
         """Return the next key of the replayed recording, or make one, and note it."""
         key = next(self._keys, None) or make()
@@ -182,11 +186,11 @@ class _RecordedBlocks(BlockRelease):
         self._statistic, self._output = np.zeros(self._size), np.zeros(self._size)
 
     def _release(
-        self, start: int, exact: NDArray[np.float64], n_threads: int
+        self, start: int, exact: NDArray[np.float64], n_jobs: int | None
     ) -> NDArray[np.float64]:
         stop = start + exact.size
         if self._replayed is None:
-            output = super()._release(start, exact, n_threads)
+            output = super()._release(start, exact, n_jobs)
             output = self._recorder.output(exact, output)
         else:
             self._claim(start, stop)
@@ -207,24 +211,10 @@ class _RecordedBlocks(BlockRelease):
         self._recorder.recording.append(record)
 
 
-_ACTIVE: ContextVar[Recorder | None] = ContextVar("skdpmf_recorder", default=None)
-
-
 def active_recorder() -> Recorder | None:
     """Return the innermost active recorder of this thread's context, if any."""
-    return _ACTIVE.get()
-
-
-def noise_source(key: bytes) -> NoiseSource:
-    """Return the noise source of a fit that begins now."""
-    recorder = active_recorder()
-    return NoiseSource(key) if recorder is None else RecordingNoise(key, recorder)
-
-
-def recorded_key(make: Callable[[], bytes]) -> bytes:
-    """Make the key of a fit, or take the replayed one where a recording is active."""
-    recorder = active_recorder()
-    return make() if recorder is None else recorder.key(make)
+    recorder: Recorder | None = RECORDER.get()
+    return recorder
 
 
 @contextmanager
@@ -245,11 +235,11 @@ def record_releases(
     made; one without a recorded output of its shape is refused.
     """
     recorder = recorded_by(replay)
-    token = _ACTIVE.set(recorder)
+    token = RECORDER.set(recorder)
     try:
         yield recorder.recording
     finally:
-        _ACTIVE.reset(token)
+        RECORDER.reset(token)
 
 
 def recorded_reports(

@@ -6,30 +6,16 @@ budget.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
-from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.accounting import Event
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.curator import Released
-from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan, pure_total
+from skdpmf.privacy.plan import Planned, Release, ReleasePlan, pure_total
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.text import (
-    LOCAL_ASSUMPTIONS,
-    NOT_COVERED,
-    PERSONAL_ASSUMPTION,
-    PURE_ASSUMPTIONS,
-    SEEDED,
-    SEEDED_ASSUMPTION,
-    STANDARD_ASSUMPTIONS,
-    UNDECLARED,
-    PrintedStatement,
-    to_dp_event,
-)
+from skdpmf.privacy.text import NOT_COVERED, STANDARD_ASSUMPTIONS, PrintedStatement, assumed
 
 _ROUNDING = 1e-4  # an epsilon computed twice, for other numbers of noised values
 
@@ -74,10 +60,7 @@ class PrivacyStatement(PrintedStatement):
     --------
     >>> counts = Release("counts", "ratings per item", (100,), 10.0)
     >>> plan = ReleasePlan.from_shares(PrivacyBudget(1.0, 1e-5), [counts], {"counts": 1.0})
-    >>> statement = PrivacyStatement.from_plan(plan)
-    >>> statement == PrivacyStatement.from_json(statement.to_json())
-    True
-    >>> statement == PrivacyStatement.from_dict(statement.to_dict())
+    >>> PrivacyStatement.from_plan(plan).epsilon <= 1.0
     True
     """
 
@@ -85,7 +68,7 @@ class PrivacyStatement(PrintedStatement):
     delta: float
     unit: str
     neighbors: str
-    releases: tuple[Release | PureRelease, ...]
+    releases: tuple[Planned, ...]
     assumptions: tuple[str, ...] = STANDARD_ASSUMPTIONS
     not_covered: tuple[str, ...] = NOT_COVERED
     notes: tuple[str, ...] = ()
@@ -97,24 +80,10 @@ class PrivacyStatement(PrintedStatement):
 
     def __post_init__(self) -> None:
         check_relation(self.unit, self.neighbors)
-        for name in ("epsilon", "delta"):
-            most = math.inf if name == "epsilon" else 1.0
+        for name, most in (("epsilon", math.inf), ("delta", 1.0)):
             holds = 0.0 <= as_float(getattr(self, name)) <= most
             self._require(holds, name, f"a number from 0 to {most:g}")
-        for name in ("assumptions", "not_covered", "notes", "unmet"):
-            texts = getattr(self, name)
-            holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
-            self._require(holds, name, "a tuple of texts")
-        self._require(isinstance(self.condition, str), "condition", "a text")
-        for name in ("seeded", "personal", "local"):
-            self._require(isinstance(getattr(self, name), bool), name, "True or False")
-
-    def _require(self, holds: bool, name: str, rule: str) -> None:
-        if not holds:
-            raise PrivacyParameterError(
-                f"{name}={getattr(self, name)!r} of a privacy statement must be {rule}: take the "
-                "statement from privacy_spent_, or ask its writer for the original."
-            )
+        self._check_fields()
 
     @classmethod
     def from_plan(
@@ -143,27 +112,21 @@ class PrivacyStatement(PrintedStatement):
         -------
         PrivacyStatement
         """
-        first = [SEEDED_ASSUMPTION] if seeded else []
-        first += [PERSONAL_ASSUMPTION] if personal else []
-        standard: tuple[str, ...] = STANDARD_ASSUMPTIONS
-        if plan.local:
-            standard = LOCAL_ASSUMPTIONS
-        elif plan.releases and not plan.gaussian:
-            standard = PURE_ASSUMPTIONS
+        standard, unmet = assumed(plan, seeded, personal)
         return cls(
             epsilon=plan.epsilon,
             delta=plan.delta,
             unit=plan.budget.unit,
             neighbors=plan.budget.neighbors,
             releases=plan.made or plan.releases,
-            assumptions=(*first, *standard, *assumptions),
+            assumptions=(*standard, *assumptions),
             not_covered=(*NOT_COVERED, *not_covered),
             notes=plan.notes,
             seeded=bool(seeded),
             condition=plan.condition,
             personal=bool(personal),
             local=plan.local,
-            unmet=(SEEDED,) if seeded and plan.is_private else (),
+            unmet=unmet,
         )
 
     @property
@@ -195,220 +158,6 @@ class PrivacyStatement(PrintedStatement):
         plan = ReleasePlan(budget, self.releases)
         return plan.delta >= self.delta and plan.epsilon >= self.epsilon * (1.0 - _ROUNDING)
 
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The releases as events, in their order."""
-        return tuple(release.event for release in self.releases)
-
-    def with_undeclared(self, names: Iterable[str]) -> PrivacyStatement:
-        """Return the statement of a fit for which some things were read off the ratings.
-
-        Parameters
-        ----------
-        names : iterable of {"users", "items"}
-            Names that were not declared, as `RatingMatrix.undeclared` has them.
-
-        Returns
-        -------
-        PrivacyStatement
-            With a sentence for each in ``unmet``, but where nothing depends on it: without privacy,
-            and for the users' number where devices report, which is no secret there.
-
-        Examples
-        --------
-        >>> statement = PrivacyStatement(0.5, 0.0, "user", "add-remove", ())
-        >>> statement.with_undeclared(["items"]).unmet[0][:43]
-        'The items (columns) were read off the ratin'
-        """
-        found = [name for name in names if not (self.local and name == "users")]
-        new = [UNDECLARED[name] for name in found if self.is_private]
-        return replace(self, unmet=tuple(dict.fromkeys((*self.unmet, *new))))
-
-    def epsilon_for(self, level: float) -> float:
-        """Return the epsilon of a user who declared this privacy level, at the same delta.
-
-        It depends on the level alone, never on how much the user rated.
-
-        Parameters
-        ----------
-        level : float
-            >= 0; what the fit was given for the user.
-
-        Returns
-        -------
-        float
-            The level, at most `epsilon`; infinite where the fit is not private.
-
-        Raises
-        ------
-        PrivacyParameterError
-            If the fit was given no levels, or the level is not a number >= 0.
-
-        Examples
-        --------
-        >>> draw = PureRelease("draw", "V", (3,), 2.0, "posterior sample", 1.0, "loss of a user")
-        >>> plan = ReleasePlan(PrivacyBudget(2.0), (draw,))
-        >>> statement = PrivacyStatement.from_plan(plan, personal=True)
-        >>> statement.epsilon_for(0.5), statement.epsilon_for(10.0)
-        (0.5, 2.0)
-        """
-        if not self.personal:
-            raise PrivacyParameterError(
-                f"personal={self.personal!r} must be True to ask for one user: this fit had no "
-                "levels, and its epsilon holds for every user."
-            )
-        number = as_float(level)
-        if not number >= 0.0:
-            raise PrivacyParameterError(
-                f"level={level!r} must be a number >= 0: pass the epsilon that the user declared."
-            )
-        return min(number, self.epsilon) if self.is_private else math.inf
-
-    def to_dp_events(self) -> list[Any]:
-        """Return the releases as `dp_accounting.DpEvent` objects, one each.
-
-        Returns
-        -------
-        list of dp_accounting.DpEvent
-            In the order of the releases.
-
-        Raises
-        ------
-        MissingExtraError
-            If dp-accounting is not installed.
-
-        Examples
-        --------
-        >>> PrivacyStatement(0.0, 0.0, "user", "add-remove", ()).to_dp_events()
-        []
-        """
-        return [to_dp_event(event) for event in self.events]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers; an infinite epsilon is "inf".
-
-        Each release says in "kind" whether it is "gaussian" or "pure"; those with Laplace noise
-        have a "noise_scale" as well.
-
-        Returns
-        -------
-        dict
-            Fields by name.
-        """
-        releases = [_release_to_dict(release) for release in self.releases]
-        return plain_values({**asdict(self), "releases": releases})
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the statement that `to_dict` wrote.
-
-        Parameters
-        ----------
-        plain : mapping
-            From `to_dict`.
-
-        Returns
-        -------
-        PrivacyStatement
-
-        Raises
-        ------
-        PrivacyParameterError
-            If a field is missing, unknown or invalid.
-        """
-        if not isinstance(plain, Mapping):
-            raise PrivacyParameterError(
-                f"plain={plain!r:.99} must be a mapping: pass what to_dict or to_json wrote."
-            )
-        try:
-            fields: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
-            }
-            # infinities are words in JSON
-            fields |= {k: float(v) for k, v in fields.items() if k == "epsilon" or v == "inf"}
-            fields["releases"] = tuple(_release_from_dict(r) for r in fields["releases"])
-            return cls(**fields)
-        except PrivacyParameterError:
-            raise
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise PrivacyParameterError(
-                f"plain={sorted(map(str, plain))!r} must hold the fields of a PrivacyStatement "
-                f"({error}): pass what to_dict or to_json wrote."
-            ) from error
-
-    def to_json(self) -> str:
-        """Return `to_dict` as strict JSON.
-
-        Returns
-        -------
-        str
-            JSON object.
-        """
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return the statement that `to_json` wrote.
-
-        Parameters
-        ----------
-        text : str
-            JSON.
-
-        Returns
-        -------
-        PrivacyStatement
-
-        Raises
-        ------
-        PrivacyParameterError
-            If a field is missing, unknown or invalid.
-        """
-        return cls.from_dict(load_json(text))
-
-
-def plain_values(value: Any) -> Any:
-    """Return what strict JSON can hold: tuples as lists, infinity as "inf"."""
-    if isinstance(value, dict):
-        return {key: plain_values(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain_values(part) for part in value]
-    return "inf" if value == math.inf else value
-
-
-def load_json(text: Any) -> Any:
-    """Return what a text of JSON holds, or raise an error that names `text`."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError) as error:
-        raise PrivacyParameterError(
-            f"text={text!r:.99} must be JSON ({error}): pass what to_json wrote."
-        ) from error
-
-
-_KINDS: dict[str, type[Release] | type[PureRelease]] = {"gaussian": Release, "pure": PureRelease}
-
-
-def _release_to_dict(release: Release | PureRelease) -> dict[str, Any]:
-    plain: dict[str, Any] = {"kind": release.kind, **asdict(release)}
-    if isinstance(release, PureRelease) and release.is_laplace:
-        plain["noise_scale"] = release.noise_scale
-    return plain
-
-
-def _release_from_dict(plain: Mapping[str, Any]) -> Release | PureRelease:
-    fields: dict[str, Any] = dict(plain)
-    fields.pop("noise_scale", None)  # follows from epsilon
-    if fields.get("epsilon") == "inf":
-        fields["epsilon"] = math.inf
-    kind = fields.pop("kind", None)
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise PrivacyParameterError(
-            f"kind={kind!r} of one of the releases must be in {sorted(_KINDS)}: pass what to_dict "
-            "or to_json wrote."
-        )
-    return _KINDS[kind](**fields)
-
 
 def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
     """Return the plan with what was made of it, which is what a statement says.
@@ -416,12 +165,12 @@ def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
     Slots that held another statistic say which, and all have the shapes that were released. A
     release that was planned and not made counts as if it were.
     """
-    kinds = {release.name: release for release in plan.releases}
+    kinds: dict[str, Any] = {release.name: release for release in plan.releases}
     made: dict[str, dict[str, list[Released]]] = {}
     for one in record:
         made.setdefault(one.slot, {}).setdefault(one.statistic, []).append(one)
-    releases: list[Release | PureRelease] = []
-    for slot in plan.releases:
+    releases: list[Planned] = []
+    for slot in kinds.values():
         own = made.get(slot.name, {})
         left = slot.count - sum(map(len, own.values()))
         for statistic, drawn in own.items():
@@ -434,7 +183,7 @@ def as_made(plan: ReleasePlan, record: Iterable[Released]) -> ReleasePlan:
                 "count": len(drawn) + left,
                 "alternatives": (),
             }
-            if isinstance(slot, Release):
+            if slot.kind == Release.kind:
                 changes["layout"] = kind.layout
             releases.append(replace(slot, **changes))
             left = 0

@@ -1,14 +1,15 @@
 """Plans and statements in words, and as dp-accounting's DpEvents: nothing here decides anything."""
 
 import html
+import json
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any, ClassVar, Self
 
-from skdpmf.exceptions import MissingExtraError
-from skdpmf.privacy.accounting import Event, GaussianEvent
-from skdpmf.privacy.budget import NEIGHBOR_WORDS
+from skdpmf.exceptions import MissingExtraError, PrivacyParameterError, require_that
+from skdpmf.privacy.sampler.grid import as_float
 
 WEAK = 10.0  # an epsilon above it promises little
 _COMMON = (
@@ -51,6 +52,10 @@ SEEDED_ASSUMPTION = (
     "Nobody who sees the model knows or guesses the seed: random_state was an integer, and all "
     "noise follows from it, the plan and the data. Publish nothing from a seeded fit."
 )
+UNUSED = (
+    "The plan spends epsilon {0.epsilon:.3g} of {1.epsilon:g}: at delta {1.delta:g} the proof of "
+    "the noise sampler goes no further, and a larger epsilon changes nothing."
+)
 SEEDED = "The noise came from a seed (random_state): publish nothing of this fit."
 COHORT_ASSUMPTIONS = (
     "In the ledger of this fit every person has one id, the same in all fits.",
@@ -86,6 +91,14 @@ _AGAINST_ALL = (
     "whatever else they know and however much they compute. No trusted server is needed."
 )
 _ROW, _RATING = "each user's whole row", "each single rating"
+# how two neighbours differ, in the words of docs/protection.md
+NEIGHBOR_WORDS = {
+    ("user", "add-remove"): "one row emptied or filled",
+    ("user", "replace"): "one row exchanged for any other",
+    ("rating", "add-remove"): "one rating added or removed",
+    ("rating", "replace"): "one rating exchanged for any other one: another value, another item, "
+    "or another user's row",
+}
 _WHAT = {
     ("user", "add-remove"): f"{_ROW}: whether it has ratings at all, which items, and their values",
     ("user", "replace"): f"{_ROW}, which items and their values",
@@ -109,6 +122,18 @@ _PURE_LEGEND = (
     "sensitivity: what one change does at most, in the measure named; epsilon: of one time; share: "
     "of what all releases spend."
 )
+
+
+def assumed(plan: Any, seeded: bool, personal: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the assumptions of a fit by a plan, and those that are known to fail."""
+    first = [SEEDED_ASSUMPTION] if seeded else []
+    first += [PERSONAL_ASSUMPTION] if personal else []
+    standard: tuple[str, ...] = STANDARD_ASSUMPTIONS
+    if plan.local:
+        standard = LOCAL_ASSUMPTIONS
+    elif plan.releases and not plan.gaussian:
+        standard = PURE_ASSUMPTIONS
+    return (*first, *standard), (SEEDED,) if seeded and plan.is_private else ()
 
 
 def guarantee_lines(*terms: Any, local: bool = False) -> list[str]:
@@ -272,6 +297,73 @@ def lifetime_note(limit: Any, at_most: int) -> str:
     )
 
 
+class Parameters:
+    """A base of dataclasses whose fields are parameters, as scikit-learn's estimators have them.
+
+    Examples
+    --------
+    >>> from skdpmf import PrivacyBudget
+    >>> PrivacyBudget(1.0).set_params(epsilon=2.0).get_params()["epsilon"]
+    2.0
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's parameters, as scikit-learn's estimators do.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Without effect: no parameter has parameters.
+
+        Returns
+        -------
+        dict
+            Values by name.
+        """
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name, of this very object: all who hold it see the change.
+
+        Parameters
+        ----------
+        **params
+            Parameters of the constructor.
+
+        Returns
+        -------
+        self : object
+            The object itself.
+
+        Raises
+        ------
+        ValueError
+            If there is no parameter of that name; then none is set.
+        """
+        known = self.get_params()
+        for name, value in params.items():
+            rule = f"a parameter of {type(self).__name__}: choose one of {', '.join(known)}."
+            require_that(name in known, name, value, rule)
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+
+class PrintedBudget(Parameters):
+    """A budget, as it is shown."""
+
+    def __repr__(self: Any) -> str:
+        shown = [f"epsilon={self.epsilon!r}", f"delta={self.delta!r}"]
+        others = [(field, getattr(self, field.name)) for field in fields(self)[2:]]
+        shown += [f"{field.name}={own!r}" for field, own in others if own != field.default]
+        return f"PrivacyBudget({', '.join(shown)})"
+
+    def _repr_html_(self: Any) -> str:
+        return folded(repr(self), "\n".join(guarantee_lines(self.epsilon, self.delta, 0.0, 0.0)))
+
+
 class PrintedPlan(Printed):
     """A plan, as it is shown."""
 
@@ -314,7 +406,25 @@ class PrintedPlan(Printed):
 
 
 class PrintedStatement(Printed):
-    """A statement, as it is shown."""
+    """A statement, as it is shown, and kept.
+
+    Examples
+    --------
+    >>> from skdpmf.privacy.pure import PureRelease
+    >>> from skdpmf.privacy.statement import PrivacyStatement
+    >>> draw = PureRelease("draw", "V", (3,), 2.0, "posterior sample", 1.0, "loss of a user")
+    >>> statement = PrivacyStatement(2.0, 0.0, "user", "replace", (draw,), personal=True)
+    >>> statement.epsilon_for(0.5), statement.epsilon_for(10.0)
+    (0.5, 2.0)
+    >>> statement == PrivacyStatement.from_json(statement.to_json())
+    True
+    >>> statement == PrivacyStatement.from_dict(statement.to_dict())
+    True
+    >>> PrivacyStatement(0.0, 0.0, "user", "add-remove", ()).to_dp_events()
+    []
+    >>> statement.with_undeclared(["items"]).unmet[0][:43]
+    'The items (columns) were read off the ratin'
+    """
 
     _title: ClassVar[str] = "Privacy statement"
     _heading: ClassVar[tuple[str, ...]] = ()  # lines above the table of releases
@@ -388,6 +498,160 @@ class PrintedStatement(Printed):
             )
         )
 
+    def with_undeclared(self: Any, names: Iterable[str]) -> Any:
+        """Return the statement of a fit for which some things were read off the ratings.
+
+        Parameters
+        ----------
+        names : iterable of {"users", "items"}
+            Names that were not declared, as `RatingMatrix.undeclared` has them.
+
+        Returns
+        -------
+        PrivacyStatement
+            With a sentence for each in ``unmet``, but where nothing depends on it: without privacy,
+            and for the users' number where devices report, which is no secret there.
+        """
+        found = [name for name in names if not (self.local and name == "users")]
+        new = [UNDECLARED[name] for name in found if self.is_private]
+        return replace(self, unmet=tuple(dict.fromkeys((*self.unmet, *new))))
+
+    def epsilon_for(self: Any, level: float) -> float:
+        """Return the epsilon of a user who declared this privacy level, at the same delta.
+
+        It depends on the level alone, never on how much the user rated.
+
+        Parameters
+        ----------
+        level : float
+            >= 0; what the fit was given for the user.
+
+        Returns
+        -------
+        float
+            The level, at most `epsilon`; infinite where the fit is not private.
+
+        Raises
+        ------
+        PrivacyParameterError
+            If the fit was given no levels, or the level is not a number >= 0.
+        """
+        rule = "True to ask for one user: this fit had no levels, and its epsilon is everybody's."
+        require_that(self.personal, "personal", self.personal, rule)
+        number = as_float(level)
+        rule = "a number >= 0: pass the epsilon that the user declared."
+        require_that(number >= 0.0, "level", level, rule)
+        return float(min(number, self.epsilon)) if self.is_private else math.inf
+
+    def to_dp_events(self: Any) -> list[Any]:
+        """Return the releases as `dp_accounting.DpEvent` objects, one each.
+
+        Returns
+        -------
+        list of dp_accounting.DpEvent
+            In the order of the releases.
+
+        Raises
+        ------
+        MissingExtraError
+            If dp-accounting is not installed.
+        """
+        return [to_dp_event(release) for release in self.releases]
+
+    def to_dict(self: Any) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and numbers; an infinite epsilon is "inf".
+
+        Each release says in "kind" whether it is "gaussian" or "pure"; those with Laplace noise
+        have a "noise_scale" as well.
+
+        Returns
+        -------
+        dict
+            Fields by name.
+        """
+        releases = [_release_to_dict(release) for release in self.releases]
+        return plain_values({**asdict(self), "releases": releases})
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Any:
+        """Return the statement that `to_dict` wrote.
+
+        Parameters
+        ----------
+        plain : mapping
+            From `to_dict`.
+
+        Returns
+        -------
+        PrivacyStatement
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a field is missing, unknown or invalid.
+        """
+        rule = "a mapping: pass what to_dict or to_json wrote."
+        require_that(isinstance(plain, Mapping), "plain", plain, rule)
+        try:
+            fields: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()
+            }
+            # infinities are words in JSON
+            fields |= {k: float(v) for k, v in fields.items() if k == "epsilon" or v == "inf"}
+            fields["releases"] = tuple(_release_from_dict(r) for r in fields["releases"])
+            return cls(**fields)
+        except PrivacyParameterError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise PrivacyParameterError(
+                f"plain={sorted(map(str, plain))!r} must hold the fields of a PrivacyStatement "
+                f"({error}): pass what to_dict or to_json wrote."
+            ) from error
+
+    def to_json(self: Any) -> str:
+        """Return `to_dict` as strict JSON.
+
+        Returns
+        -------
+        str
+            JSON object.
+        """
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Any:
+        """Return the statement that `to_json` wrote.
+
+        Parameters
+        ----------
+        text : str
+            JSON.
+
+        Returns
+        -------
+        PrivacyStatement
+
+        Raises
+        ------
+        PrivacyParameterError
+            If a field is missing, unknown or invalid.
+        """
+        return cls.from_dict(load_json(text))
+
+    def _check_fields(self: Any) -> None:
+        """Raise unless the fields are of the types that they have."""
+        for name in ("assumptions", "not_covered", "notes", "unmet"):
+            texts = getattr(self, name)
+            holds = isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
+            self._require(holds, name, "a tuple of texts")
+        self._require(isinstance(self.condition, str), "condition", "a text")
+        for name in ("seeded", "personal", "local"):
+            self._require(isinstance(getattr(self, name), bool), name, "True or False")
+
+    def _require(self, holds: bool, name: str, rule: str) -> None:
+        rule += " in a privacy statement: take it from privacy_spent_, or ask for the original."
+        require_that(holds, name, getattr(self, name), rule)
+
     def _in_short(self: Any) -> str:
         return str(self.summary())
 
@@ -403,38 +667,36 @@ class PrintedStatement(Printed):
         return "\n".join(lines)
 
 
-def to_dp_event(*events: Event) -> Any:
-    """Return the events as one `dp_accounting.DpEvent`.
+def to_dp_event(*releases: Any) -> Any:
+    """Return releases as one `dp_accounting.DpEvent`.
 
-    Gaussian and Laplace events have one of their own. Any other pure mechanism becomes the
+    Gaussian and Laplace noise have events of their own. Any other pure mechanism becomes the
     randomized response of two buckets with its epsilon, which dominates it: what an accountant says
-    of that holds for the mechanism. Events without noise become ``NonPrivateDpEvent``, several
-    events a ``ComposedDpEvent``, and none a ``NoOpDpEvent``.
+    of that holds for the mechanism. Releases without noise become ``NonPrivateDpEvent``, several
+    a ``ComposedDpEvent``, and none a ``NoOpDpEvent``.
     """
     dp = _dp_event_module()
-    converted = [_convert(dp, event) for event in events]
+    converted = [_convert(dp, release) for release in releases]
     if len(converted) == 1:
         return converted[0]
     return dp.ComposedDpEvent(converted) if converted else dp.NoOpDpEvent()
 
 
-def _convert(dp: Any, event: Event) -> Any:
-    if isinstance(event, GaussianEvent):
-        if event.noise_multiplier == 0.0:
+def _convert(dp: Any, release: Any) -> Any:
+    if release.kind == "gaussian":
+        if release.noise_multiplier == 0.0:
             return dp.NonPrivateDpEvent()
-        single = dp.GaussianDpEvent(event.noise_multiplier)
-    elif math.isinf(event.epsilon):
-        return dp.NonPrivateDpEvent()
-    elif event.epsilon == 0.0:
+        single = dp.GaussianDpEvent(release.noise_multiplier)
+    elif release.epsilon == 0.0:
         return dp.NoOpDpEvent()
-    elif event.mechanism == "laplace":
-        single = dp.LaplaceDpEvent(1.0 / event.epsilon)
+    elif release.epsilon > 745.0:  # no double distinguishes it from none
+        return dp.NonPrivateDpEvent()
+    elif release.mechanism == "laplace":
+        single = dp.LaplaceDpEvent(1.0 / release.epsilon)
     else:
-        ratio = math.exp(-event.epsilon)
-        if ratio == 0.0:  # no double distinguishes such a mechanism from one without
-            return dp.NonPrivateDpEvent()
+        ratio = math.exp(-release.epsilon)
         single = dp.RandomizedResponseDpEvent(2.0 * ratio / (1.0 + ratio), 2)
-    return single if event.count == 1 else dp.SelfComposedDpEvent(single, event.count)
+    return single if release.count == 1 else dp.SelfComposedDpEvent(single, release.count)
 
 
 def _dp_event_module() -> Any:
@@ -445,3 +707,44 @@ def _dp_event_module() -> Any:
             "DpEvents need dp-accounting, which is not installed: pip install 'skdpmf[accounting]'."
         ) from error
     return dp_event
+
+
+def plain_values(value: Any) -> Any:
+    """Return what strict JSON can hold: tuples as lists, infinity as "inf"."""
+    if isinstance(value, dict):
+        return {key: plain_values(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain_values(part) for part in value]
+    return "inf" if value == math.inf else value
+
+
+def load_json(text: Any) -> Any:
+    """Return what a text of JSON holds, or raise an error that names `text`."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise PrivacyParameterError(
+            f"text={text!r:.99} must be JSON ({error}): pass what to_json wrote."
+        ) from error
+
+
+def _release_to_dict(release: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {"kind": release.kind, **asdict(release)}
+    if getattr(release, "is_laplace", False):
+        plain["noise_scale"] = release.noise_scale
+    return plain
+
+
+def _release_from_dict(plain: Mapping[str, Any]) -> Any:
+    fields: dict[str, Any] = dict(plain)
+    fields.pop("noise_scale", None)  # follows from epsilon
+    if fields.get("epsilon") == "inf":
+        fields["epsilon"] = math.inf
+    from skdpmf.privacy.plan import Release
+    from skdpmf.privacy.pure import PureRelease
+
+    kinds: dict[Any, Any] = {"gaussian": Release, "pure": PureRelease}
+    kind = fields.pop("kind", None)
+    rule = f"in {sorted(kinds)} for each of the releases: pass what to_dict or to_json wrote."
+    require_that(isinstance(kind, str) and kind in kinds, "kind", kind, rule)
+    return kinds[kind](**fields)

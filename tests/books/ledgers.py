@@ -7,7 +7,8 @@ import pytest
 
 from skdpmf import PrivacyLedger
 from skdpmf.privacy import PrivacyBudget, ReleasePlan
-from skdpmf.privacy.plan import PureRelease, Release
+from skdpmf.privacy.plan import Release
+from skdpmf.privacy.pure import PureRelease
 
 
 def forks(test):

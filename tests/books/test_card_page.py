@@ -10,7 +10,8 @@ import pytest
 from skdpmf import AdaptiveWeightALS, DPMFSampler, PrivacyBudget, PrivacyCard
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.privacy import PrivacyStatement
-from skdpmf.privacy.plan import PureRelease, Release
+from skdpmf.privacy.plan import Release
+from skdpmf.privacy.pure import PureRelease
 
 from .test_card import CASES, X
 

@@ -24,13 +24,8 @@ from skdpmf.books.ledger_rules import (
 )
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
 from skdpmf.privacy import PrivacyBudget
-from skdpmf.privacy.accounting import (
-    GaussianEvent,
-    PureEvent,
-    gaussian_delta,
-    gaussian_mu,
-    mu_to_pure_epsilon,
-)
+from skdpmf.privacy.accounting import gaussian_delta, gaussian_mu
+from skdpmf.privacy.pure import PureRelease, mu_to_pure_epsilon
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from tests.books.ledgers import (
     calibrated_plan,
@@ -224,13 +219,13 @@ def test_what_was_admitted_is_private_by_an_independent_accountant(tmp_path, rul
     requests = [(gaussian_plan if i % 2 else pure_plan)(x) for i, x in enumerate(levels)]
     admitted = reserve_all(ledger, requests)
     assert 3 <= len(admitted) < 60
-    events = [plan.events[0] for plan in admitted]
-    mu2 = sum(1 / e.noise_multiplier**2 for e in events if isinstance(e, GaussianEvent))
+    events = [plan.releases[0] for plan in admitted]
+    mu2 = sum(1 / e.noise_multiplier**2 for e in events if e.kind == "gaussian")
     loss = pld.from_gaussian_mechanism(
         1 / math.sqrt(mu2), value_discretization_interval=1e-3, pessimistic_estimate=True
     )
     for event in events:
-        if isinstance(event, PureEvent):
+        if isinstance(event, PureRelease):
             step = common.DifferentialPrivacyParameters(event.epsilon, 0.0)
             loss = loss.compose(
                 pld.from_privacy_parameters(step, value_discretization_interval=1e-3)
@@ -364,7 +359,7 @@ def test_a_budget_with_a_ledger(tmp_path):
 )
 def test_relations_must_agree(tmp_path, own, kept, name, values):
     ledger = new_ledger(tmp_path, **kept)
-    match = f"{name}='{values[0]}' of the (budget|plan) must be '{values[1]}'"
+    match = f"{name}='{values[0]}'( of the plan)? must be '{values[1]}'"
     budget = PrivacyBudget(1.0, 1e-5, ledger=ledger, **own)
     plan = gaussian_plan(0.1, budget=PrivacyBudget(1.0, 1e-5, **own))
     for use in (

@@ -13,7 +13,8 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import sums
 from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.pair_sensitivity import pair_sums
-from skdpmf.privacy.plan import PureRelease, Release, ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
 from skdpmf.privacy.statement import as_made

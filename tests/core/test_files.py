@@ -11,9 +11,10 @@ from tests import house
 
 PACKAGE = Path(skdpmf.__file__).parent
 PROOFS = PACKAGE.parent / "docs" / "proofs.rst"
-MOST_FILES, MOST_LINES = 16, 3600
-# They decide nothing: words, errors, and what fits compare with the plain form.
-WORDS = {"privacy/text.py", "exceptions.py"}
+MOST_FILES, MOST_LINES = 15, 2870
+# They decide nothing: words, errors, streams that no release has, and what fits compare with the
+# plain form.
+WORDS = {"privacy/text.py", "privacy/sampler/streams.py", "exceptions.py"}
 CHECKED = "_vectors"
 
 
@@ -54,7 +55,7 @@ def below():
 DECIDES = re.compile(
     r"^(framed|Frame|Curator|record_releases|Recorder|RecordingNoise|reveal|release_score"
     r"|fresh_key|derived_key|recorded_key|noise_source|NoiseSource|require_key|_statement"
-    r"|DeviceStreams|recorded_draw|recorded_reports)$"
+    r"|DeviceStreams|recorded_draw|recorded_reports|RECORDER)$"
 )
 
 
@@ -111,13 +112,14 @@ def test_the_list_to_sign_is_theirs():
 
 
 def test_whatever_can_change_epsilon_is_on_a_list():
-    listed = section("Sign here") | section("Appendices")
+    words = {PACKAGE / name for name in WORDS}
+    listed = section("Sign here") | section("Appendices") | words
     assert sorted(map(name_of, above() - listed)) == []
     assert all(path.exists() for path in listed)
 
 
 def test_nothing_but_words_is_imported_in_functions():
-    for path in below():
+    for path in below() - {PACKAGE / name for name in WORDS}:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef):

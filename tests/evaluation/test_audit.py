@@ -24,7 +24,7 @@ from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.frame import Frame
-from skdpmf.privacy.plan import PureRelease
+from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.recording import ReportRecord
 
 from .audit_cases import (

@@ -29,8 +29,9 @@ from skdpmf.mechanisms.posterior_draw import draw as dpmf_posterior
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
 from skdpmf.privacy import sums
-from skdpmf.privacy.recording import RecordingNoise, noise_source
+from skdpmf.privacy.recording import RecordingNoise
 from skdpmf.privacy.sampler import noise as noise_module
+from skdpmf.privacy.sampler.noise import noise_source
 from skdpmf.privacy.users import reveal
 
 from .audit_cases import (

@@ -25,7 +25,8 @@ from skdpmf.evaluation.audit import AuditCheck, AuditReport
 from skdpmf.evaluation.displays import BLUE, VERMILION
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy import PrivacyStatement, ReleasePlan
-from skdpmf.privacy.plan import PureRelease, Release
+from skdpmf.privacy.plan import Release
+from skdpmf.privacy.pure import PureRelease
 
 to_hex = pytest.importorskip("matplotlib.colors").to_hex
 

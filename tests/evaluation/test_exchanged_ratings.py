@@ -19,8 +19,8 @@ from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy import PrivacyStatement
-from skdpmf.privacy.budget import NEIGHBOR_WORDS
 from skdpmf.privacy.recording import record_releases
+from skdpmf.privacy.text import NEIGHBOR_WORDS
 from tests.built import built
 from tests.estimators.common import public_estimators
 

@@ -17,7 +17,7 @@ from skdpmf.local import device as device_module
 from skdpmf.local.messages import MessageError
 from skdpmf.mechanisms.device_reports.item_means import residual_rows, statistics_rows
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.privacy.sampler.noise import stream_key
+from skdpmf.privacy.sampler.cipher import stream_key
 
 from .common import PROTOCOL, RANGE, key_of, make_device, ratings_of, replace
 

@@ -77,7 +77,7 @@ def test_no_plan_leaves_everybody_without_noise(solver, monkeypatch):
     """What unobserved pairs weigh always needs K, and K always has a share of the budget."""
     monkeypatch.setitem(solver.CLICK_SHARES, clicks.EVERYBODY, 0.0)
     settings = AdaptiveWeightALS(BUDGET, feedback="implicit", solver="dpals")._settings()
-    with pytest.raises(PrivacyParameterError, match=r"shares hold 0\.0"):
+    with pytest.raises(PrivacyParameterError, match=r"share=0\.0"):
         solver.make_plan(BUDGET, settings, 10)
 
 

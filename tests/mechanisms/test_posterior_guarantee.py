@@ -24,7 +24,7 @@ from skdpmf.mechanisms.posterior_draw.guarantee import (
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.sampler.grid import noise_parameters
+from tests.privacy.grids import noise_parameters
 
 STARS = (200, 2.0, 1.0)  # tau, h, kappa of 1..5 stars
 NEIGHBORS = ("add-remove", "replace")

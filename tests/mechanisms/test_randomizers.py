@@ -25,7 +25,8 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     shuffle_note,
     shuffled_epsilon,
 )
-from skdpmf.privacy.sampler.noise import derived_key, stream_key
+from skdpmf.privacy.sampler.cipher import stream_key
+from skdpmf.privacy.sampler.noise import derived_key
 from tests.privacy.test_cipher import twin_block
 
 pytestmark = pytest.mark.usefixtures("plain_where_small")

@@ -12,7 +12,9 @@ from scipy import special
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import accounting as ac
-from skdpmf.privacy.accounting import GaussianEvent, PureEvent, bisect, log_delta
+from skdpmf.privacy.accounting import bisect, log_delta
+from skdpmf.privacy.plan import Release
+from skdpmf.privacy.pure import mu_to_pure_epsilon, pure_epsilon_to_mu
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
 DELTA = 1e-5
@@ -111,7 +113,7 @@ def test_limits():
     assert ac.gaussian_delta(1.0, 0.0) == pytest.approx(math.erf(1 / math.sqrt(8)), rel=1e-12)
     assert ac.gaussian_epsilon(1e-6, 1e-5) == 0.0  # delta(0) is 4e-7
     for end in (0.0, math.inf):
-        assert ac.pure_epsilon_to_mu(end) == ac.mu_to_pure_epsilon(end) == end
+        assert pure_epsilon_to_mu(end) == mu_to_pure_epsilon(end) == end
 
 
 @pytest.mark.parametrize(
@@ -128,8 +130,8 @@ def test_limits():
         (lambda: ac.gaussian_mu(1.0, 0.1, n_values=1, largest=0.0), "largest=0.0"),
         (lambda: ac.gaussian_epsilon(1.0, 0.1, n_values=1, largest=1.5), "largest=1.5"),
         (lambda: ac.compose_gaussian([1.0, -1.0]), "noise_multiplier=-1.0"),
-        (lambda: ac.pure_epsilon_to_mu(-1.0), "epsilon=-1.0"),
-        (lambda: ac.mu_to_pure_epsilon(None), "mu=None"),
+        (lambda: pure_epsilon_to_mu(-1.0), "epsilon=-1.0"),
+        (lambda: mu_to_pure_epsilon(None), "mu=None"),
     ],
 )
 def test_errors_name_the_parameter(call, name):
@@ -285,20 +287,20 @@ def test_slack_theorem_on_two_hostile_draws(epsilon):
 
 @pytest.mark.parametrize("epsilon", [1e-10, 1e-3, 0.5, 0.999, 1.0, 2.0, 10.0, 500.0])
 def test_pure_epsilon_as_mu(epsilon):
-    mu = ac.pure_epsilon_to_mu(epsilon)
+    mu = pure_epsilon_to_mu(epsilon)
     with mpmath.workdps(60 + int(epsilon)):
         ratio = mpmath.ncdf(mpmath.mpf(mu) / 2) / mpmath.ncdf(-mpmath.mpf(mu) / 2)
         implied = mpmath.log(ratio)
         assert implied >= epsilon  # never charged too little
         assert implied == pytest.approx(epsilon, rel=1e-10)
-    back = ac.mu_to_pure_epsilon(mu)
+    back = mu_to_pure_epsilon(mu)
     assert back == pytest.approx(epsilon, rel=1e-10)
-    assert ac.pure_epsilon_to_mu(ac.mu_to_pure_epsilon(mu)) <= mu * (1 + 1e-12)
+    assert pure_epsilon_to_mu(mu_to_pure_epsilon(mu)) <= mu * (1 + 1e-12)
 
 
 def test_pure_epsilon_is_dominated_by_its_mu():
     """Randomized response, the worst mechanism of epsilon = 2, is nowhere above mu-GDP's curve."""
-    mu = ac.pure_epsilon_to_mu(2.0)
+    mu = pure_epsilon_to_mu(2.0)
     for epsilon in np.linspace(0.0, 2.0, 41):
         response = (math.exp(2.0) - math.exp(epsilon)) / (1.0 + math.exp(2.0))
         assert response <= ac.gaussian_delta(mu, epsilon)
@@ -321,11 +323,11 @@ def test_compose_gaussian():
 
 
 @given(st.lists(st.floats(min_value=1e-3, max_value=10.0), min_size=1, max_size=9))
-def test_pure_events_add_up_outward(epsilons):
-    total = ac.sum_pure([PureEvent(e) for e in epsilons])
+def test_pure_epsilons_add_up_outward(epsilons):
+    total = ac.sum_up((e, 1) for e in epsilons)
     exact = sum(map(Fraction, epsilons))
     assert Fraction(math.nextafter(total, 0.0)) < exact <= Fraction(total)
-    assert ac.sum_pure([PureEvent(1.0), PureEvent(math.inf)]) == math.inf
+    assert ac.sum_up([(1.0, 1), (math.inf, 2)]) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -339,7 +341,8 @@ def test_dp_accounting_agrees(multipliers, interval):
     from skdpmf.privacy.text import to_dp_event
 
     accountant = PLDAccountant(value_discretization_interval=interval)
-    accountant.compose(to_dp_event(*map(GaussianEvent, multipliers)))
+    releases = [Release("S", "a sum", (3,), 1.0, z) for z in multipliers]
+    accountant.compose(to_dp_event(*releases))
     for delta in (1e-5, 1e-9):
         ours = ac.gaussian_epsilon(ac.compose_gaussian(multipliers), delta)
         assert ours == pytest.approx(accountant.get_epsilon(delta), rel=1e-4)

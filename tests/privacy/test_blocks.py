@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.recording import noise_source, record_releases
+from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.laws import CHUNK, _row_of
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key
+from skdpmf.privacy.sampler.noise import derived_key, fresh_key, noise_source
 
 COMMON = {"name": "x", "sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
 KINDS = [
@@ -158,7 +158,7 @@ def test_a_place_is_released_once(parts):
                 assert blocks.release(start, np.zeros(length)).shape == (length,)
                 made |= places
             else:
-                with pytest.raises(PrivacyParameterError, match="start="):
+                with pytest.raises(PrivacyParameterError, match="places="):
                     blocks.release(start, np.zeros(length))
 
 
@@ -187,11 +187,11 @@ def test_threads_cannot_release_one_thing_twice(whole):
 @pytest.mark.parametrize(
     ("start", "values", "message"),
     [
-        (-1, np.zeros(2), r"start=-1 with 2 values must lie within the 6 values of release 'x'"),
-        (5, np.zeros(2), "start=5 with 2 values must lie within"),
-        (7, np.zeros(0), "start=7 with 0 values must lie within"),
-        (0, np.zeros((2, 3)), r"values of shape \(2, 3\) must be one-dimensional"),
-        (0, 1.0, r"values of shape \(\) must be one-dimensional"),
+        (-1, np.zeros(2), r"places=\(-1, 1\) must be within the 6 values of 'x'"),
+        (5, np.zeros(2), r"places=\(5, 7\) must be within"),
+        (7, np.zeros(0), r"places=\(7, 7\) must be within"),
+        (0, np.zeros((2, 3)), r"values of shape=\(2, 3\) must be one-dimensional"),
+        (0, 1.0, r"values of shape=\(\) must be one-dimensional"),
         (2, np.zeros(2), "each place has one noise"),
         (1, np.zeros(2), "each place has one noise"),
         (3, np.zeros(1), "each place has one noise"),
@@ -204,7 +204,7 @@ def test_bad_blocks(start, values, message):
             blocks.release(start, values)
         assert blocks.release(0, np.zeros(2)).size == 2  # a refused call has claimed nothing
         assert blocks.release(6, np.zeros(0)).size == 0
-    with pytest.raises(PrivacyParameterError, match="is closed"):
+    with pytest.raises(PrivacyParameterError, match="'closed' must be open"):
         blocks.release(4, np.zeros(1))
     blocks.close()  # a second time does nothing
 

@@ -270,14 +270,14 @@ def test_split_by_name_and_of_parts():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([0.5, 0.4], r"must sum to 1, not 0\.9"),
-        ([0.5, 0.5, 1e-6], "must sum to 1"),
-        ([1.5, -0.5], r"hold -0\.5"),
-        ([1.0, 0.0], r"hold 0\.0"),
-        ([math.nan], "hold nan"),
-        (["1"], "hold '1'"),
-        ([], r"must sum to 1, not 0\.0"),
-        ({"a": 0.5}, "must sum to 1"),
+        ([0.5, 0.4], r"of sum 1, not 0\.9"),
+        ([0.5, 0.5, 1e-6], "of sum 1"),
+        ([1.5, -0.5], r"share=-0\.5"),
+        ([1.0, 0.0], r"share=0\.0"),
+        ([math.nan], "share=nan"),
+        (["1"], "share='1'"),
+        ([], r"of sum 1, not 0\.0"),
+        ({"a": 0.5}, "of sum 1"),
     ],
 )
 def test_bad_shares(parts, message):

@@ -14,8 +14,7 @@ from scipy import special, stats
 
 from skdpmf.kernels.jit_and_threads import jit
 from skdpmf.privacy.sampler import laws
-from skdpmf.privacy.sampler.cipher import blocks, chacha, join_words, states
-from skdpmf.privacy.sampler.grid import noise_parameters
+from skdpmf.privacy.sampler.cipher import blocks, chacha, join_words, states, stream_key
 from skdpmf.privacy.sampler.laws import (
     _N_CELLS,
     CHUNK,
@@ -41,7 +40,8 @@ from skdpmf.privacy.sampler.laws import (
     scratch,
     staircase_tables,
 )
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key, stream_key
+from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from tests.privacy.grids import noise_parameters
 from tests.privacy.test_cipher import twin_block
 
 KEY = stream_key(derived_key(11, "sampler tests"), "test", "normals", 0)

@@ -15,8 +15,9 @@ from skdpmf.data.feature_columns import check_item_features
 from skdpmf.data.validation import as_rating_matrix, check_rating_range, is_finite, is_integer
 from skdpmf.data.validation import require as require
 from skdpmf.privacy.accounting import gaussian_epsilon
-from skdpmf.privacy.budget import Parameters, PrivacyBudget
+from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan, pure_total
+from skdpmf.privacy.text import Parameters
 
 
 def is_int(value: Any) -> bool:

@@ -45,7 +45,8 @@ from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, Dev
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.plan import PureRelease, ReleasePlan
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sums import shrink_to_ball
 
 Floats = NDArray[np.float64]

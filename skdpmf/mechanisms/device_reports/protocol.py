@@ -21,7 +21,7 @@ from skdpmf.data.validation import in_rating_units
 from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans, Rows
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.privacy.sampler.noise import stream_key
+from skdpmf.privacy.sampler.cipher import stream_key
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

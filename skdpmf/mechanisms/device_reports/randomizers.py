@@ -37,9 +37,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import recorded_reports
-from skdpmf.privacy.sampler.cipher import MOST_LANES, blocks, chacha, join_words
+from skdpmf.privacy.sampler.cipher import (
+    MOST_LANES,
+    blocks,
+    chacha,
+    join_words,
+    require_key,
+    stream_key,
+)
 from skdpmf.privacy.sampler.grid import as_float, require_number
-from skdpmf.privacy.sampler.noise import fresh_key, require_key, stream_key
+from skdpmf.privacy.sampler.noise import fresh_key
 from skdpmf.privacy.text import outward
 
 Floats = NDArray[np.float64]

@@ -49,7 +49,8 @@ from skdpmf.mechanisms.posterior_draw.guarantee import (
     user_weights,
 )
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.plan import PureRelease, ReleasePlan
+from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.recording import recorded_draw
 from skdpmf.privacy.sampler.noise import NoiseSource
 

@@ -71,7 +71,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.accounting import MARGIN, SamplerSlack, gaussian_mu, is_met
 from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.sampler.grid import as_float, noise_parameters
+from skdpmf.privacy.sampler.grid import as_float, release_grid
 
 CALIBRATIONS = ("tight", "paper")
 
@@ -243,13 +243,13 @@ def rounding_share(release: Release, bound: float) -> float:
     if release.noise_multiplier == 0.0:
         return 0.0
     layout: Any = release.layout
-    bits = noise_parameters(
+    bits = release_grid(
         release.shape,
         sensitivity=release.sensitivity,
         noise_multiplier=release.noise_multiplier,
         bound=bound,
         layout=layout,
-    )[2]
+    ).bits
     root = math.sqrt(math.prod(release.shape))
     return 2.0 * release.noise_multiplier * root * 2.0**-bits * _UP
 

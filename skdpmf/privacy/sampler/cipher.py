@@ -1,9 +1,9 @@
-"""ChaCha20 as a random-access source (RFC 8439), and what is read straight off it.
+"""ChaCha20 as a random-access source (RFC 8439), and the keys of its streams.
 
 The block function maps a 256-bit key and 128 bits of position (the words 12 to 15 of the state:
 RFC 8439 calls them counter and nonce) to 64 bytes. Here the four position words are chosen
 freely for each block, so that any value of a stream can be computed alone, by any thread, in any
-order. Streams with different purposes have different keys (see `noise.stream_key`).
+order. Streams with different purposes have different keys (`stream_key`).
 
 A batch of blocks is computed together, one lane of a flat array for each: word ``w`` of lane ``l``
 stands at ``w * lanes + l``. Words 0 to 15 receive the block; 16 to 31 are the state that it is made
@@ -14,11 +14,17 @@ Either form gives the same bits: both are additions, shifts and exclusive ors of
 Source: Y. Nir, A. Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439 (2018).
 """
 
-import numpy as np
+import hashlib
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.exceptions import require_that
 from skdpmf.kernels.jit_and_threads import jit, part
 
 LANES = 64
+KEY_BYTES = 32
 MOST_LANES = 1 << 13  # blocks that a plain form computes at once, to bound its memory
 
 _EXPAND = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)  # the state's first row
@@ -118,36 +124,23 @@ def join_words(low, high):
     return np.uint64(high) << _S32 | np.uint64(low)
 
 
-def _slot_words_plain(words, indptr, indices, first_slot, start, stop, out):
-    key, begin, end = words[20 * LANES : 28 * LANES : LANES], int(indptr[start]), int(indptr[stop])
-    slots = np.repeat(first_slot + np.arange(start, stop), np.diff(indptr[start : stop + 1]))
-    for first in range(begin, end, MOST_LANES):
-        items = np.asarray(indices[first : min(first + MOST_LANES, end)], np.int64)
-        at = slots[first - begin : first - begin + items.shape[0]]
-        block = blocks(key, items, at, chacha.plain)
-        out[first : first + items.shape[0]] = join_words.function(block[0], block[1])
+def require_key(key: Any) -> bytes:
+    """Return the key as bytes, or raise without showing it."""
+    holds = isinstance(key, bytes | bytearray) and len(key) == KEY_BYTES
+    rule = f"bytes, {KEY_BYTES} of them: make a key with fresh_key() or derived_key(seed, ...)."
+    require_that(holds, "type of key", type(key).__name__, rule)
+    return bytes(key)
 
 
-@jit(plain=_slot_words_plain, same_bits=True)
-def slot_words(words, indptr, indices, first_slot, start, stop, out):
-    """Give each stored entry of rows [start, stop) the first 64 bits of its own block.
+def stream_key(key: bytes, purpose: str, name: str, index: int) -> NDArray[np.uint32]:
+    """Return the ChaCha20 key of one stream: streams share neither key nor any block."""
+    digest = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=b"skdpmf stream")
+    for text in (purpose, name, str(int(index))):
+        feed(digest, b"s", text.encode())
+    return np.frombuffer(digest.digest(), dtype="<u4").astype(np.uint32)
 
-    The block of an entry stands at (item, slot) and nowhere else, so a value depends on the
-    key, the slot and the item alone (``first_slot`` is the slot of row 0).
 
-    words: ``states(key, LANES)``.
-    """
-    row = start
-    end = indptr[stop]
-    entry = indptr[start]
-    while entry < end:
-        count = min(LANES, end - entry)
-        for lane in range(count):
-            while entry + lane >= indptr[row + 1]:
-                row += 1
-            item, slot = np.int64(indices[entry + lane]), np.int64(first_slot + row)
-            set_position(words, LANES, lane, item, slot)
-        chacha(words, LANES)
-        for lane in range(count):
-            out[entry + lane] = join_words(words[lane], words[LANES + lane])
-        entry += count
+def feed(digest: Any, kind: bytes, content: bytes) -> None:
+    """Hash a part with its kind and length before it."""
+    digest.update(kind + len(content).to_bytes(8, "little"))
+    digest.update(content)

@@ -72,7 +72,7 @@ integer n, |n| < 2^60,
 There is no exceptional set. Q is exactly symmetric. A release of N values whose scale is 2^b units
 is therefore, for integer vectors of l1 distance d, (d 2^-b / s + 2 N LAPLACE_ETA)-DP, pure:
 its probabilities are products of Q, and P_s(n)/P_s(m) <= exp(|n - m| 2^-b / s) because y +
-round(L) = round(y + L). `calibrate_laplace_grid` makes the scale larger by more than 1/s.
+round(L) = round(y + L). `calibrate_grid` makes the scale larger by more than 1/s.
 
 *Proof.* An attempt keeps a place with probability g' = q'_c 2^-44 p' and meets the tail with q'_T;
 N' is the sum of all these. A magnitude is k tails and then a place, so its probability is
