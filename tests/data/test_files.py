@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from skdpmf import DPItemMeans, PrivacyBudget
-from skdpmf.baselines.cache_sgd import Snapshot
 from skdpmf.data import ParquetRatings
 from skdpmf.data import files as _files
 from skdpmf.local import LocalAggregator
+from skdpmf.mechanisms.sgd.cache_sgd import Snapshot
 from tests.systems import needs_posix
 
 X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])

@@ -11,10 +11,10 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from skdpmf import CacheSGDFactorizer
-from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import split_ratings
 from skdpmf.kernels.sgd import factor_width
+from skdpmf.mechanisms.sgd import cache_sgd as solver
 from tests.built import built
 from tests.matrices import dense
 from tests.reference import cache_sgd as twin

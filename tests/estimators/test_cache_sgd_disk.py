@@ -10,11 +10,17 @@ import pandas as pd
 import pytest
 
 from skdpmf import CacheSGDFactorizer
-from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.exceptions import RatingStoreError
-from tests.baselines.test_cache_sgd import CrashError, after_in_round, fail, interrupt, own_threads
+from skdpmf.mechanisms.sgd import cache_sgd as solver
 from tests.estimators.test_cache_sgd import cut_at, fingerprint, fitted, modelled
+from tests.mechanisms.sgd.test_cache_sgd import (
+    CrashError,
+    after_in_round,
+    fail,
+    interrupt,
+    own_threads,
+)
 
 pytest.importorskip("pyarrow")
 NAN = float("nan")
@@ -185,8 +191,8 @@ def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypat
 KILLED = """
 import sys, time
 import numpy as np
-from skdpmf.baselines import cache_sgd as solver
-from skdpmf.baselines.cache_sgd import Snapshot
+from skdpmf.mechanisms.sgd import cache_sgd as solver
+from skdpmf.mechanisms.sgd.cache_sgd import Snapshot
 from tests.estimators.test_cache_sgd_disk import fit_with_snapshots
 store, snapshot, saves, half = sys.argv[1:]
 left = int(saves)

@@ -10,12 +10,12 @@ from joblib import effective_n_jobs
 from threadpoolctl import threadpool_info
 
 from skdpmf import CacheSGDFactorizer, Snapshots
-from skdpmf.baselines import cache_sgd as solver
-from skdpmf.baselines.cache_sgd import Settings, Snapshot, batch_rows, starting_factors
-from skdpmf.baselines.rating_batches import MatrixBatches, Workers
 from skdpmf.data import make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.kernels.sgd import factor_width
+from skdpmf.mechanisms.sgd import cache_sgd as solver
+from skdpmf.mechanisms.sgd.cache_sgd import Settings, Snapshot, batch_rows, starting_factors
+from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, Workers
 
 from .threads import affinity
 

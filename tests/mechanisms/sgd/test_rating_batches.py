@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Scale, Workers
 from skdpmf.data import ParquetRatings, parquet_ratings
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, ParquetBatches, Scale, Workers
 
 NAN = float("nan")
 BOUNDS = (1.0, 5.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skdpmf.baselines.cache_sgd import Snapshot
+from skdpmf.mechanisms.sgd.cache_sgd import Snapshot
 
 PROGRESS = {"learning_rate": 0.1 + 0.2, "losses": [1 / 3, 1e-300], "done": 7, "squares": 0.1}
 

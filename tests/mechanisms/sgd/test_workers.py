@@ -9,8 +9,8 @@ import pytest
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 
-from skdpmf.baselines.rating_batches import Workers
 from skdpmf.kernels.flush import CAN_FLUSH
+from skdpmf.mechanisms.sgd.rating_batches import Workers
 
 from .threads import (
     Planned,
