@@ -117,19 +117,6 @@ def test_whatever_a_task_raises_reaches_the_caller(error):
     assert caught.value is error
 
 
-def test_a_thread_that_does_not_start_leaves_none(monkeypatch):
-    start = threading.Thread.start
-
-    def fail_at_third(thread):
-        if thread.name.endswith("2"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", fail_at_third)
-    with pytest.raises(RuntimeError, match="can't start"), Workers(4):
-        pass
-
-
 # Ctrl-C
 
 
