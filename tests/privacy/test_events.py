@@ -15,12 +15,8 @@ from skdpmf.privacy.text import to_dp_event
     [
         (lambda: GaussianEvent(-1.0), "noise_multiplier=-1.0"),
         (lambda: GaussianEvent(math.nan), "noise_multiplier=nan"),
-        (lambda: GaussianEvent("a"), "noise_multiplier='a'"),
-        (lambda: GaussianEvent(True), "noise_multiplier=True"),
         (lambda: GaussianEvent(1.0, 0), "count=0"),
-        (lambda: GaussianEvent(1.0, 1.5), "count=1.5"),
         (lambda: GaussianEvent(1.0, math.inf), "count=inf"),
-        (lambda: GaussianEvent(1.0, None), "count=None"),
         (lambda: PureEvent(-1.0), "epsilon=-1.0"),
         (lambda: PureEvent(1.0, True), "count=True"),
     ],
