@@ -114,9 +114,3 @@ def test_other_ratings_at_the_path_are_refused(tmp_path, action):
     for block in blocks:
         with pytest.raises(RatingStoreError, match=r"now holds other ratings.*start again"):
             getattr(block, action)()
-
-
-@pytest.mark.parametrize("n_blocks", [0, -1, 1.0, True, None, "2"])
-def test_numbers_of_blocks_that_are_none(n_blocks):
-    with pytest.raises(ValueError, match=f"n_blocks={n_blocks!r} must be an integer from 1 on"):
-        row_blocks(many(), n_blocks)
