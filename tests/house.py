@@ -20,11 +20,10 @@ LAYERS = {
     "privacy": set(),  # and `kernels`, for the modules of the sums
     "kernels": set(),
     "data": set(),
-    "baselines": {"kernels", "privacy", "data"},
-    "mechanisms": {"baselines", "kernels", "privacy", "data"},
+    "mechanisms": {"kernels", "privacy", "data"},
     "books": {"mechanisms", "privacy", "data"},
     "local": {"estimators", "mechanisms", "kernels", "privacy", "data"},
-    "estimators": {"books", "mechanisms", "baselines", "kernels", "privacy", "data"},
+    "estimators": {"books", "mechanisms", "kernels", "privacy", "data"},
     "preprocessing": {"estimators", "mechanisms", "privacy", "data"},
     "evaluation": {"estimators", "preprocessing", "books", "mechanisms", "privacy", "data"},
     "commands": {"", "estimators", "evaluation", "books", "privacy", "data"},
@@ -64,13 +63,13 @@ RECORDERS = {"privacy/recording.py", "privacy/sampler/noise.py"}
 KEYS = re.compile(r"^(fresh_key|derived_key|recorded_key|noise_source|NoiseSource)$")
 DRAWING = re.compile(
     r"^(privacy/(frame|recording|sampler/noise)|local/"
-    r"|mechanisms/(device_reports/|posterior_draw/|private_search)|estimators/local_dpgddr"
-    r"|evaluation/(audit|_audit_releases|private_search)|preprocessing/bounder|baselines/)"
+    r"|mechanisms/(device_reports/|posterior_draw/|private_search|sgd/)|estimators/local_dpgddr"
+    r"|evaluation/(audit|_audit_releases|private_search)|preprocessing/bounder)"
 )
 # Mechanisms that sum, and their estimators: the modules that they may use, and what reads, keeps or
 # writes around the curator.
 MECHANISM = re.compile(
-    r"^(mechanisms/(?!device_reports|posterior_draw|private_search)|preprocessing/item_selector"
+    r"^(mechanisms/(?!device_reports|posterior_draw|private_search|sgd)|preprocessing/item_selector"
     r"|estimators/(adaptive_weight_als|dp_|dpmf_))"
 )
 PURE = {"__future__", "abc", "collections", "dataclasses", "fractions", "functools"}
@@ -89,7 +88,7 @@ MAPPERS = {"map", "keep", "products"}
 # Calls of maps that others notice, and methods that keep what they are given.
 SPEAKING = {"open", "print", "warnings", "logging", "os", "sys", "pickle", "setattr"}
 KEEPING = {"append", "extend", "add", "update", "setdefault", "tofile", "save", "savetxt", "dump"}
-MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit)|preprocessing/)")
+MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit|sgd)|preprocessing/)")
 
 
 # Other packages that a part may import: at its top, and only where they are used.
@@ -98,8 +97,7 @@ OUTSIDE = {
     "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting", "pandas", "cloudpickle"}),
     "kernels": ({"numpy", "numba", "llvmlite"}, set()),  # and joblib, for threads
     "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow", "dask"}),
-    "baselines": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),
-    "mechanisms": ({"numpy", "scipy", "joblib", "numba"}, set()),
+    "mechanisms": ({"numpy", "scipy", "joblib"}, set()),
     "books": ({"numpy", "scipy"}, {"pandas", "dp_accounting"}),
     "local": ({"numpy", "scipy", "msgspec"}, set()),
     "estimators": (

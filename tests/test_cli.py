@@ -119,23 +119,6 @@ def test_refresh_goes_on_with_whole_rows_of_clicks(run):
     assert load_model("more-clicks").privacy_spent_.epsilon == once
 
 
-def test_refresh_refuses_a_model_that_keeps_nothing(run):
-    words = ("--users", 80, "--set", "solver=dpals", "--set", "max_iter=1")
-    assert run("fit", "train.csv", "--epsilon", 4, *words, "-o", "dpals")[0] == 0
-    code, _, err = run("refresh", "dpals", "train.csv", "-o", "x2")
-    assert code == 1
-    assert "must keep what its fit has released" in err
-
-
-def test_refresh_leaves_out_who_is_spent(run):
-    run("ledger", "months", "create", "--epsilon", 4, "--at-most", 1)
-    words = ("refresh", "model", "train.csv", "--ledger", "months", "-o")
-    assert run(*words, "one")[0] == 0
-    code, _, err = run(*words, "two")
-    assert code == 3
-    assert "at most 1" in err
-
-
 def test_fit_writes_the_estimator_that_python_fits(run):
     code, out, err = run(
         *("fit", "train.csv", "--epsilon", 4, "--seed", 0, "--items", "titles.csv", "-o", "again"),
@@ -553,22 +536,15 @@ FIT = ("fit", "train.csv", "--epsilon", "1")
 MISTAKES = [
     # wrong usage, with the code 2
     ((), 2, "the following arguments are required: COMMAND"),
-    (("predict",), 2, "invalid choice: 'predict'"),
     (("fit", "train.csv", "-o", "new"), 2, "--epsilon is needed: how much the model may reveal"),
-    (("fit", "train.csv", "--epsilon", "1"), 2, "required: -o/--output"),
-    (("fit", "train.csv", "--epsilon", "one", "-o", "new"), 2, "--epsilon: invalid float value"),
-    ((*FIT, "-o", "new", "--estimator", "SVD"), 2, "--estimator: invalid choice: 'SVD'"),
     ((*FIT, "-o", "new", "--set", "k"), 2, "'k' must be NAME=VALUE"),
     ((*FIT, "-o", "new", "--set", "k=3"), 2, "AdaptiveWeightALS has the parameters alpha, "),
     ((*FIT, "-o", "new", "--set", "random_state=3"), 2, "--set random_state: use --seed"),
     ((*FIT, "-o", "new", "--set", "budget=3"), 2, "--set budget: use --epsilon and --delta"),
-    ((*FIT, "-o", "new", "--unit", "item"), 2, "--unit: invalid choice: 'item'"),
     ((*FIT, "-o", "new", "--ledger", "full", "--seed", "1"), 2, "--seed: a ledger takes no fit"),
     ((*FIT, "-o", "new", "--estimator", "CacheSGDFactorizer"), 2, "protects nobody; leave it out"),
     ((*FIT, "-o", "new", "--estimator", "DPItemMeans", "--implicit"), 2, "takes ratings, not clic"),
     (("recommend", "model", "train.csv", "-n", "0"), 2, "'0' must be a whole number from 1"),
-    (("plan", "--epsilon", "1"), 2, "required: --items"),
-    (("plan", "--items", "1.5", "--epsilon", "1"), 2, "'1.5' must be a whole number from 1"),
     (("ledger", "new", "create"), 2, "create needs --epsilon, the most that may ever be spent"),
     # errors, with the code 1
     (("fit", "none.csv", "--epsilon", "1", "-o", "new"), 1, "none.csv does not exist; expected"),
@@ -581,12 +557,10 @@ MISTAKES = [
     ((*FIT, "-o", "new", "--columns", "user"), 1, "--columns ['user'] has 1 names"),
     ((*FIT, "-o", "new", "--sep", ";"), 1, "Pass --columns  (and --sep , if the fields are"),
     ((*FIT, "-o", "model"), 1, "model exists already: choose another name, or pass --overwrite."),
-    ((*FIT, "-o", "new", "--items", "none.csv"), 1, "none.csv does not exist"),
     ((*FIT, "-o", "new", "--items", "few.csv"), 1, "few.csv does not have, such as ['i3',"),
     ((*FIT, "-o", "new", "--items", "twice.csv"), 1, "'i0' occurs more than once"),
     ((*FIT, "-o", "new", "--items", "broken.csv"), 1, "take control characters, such as line"),
     ((*FIT, "-o", "new", "--rating-range", "5", "1"), 2, "rating_range=(5.0, 1.0) must be a pair"),
-    ((*FIT, "-o", "new", "--delta", "2"), 2, "delta=2.0 must be a number in [0, 1)"),
     ((*FIT, "-o", "new", "--set", "alpha=much"), 2, "alpha='much' must be a finite number > 0"),
     ((*FIT, "-o", "new", "--ledger", "none"), 1, "Make one: skdpmf ledger none create --epsilon"),
     ((*FIT, "-o", "new", "--ledger", "titles.csv"), 1, "titles.csv"),
@@ -595,28 +569,20 @@ MISTAKES = [
     (("recommend", "none", "train.csv"), 1, "none: there is no such file. Make one: skdpmf fit"),
     (("recommend", "titles.csv", "train.csv"), 1, "no model file of skdpmf does"),
     (("recommend", "damaged", "train.csv"), 1, "it is damaged or incomplete"),
-    (("recommend", "model", "none.csv"), 1, "none.csv does not exist"),
     (("recommend", "model", "numbers.csv"), 1, "with [7], the model with ['i0', 'i1']): ids"),
     (("recommend", "model", "clicks.csv"), 1, "has no column of ratings: name it by"),
     (("recommend", "model", "train.csv", "--user", "5"), 1, "users names '5', which has no row"),
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
     (("show", "."), 1, "it is no regular file"),
     (("refresh", "model", "train.csv", "-o", "model"), 1, "model exists already"),
-    (("refresh", "model", "clicks.csv", "-o", "new"), 1, "has no column of ratings"),
     (("refresh", "model", "train.csv", "-o", "new", "--epsilon", "-1"), 2, "epsilon=-1"),
     (("show", "model", "-o", "new.pdf"), 2, "--output new.pdf: the ending must be .html, .md or"),
-    (("show", "model", "-o", "none/new.md"), 1, "there is no folder none; make it first"),
-    (("plan", "--items", "5", "--epsilon", "0"), 2, "epsilon=0.0 must be a number > 0"),
     (("ledger", "none"), 1, "none: there is no such ledger"),
     (("ledger", "full", "create", "--epsilon", "1"), 1, "full exists already"),
-    (("ledger", "new", "create", "--epsilon", "inf"), 2, "epsilon"),
     ((*FIT, "-o", "new", "--users", "0"), 2, "'0' must be a whole number from 1"),
     ((*FIT, "-o", "new", "--users", "79"), 1, "--users 79: train.csv has 80 users"),
-    ((*FIT, "-o", "new", "--users", "none.txt"), 1, "none.txt does not exist"),
     ((*FIT, "-o", "new", "--users", "few.txt"), 1, "of users that few.txt does not have, such as"),
-    ((*FIT, "-o", "new", "--seed", "-1"), 2, "--seed: '-1' must be a whole number from 0"),
     ((*FIT, "-o", "new", "--n-jobs", "0"), 2, "--n-jobs: '0' must be a whole number from 1"),
-    (("show", "model", "--format", "xml"), 2, "--format: invalid choice: 'xml'"),
     ((*FIT, "-o", "new", "--rating-range", "7", "9"), 1, "(7, 9) must be the scale of the ratings"),
     (("fit", "zeros.csv", "--epsilon", "1", "-o", "new"), 1, "8 of them 0: pass the scale by --ra"),
     # too little left, with the code 3
@@ -664,32 +630,24 @@ def test_mistakes_are_found_before_the_budget_is_spent(run, mistakes):
     assert len(PrivacyLedger("full").report().entries) == entries
 
 
-def test_an_unexpected_error_is_no_mistake_of_the_user(run, monkeypatch):
-    def broken(_):
-        raise KeyError("a bug")
-
-    monkeypatch.setattr("skdpmf.estimators.contract.model_file.load_description", broken)
-    with pytest.raises(KeyError):
-        run("show", "model")
-
-
-def test_interruption_is_quiet(run, monkeypatch):
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("skdpmf.estimators.contract.model_file.load_description", interrupted)
-    assert run("show", "model") == (130, "", "skdpmf: interrupted\n")
-
-
 @pytest.mark.filterwarnings("default")
-def test_warnings_are_one_line(run, monkeypatch):
-    def warned(path):
+def test_warnings_interruptions_and_bugs(run, monkeypatch):
+    happens = []
+
+    def load(path):
+        if happens:
+            raise happens.pop()
         warnings.warn("mind the gap", UserWarning, stacklevel=2)
         return load_description(path)
 
-    monkeypatch.setattr("skdpmf.estimators.contract.model_file.load_description", warned)
+    monkeypatch.setattr("skdpmf.estimators.contract.model_file.load_description", load)
     code, _, err = run("show", "model")
     assert (code, err) == (0, "skdpmf: warning: mind the gap\n")
+    happens.append(KeyboardInterrupt())
+    assert run("show", "model") == (130, "", "skdpmf: interrupted\n")
+    happens.append(KeyError("a bug"))  # no mistake of the user: with its traceback
+    with pytest.raises(KeyError):
+        run("show", "model")
 
 
 def test_a_reader_may_leave_early(folder, monkeypatch, capfd):
@@ -739,15 +697,9 @@ def test_json_of_every_verb(run):
         evaluated = plain("evaluate", model, data)
         assert evaluated.keys() == {"metric", "n_held_out", "held_out", "values", "lists"}
         assert evaluated["metric"] == metric
-        first = {v["of"]: f"{v['value']:.4f}" for v in evaluated["values"]}
-        text = run("evaluate", model, data)[1].split("\n\n")[0].splitlines()
-        assert len(first) == sum(line.endswith(tuple(first)) for line in text)
-        for of, value in first.items():
-            assert any(line.split()[0] == value and line.endswith(of) for line in text)
-        recalls = {entry["of"]: entry["recall@20"] for entry in evaluated["lists"]}
-        assert len(recalls) == 2
-        if metric == "recall@20":
-            assert recalls == {v["of"]: v["value"] for v in evaluated["values"]}
+        text = run("evaluate", model, data)[1]
+        assert all(f"{value['value']:.4f}" in text for value in evaluated["values"])
+        assert len(evaluated["lists"]) == 2
     assert plain("ledger", "full") == PrivacyLedger("full").report().to_dict()
     assert plain("ledger", "full", "verify") == {"path": "full", "n_entries": 1}
     created = plain("ledger", "plain", "create", "--epsilon", 1)

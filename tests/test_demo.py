@@ -33,16 +33,6 @@ def test_the_statement_says_what_was_read_off_the_file(file, capsys):
     assert "rated film " in text
 
 
-def test_it_measures_with_and_without_privacy_and_recommends(file, capsys):
-    main(["--data", str(file), "--epsilon", "2"])
-    shown = capsys.readouterr()
-    assert shown.out.count("each user's own mean") == 2
-    assert "AdaptiveWeightALS, epsilon 2" in shown.out
-    assert "AdaptiveWeightALS, epsilon inf" in shown.out
-    assert "user,rank,item" in shown.out
-    assert shown.err.count("$ skdpmf ") == 5
-
-
 def test_the_scale_is_declared_and_not_read(file, capsys):
     frame = pd.read_csv(file)
     frame.assign(rating=2.0 * frame["rating"]).to_csv(file, index=False)

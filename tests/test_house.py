@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = CHECKOUT / "skdpmf"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 FOLDERS = {
-    *("baselines", "books", "commands", "data", "estimators", "evaluation"),
+    *("books", "commands", "data", "estimators", "evaluation"),
     *("kernels", "local", "mechanisms", "preprocessing", "privacy"),
 }
 

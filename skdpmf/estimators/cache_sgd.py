@@ -18,8 +18,8 @@ from skdpmf.estimators.planners.cache_sgd import NO_PRIVACY, CacheSGDFactorizerP
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 
 if TYPE_CHECKING:
-    from skdpmf.baselines import cache_sgd as solver
-    from skdpmf.baselines.rating_batches import Batches, Scale
+    from skdpmf.mechanisms.sgd import cache_sgd as solver
+    from skdpmf.mechanisms.sgd.rating_batches import Batches, Scale
 
 # Share of the learning rate that is left in the end by default.
 _LAST_RATE = 0.04
@@ -192,7 +192,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         >>> model.partial_fit(X[50:]).user_factors_.shape
         (60, 2)
         """
-        from skdpmf.baselines.rating_batches import Scale
+        from skdpmf.mechanisms.sgd.rating_batches import Scale
 
         if not hasattr(self, "components_"):
             return self.fit(X, y)
@@ -243,9 +243,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
     def _descend(self, R: Any, scale: "Scale | None", users: Any) -> "tuple[solver.Descent, Any]":
         """Run the solver, from the present items and these users (biases, factors) if given."""
-        from skdpmf.baselines import cache_sgd as solver
-        from skdpmf.baselines.cache_sgd import Snapshot
-        from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Workers
+        from skdpmf.mechanisms.sgd import cache_sgd as solver
+        from skdpmf.mechanisms.sgd.cache_sgd import Snapshot
+        from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, ParquetBatches, Workers
 
         decay, alpha = self.learning_rate_decay, self.alpha
         if decay is None:

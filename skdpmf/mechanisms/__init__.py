@@ -1,1 +1,1 @@
-"""Private mechanisms, a folder a family: the releases, their noise, and the models they give."""
+"""Mechanisms, a folder a family: the releases, their noise, their models; `sgd` has no privacy."""

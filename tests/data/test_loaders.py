@@ -37,7 +37,6 @@ def written(path, content):
     [
         None,
         ["userId", "movieId", "rating", "timestamp"],
-        ["USER_ID", "item id", "Score", "unix_time"],
         ["user", "item", "stars", "date"],
     ],
 )
@@ -164,20 +163,14 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     ("name", "content", "message"),
     [
         ("e.csv", "", r"e\.csv is empty"),
-        ("e.csv", "\n \n", r"e\.csv is empty"),
         ("r.csv", "user,film,rating\n1,2,3\n", r"no column for the item.*\['user', 'film'"),
         ("r.csv", "a,b,c\n1,2,3\n", r"fields \['a', 'b', 'c'\]; expected a header.*columns="),
         ("r.csv", "1,2,3,4,5\n", r"fields \['1', '2', '3', '4', '5'\]; expected"),
-        ("r.csv", "1\n2\n", r"fields \['1'\]; expected"),
         ("r.csv", "user,item,rating\n1,2,3\n1,4,good\n", r"data row 2 is 'good'; expected a num"),
         ("r.csv", "1,2,3\n,2,3\n", r"1 of 2 data rows have no user \(first: data row 2\)"),
-        ("r.dat", "1::2::3\n4\n", r"1 of 2 data rows have no item"),
         ("r.csv", "1,2,3\n1,2,3,4\n", r"r\.csv cannot be read: .*Expected 3 fields a line"),
-        ("r.csv", "user,item,rating\n1,2,3,4,5,6\n", r"Expected 3 fields a line"),
-        ("r.csv", '1,2,3\n1,"2,3\n', r"r\.csv cannot be read: .*Expected 3 fields a line"),
         ("z.zip", b"PK\x03\x04 cut", r"z\.zip is a zip archive that cannot be read.*Get it anew"),
         ("u.csv", "a,b\n".encode("utf-32-le"), r"u\.csv holds NUL bytes.*UTF-8"),
-        ("u.csv", "user,item\n".encode("utf-16")[:-1], r"u\.csv holds NUL bytes.*damaged"),
         ("x.csv", b"\xd0\xcf\x11\xe0\0", r"x\.csv is an Excel workbook: save its sheet as CSV"),
         ("r.csv", "user,item,rating\n1,10,4,\n2,20,3,\n3,10,5,\n", "more fields in the lines than"),
         (
@@ -186,9 +179,6 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
             r"header or first line \(line 2 has 4",
         ),
         ("r.csv", "1;10;4,5\n1;20;3,0\n", "rating in data row 1 is '4,5'.*decimal comma"),
-        ("r.csv", "user;item;rating\n1;10;4,5\n", "decimal comma, or a comma between thousands"),
-        ("r.csv", 'user,item,rating\n1,10,"4,5"\n', "decimal comma"),
-        ("r.txt", "1 10 4,5\n1 20 3,0\n", "decimal comma"),
         ("r.csv", "kunde,artikel\n1,2\n3,4\n", r"\['kunde', 'artikel'\], which seem to be names"),
     ],
 )
@@ -198,23 +188,10 @@ def test_bad_files_are_refused_by_name(tmp_path, name, content, message):
 
 
 @pytest.mark.parametrize(
-    ("read", "content", "message"),
-    [
-        (read_items, "item,colour\n1,red\n", "no column for the title.*'colour'"),
-        (loaders.read_users, "user,age\n7,1\n,2\n", "1 of 2 data rows have no user"),
-    ],
-)
-def test_bad_files_of_items_and_users(tmp_path, read, content, message):
-    with pytest.raises(ValueError, match=message):
-        read(written(tmp_path / "i.csv", content))
-
-
-@pytest.mark.parametrize(
     ("columns", "message"),
     [
         (["user", "item"], r"has 2 names, but the lines of .*r\.csv have 4 fields"),
         (["user", "x", "rating", "y"], r"no column for the item: found \['user', 'x'"),
-        (["user", "item", "rating", "rating"], r"several columns for the rating"),
         ({"artist": "a"}, r"keys \['artist'\]; allowed are \['user'"),
         ({"user": "nobody"}, r"no column for the user.*expected nobody"),
     ],
@@ -284,13 +261,9 @@ def test_items_with_genre_flags(tmp_path):
             (ids, ids)
             for ids in (
                 ["007", "7", "0007"],
-                ["3.10", "3.1", "3"],
                 ["1e3", "1000"],
-                ["+49", "49"],
                 ["True", "true", "1"],
-                ["-0", "0"],
                 ["9223372036854775808", "1"],
-                ["1_0", "10"],
                 [" 7", "7"],
                 ["nan", "0"],
                 ["\u0663", "3"],
@@ -366,27 +339,11 @@ def test_encodings(encoding, first):
     assert read_ratings(io.BytesIO(content)).values.tolist() == [["Zo\u00eb", "10 \u20ac", 3.0]]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "  7   3  4.0   9\n7 10 2.5 8\n12  3 5.0 7\n",
-        '"7";"3";"4.0";"9"\n"7";"10";"2.5";"8"\n"12";"3";"5.0";"7"\n',
-        '"7"|"3"|"4.0"|"9"\n"7"|"10"|"2.5"|"8"\n"12"|"3"|"5.0"|"7"\n',
-    ],
-)
-def test_blanks_and_quotes_around_numbers(tmp_path, content):
-    pd.testing.assert_frame_equal(read_ratings(written(tmp_path / "r.csv", content)), FULL)
-
-
 def test_tables_are_read_as_files_are():
     frame = FULL.rename(columns={"item": "movieId", "time": "date"}).assign(other="x")
     pd.testing.assert_frame_equal(read_ratings(frame), FULL)
-    read = read_ratings(frame, columns={"time": "rating", "rating": "date"})
-    assert read["rating"].tolist() == [9.0, 8.0, 7.0]
-    polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
-    table = polars.DataFrame(frame.to_dict("list"))
-    for same in (table, table.lazy(), pyarrow.table(frame.to_dict("list"))):
-        pd.testing.assert_frame_equal(read_ratings(same), FULL, check_dtype=False)
+    lazy = pytest.importorskip("polars").DataFrame(frame.to_dict("list")).lazy()
+    pd.testing.assert_frame_equal(read_ratings(lazy), FULL, check_dtype=False)
     with pytest.raises(ValueError, match="path=17 must be a path, an open file, or a table"):
         read_ratings(17)
 
@@ -430,7 +387,6 @@ def test_a_pipe_loses_no_rating(tmp_path, sep):
         ("user\n7\n9\n", "user"),
         ("age,userId\n3,7\n4,9\n", "userId"),
         ("7::F::1\n9::M::2\n", None),
-        ("customer\n7\n9\n", "customer"),
         ("Kunde\n7\n9\n", "Kunde"),  # no integer, as all others are
     ],
 )

@@ -180,15 +180,6 @@ def test_other_versions_bytes_and_paths_are_refused(path, tmp_path, monkeypatch)
         ParquetRatings(path)
 
 
-def test_rows_of_no_users_are_refused_even_if_they_add_up(path):
-    ParquetRatings.write(path, SMALL, rows_per_part=2)
-    claim_part(path, 0, n_rows=3)
-    claim_part(path, 1, first_row=3, n_rows=-1)
-    claim_part(path, 2, first_row=2, n_rows=3)
-    with pytest.raises(RatingStoreError, match=r"do not hold each row exactly once"):
-        ParquetRatings(path)
-
-
 def test_manifest_that_moves_a_border_is_refused_by_the_footers(small, path):
     claim_part(path, 0, n_rows=3)
     claim_part(path, 1, first_row=3, n_rows=1)
@@ -238,13 +229,6 @@ def test_contents_that_are_refused(small, path, columns, options, message):
         with pytest.raises(RatingStoreError, match=message) as error:
             action()
         assert str(file) in str(error.value)
-
-
-@pytest.mark.parametrize("action", ["check", "read_rows"])
-@pytest.mark.parametrize(("first", "stop"), [(-1, 2), (0, 4), (2, 1)])
-def test_ranges_of_no_parts(small, action, first, stop):
-    with pytest.raises(IndexError, match=f"first={first}, stop={stop} must be a range of parts"):
-        getattr(small, action)(first, stop)
 
 
 # Changes while the folder is in use, right checksums of wrong content, and processes that end

@@ -40,16 +40,6 @@ def test_exactly_n_ratings_on_the_grid(n_users, n_items, least, share, exponents
         assert ((X.data - 1.0) % step == 0).all()
 
 
-def test_seed_decides_everything():
-    a, b, c = (make_ratings(40, 30, random_state=s) for s in (0, 0, 1))
-    np.testing.assert_array_equal(a.toarray(), b.toarray())
-    assert (a.toarray() != c.toarray()).any()
-    state = np.random.RandomState(0)
-    first, second = (make_ratings(40, 30, random_state=state) for _ in range(2))
-    np.testing.assert_array_equal(first.toarray(), a.toarray())
-    assert (second.toarray() != a.toarray()).any()
-
-
 def test_without_noise_ratings_are_the_truth():
     X, truth = make_ratings(
         60, 40, noise_std=0, step=None, rating_range=(-2, 7), random_state=0, return_truth=True
@@ -85,22 +75,12 @@ def test_items_are_chosen_in_proportion_to_their_popularity():
         ({"n_users": 0}, r"n_users=0 must be an integer >= 1"),
         ({"n_items": 2.5}, r"n_items=2\.5 must be"),
         ({"n_components": -1}, r"n_components=-1 must be an integer >= 0"),
-        ({"n_components": True}, r"n_components=True"),
-        ({"min_ratings_per_user": -1}, r"min_ratings_per_user=-1"),
         ({"n_ratings": 51}, r"n_ratings=51 .*10 users x 5 items.*10 to n_users \* n_items = 50"),
-        ({"n_ratings": 9}, r"n_ratings=9 .* = 10 to"),
-        ({"n_ratings": 1.5}, r"n_ratings=1\.5 must be an integer"),
         ({"min_ratings_per_user": 6, "n_ratings": 50}, r"min_ratings_per_user=6 must fit"),
         ({"density": 0}, r"density=0 must be a number in \(0, 1\]"),
-        ({"density": 1.1}, r"density=1\.1"),
-        ({"density": "x"}, r"density='x'"),
         ({"rating_range": (5, 1)}, r"rating_range=\(5, 1\)"),
-        ({"step": 0}, r"step=0 must be a number > 0"),
         ({"step": 0.3}, r"step=0\.3 must divide rating_range"),
-        ({"step": 9}, r"step=9 must divide"),
         ({"noise_std": -0.1}, r"noise_std=-0\.1 must be a finite number >= 0"),
-        ({"item_exponent": np.inf}, r"item_exponent=inf"),
-        ({"factor_std": "1"}, r"factor_std='1'"),
         ({"mean": np.nan}, r"mean=nan must be"),
     ],
 )
@@ -130,13 +110,6 @@ def test_tables_hold_the_same_ratings():
     assert data.ratings["time"].is_unique or len(data.ratings) > 100
     train, test = split_table(data.ratings, by="time")
     assert train["time"].max() <= test["time"].min()
-
-
-@pytest.mark.parametrize("params", [{"n_components": 0}, {"item_bias_std": 0.0}, {"n_items": 1}])
-def test_tables_of_simple_models(params):
-    data = make_ratings(**{"n_users": 20, "n_items": 9, "random_state": 0, **params}, as_frame=True)
-    assert len(data.catalogue) == data.matrix.shape[1]
-    assert (data.catalogue["genres"] != "").all()
 
 
 def test_genres_and_years_tell_of_items():

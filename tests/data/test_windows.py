@@ -74,14 +74,6 @@ def test_a_file_in_use_stays_and_the_error_says_so(tmp_path, in_use):
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_other_systems_say_what_they_say(tmp_path, in_use, monkeypatch):
-    monkeypatch.setattr(_files, "POSIX", True)
-    in_use()
-    with pytest.raises(PermissionError) as caught, _files.replaced_file(tmp_path / "x") as file:
-        file.write(b"x")
-    assert caught.value.strerror == DENIED
-
-
 def test_a_ledger_is_made(tmp_path, monkeypatch):
     made, make = [], ledger_file.make
 

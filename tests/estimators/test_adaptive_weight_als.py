@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 
@@ -37,18 +36,6 @@ class Untouchable:
 
     def __len__(self):
         raise RuntimeError("data touched: len")
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 8.0, math.inf])
-@pytest.mark.parametrize("item_means", [True, False])
-def test_an_empty_row_gets_the_item_means(epsilon, item_means, data):
-    solver = "pooled" if item_means else "dpals"
-    model = fitted(data[0][:400], epsilon, solver=solver, item_means=item_means)
-    empty = sparse.csr_array((2, 60))
-    np.testing.assert_allclose(model.decision_function(empty), [model.item_means_] * 2, rtol=1e-12)
-    np.testing.assert_array_equal(model.transform(empty), 0.0)
-    if not item_means:
-        np.testing.assert_array_equal(model.item_means_, 3.0)
 
 
 def test_six_methods_run_from_one_grid():

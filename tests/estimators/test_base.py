@@ -144,13 +144,9 @@ def test_score_without_y_hides_what_it_scores_on():
     ("call", "message"),
     [
         (lambda e, X: e.recommend(X, 0), r"n=0 must be an integer >= 1"),
-        (lambda e, X: e.recommend(X, 2.0), r"n=2.0 must"),
         (lambda e, X: e.recommend(X, candidates=[0, 12]), r"candidates holds 12; .* 0\.\.11"),
-        (lambda e, X: e.recommend(X, candidates=[-1]), r"candidates holds -1"),
         (lambda e, X: e.recommend(X, candidates=[]), r"candidates=\[\] must be column indices"),
-        (lambda e, X: e.recommend(X, candidates=[True]), r"candidates=\[True\] must"),
         (lambda e, X: e.similar_items("Up"), r"items=\['Up'\] must .* to name items by ids"),
-        (lambda e, X: e.similar_items([[1]]), r"items=\[\[1\]\] must"),
         (lambda e, X: e.similar_items(12), r"items holds 12"),
         (lambda e, X: e.similar_items(1, n=True), r"n=True must"),
     ],

@@ -57,18 +57,14 @@ def with_cell(value, dtype=None):
 FORMS = {
     "infinite": (with_cell(np.inf, float), "infinity.*by NaN"),
     "infinite, sparse": (sparse.csr_array(np.array([[-np.inf, 1.0]] * 60)), "infinity"),
-    "infinite, frame": (pd.DataFrame(with_cell(np.inf, float)), "infinity"),
     "complex": (with_cell(1j, complex), "[Cc]omplex"),
-    "complex, sparse": (sparse.csr_array(np.ones((60, 6), complex)), "[Cc]omplex|real numbers"),
     "text": (with_cell("five"), "finite real numbers.*convert X"),
     "objects": (with_cell({}), "finite real numbers"),
-    "NA": (with_cell(pd.NA), "NAType.*convert X"),
     "texts and NA, frame": (pd.DataFrame({"a": ["3", None] * 30}, dtype="string"), "to_numeric"),
     "times": (np.full((60, 6), np.datetime64("2024-01-01")), "real numbers"),
     "no rows": (np.zeros((0, 6)), "0 sample"),
     "no columns": (np.zeros((60, 0)), "0 feature"),
     "one dimension": (np.zeros(6), "1D array"),
-    "three dimensions": (np.zeros((2, 2, 2)), "dim"),
     "a number": (3.0, "scalar"),
     "dicts": ({"a": [1]}, "X holds dicts"),
     "columns of one name": (
@@ -106,25 +102,19 @@ def test_the_form_of_regressions_costs_nothing(ledger, budget):
 
 # -- ids that a file keeps -------------------------------------------------------------------------
 
-ZURICH = datetime.timezone(datetime.timedelta(hours=1))
 DAYS = range(1, 7)
 IDS = {
     "64 bits": [1_700_000_000_000_000_000 + i for i in DAYS],
-    "below zero": [-(2**60) - i for i in DAYS],
     "without sign": np.arange(2**63, 2**63 + 6, dtype=np.uint64),
-    "beyond 64 bits": [2**70 + i for i in DAYS],
-    "32 bits": np.arange(10, 16, dtype=np.int32),
     "decimals": np.linspace(0.5, 1e300, 6),
     "UUID": [uuid.UUID(int=i) for i in DAYS],
     "bytes": [b"", b"a", b"\xff\x00", b"%41", b"a b", b"\n"],
     "tuples": [("shop", i, uuid.UUID(int=i)) for i in DAYS],
     "days": pd.date_range("2024-03-29", periods=6),
     "nanoseconds": pd.to_datetime([1_700_000_000_000_000_001 + i for i in DAYS]),
-    "numpy days": np.array([f"2024-01-0{i}" for i in DAYS], dtype="datetime64[D]"),
     "zone": pd.date_range("2024-03-29", periods=6, tz="UTC"),
     "summer time": pd.date_range("2024-03-29", periods=6, tz="Europe/Zurich"),
     "datetime": np.array([datetime.datetime(2024, 1, i) for i in DAYS], dtype=object),
-    "datetime, zone": np.array([datetime.datetime(2024, 1, i, tzinfo=ZURICH) for i in DAYS]),
     "date": [datetime.date(2024, 1, i) for i in DAYS],
     "Decimal": [decimal.Decimal(i) / 4 for i in DAYS],
     "many types": ["a", 2, 2**60, uuid.UUID(int=1), 0.5, datetime.date(2024, 1, 1)],
@@ -158,13 +148,9 @@ def test_files_keep_ids(kind, tmp_path):
         [frozenset({i}) for i in DAYS],
         [None, *"abcde"],
         [np.nan, 1, 2, 3, 4, 5],
-        [np.inf, 1, 2, 3, 4, 5],
         pd.period_range("2024-01", periods=6, freq="M"),
-        pd.timedelta_range("1 day", periods=6),
         [("a", i, True) for i in DAYS],
-        [complex(i, 1) for i in DAYS],
         ["a\nb", *"cdefg"],
-        ["a\u202eb", *"cdefg"],
     ],
     ids=str,
 )

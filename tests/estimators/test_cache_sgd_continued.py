@@ -70,16 +70,6 @@ def test_warm_start_after_a_switch_of_fit_bias(switch, n_rows, data):
     assert -model.score(*data) < 0.92
 
 
-def test_partial_fit_after_a_switch_of_fit_bias(data):
-    """The new users' rows are their fold-in, in either direction."""
-    for switch in (True, False):
-        model = fitted(data[0][:1000], fit_bias=not switch).set_params(fit_bias=switch)
-        model.partial_fit(data[0][1000:])
-        assert model.user_biases_[1000:].any() == switch
-        found = modelled(model)[1000:]
-        np.testing.assert_allclose(found, model.decision_function(data[0][1000:]), atol=1e-5)
-
-
 def test_warm_start_with_another_catalogue_or_size(data):
     model = fitted(data[0][:300], warm_start=True)
     with pytest.raises(ValueError, match=r"n_components=8 for 149 items.*fit anew") as error:

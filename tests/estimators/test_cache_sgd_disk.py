@@ -10,11 +10,17 @@ import pandas as pd
 import pytest
 
 from skdpmf import CacheSGDFactorizer
-from skdpmf.baselines import cache_sgd as solver
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.exceptions import RatingStoreError
-from tests.baselines.test_cache_sgd import CrashError, after_in_round, fail, interrupt, own_threads
+from skdpmf.mechanisms.sgd import cache_sgd as solver
 from tests.estimators.test_cache_sgd import cut_at, fingerprint, fitted, modelled
+from tests.mechanisms.sgd.test_cache_sgd import (
+    CrashError,
+    after_in_round,
+    fail,
+    interrupt,
+    own_threads,
+)
 
 pytest.importorskip("pyarrow")
 NAN = float("nan")
@@ -68,13 +74,6 @@ def test_names_of_a_table_are_kept(path):
     assert not hasattr(model.fit(store), "feature_names_in_")
 
 
-def test_integer_ids_are_no_names(path):
-    table = pd.DataFrame({"user": [7, 8], "item": [30, 10], "rating": [5.0, 1.0]})
-    model = fitted(ParquetRatings.write(path, [table]), 2)
-    assert not hasattr(model, "feature_names_in_")
-    assert model.predict([[NAN, 1.0]]).shape == (1, 2)
-
-
 def test_y_with_a_store(X, path):
     store = ParquetRatings.write(path, X)
     model = CacheSGDFactorizer(4, random_state=0)
@@ -123,9 +122,6 @@ def test_warm_start_with_a_store(X, path, tmp_path):
         model.fit(fewer)
     assert "pass warm_start=False" in str(error.value)
     assert model.set_params(warm_start=False).fit(fewer).user_factors_.shape == (200, 8)
-    narrow = ParquetRatings.write(tmp_path / "narrow", X[:, :39])
-    with pytest.raises(ValueError, match="8 for 39 items"):
-        fitted(store, warm_start=True).fit(narrow)
 
 
 def damage(file):
@@ -133,19 +129,6 @@ def damage(file):
     content = bytearray(file.read_bytes())
     content[40] ^= 0x40
     file.write_bytes(bytes(content))
-
-
-@pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("part", [0, 2, 4])
-def test_a_damaged_part_ends_the_fit(part, n_jobs, X, path):
-    store = ParquetRatings.write(path, X, rows_per_part=60)
-    file = path / f"rows-{60 * part:012d}.parquet"
-    damage(file)
-    model = CacheSGDFactorizer(4, n_jobs=n_jobs)
-    with pytest.raises(RatingStoreError, match=f"{file.name}: its bytes do not match"):
-        model.fit(store)
-    assert own_threads() == []
-    assert not hasattr(model, "components_")
 
 
 @pytest.mark.parametrize("change", ["altered", "cut", "gone", "replaced"])
@@ -185,8 +168,8 @@ def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypat
 KILLED = """
 import sys, time
 import numpy as np
-from skdpmf.baselines import cache_sgd as solver
-from skdpmf.baselines.cache_sgd import Snapshot
+from skdpmf.mechanisms.sgd import cache_sgd as solver
+from skdpmf.mechanisms.sgd.cache_sgd import Snapshot
 from tests.estimators.test_cache_sgd_disk import fit_with_snapshots
 store, snapshot, saves, half = sys.argv[1:]
 left = int(saves)
@@ -314,12 +297,6 @@ def test_snapshot_every_may_change(every, left_over, path, tmp_path):
     expected = fit_with_snapshots(path, tmp_path / "other")
     resumed = fit_with_snapshots(path, left_over, snapshot_every=every)
     assert fingerprint(resumed) == fingerprint(expected)
-
-
-def test_a_folder_that_is_not_there_is_named(X, tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        fitted(X, snapshot_path=tmp_path / "nowhere" / "s")
-    assert own_threads() == []
 
 
 def test_a_warm_started_fit_is_resumed(X, tmp_path, monkeypatch):

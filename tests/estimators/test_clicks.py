@@ -12,7 +12,7 @@ from skdpmf import AdaptiveWeightALS, Clicks, DPCovarianceRecommender, PrivacyBu
 from skdpmf.data import make_ratings, validate_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
-from skdpmf.evaluation import PrivateSearchCV, audit, recall_at_k, split_users
+from skdpmf.evaluation import PrivateSearchCV, recall_at_k, split_users
 from skdpmf.mechanisms.als.clicks import FOLD_IN_RIDGE, TIE
 from tests.built import built
 
@@ -185,13 +185,6 @@ def test_counts_weigh_by_their_logarithm(kind, tmp_path):
     # without the weighting a count says no more than one play
     plain, once = (kind(feedback="implicit", **params).fit(Y) for Y in (X, np.where(X > 0, 1.0, X)))
     np.testing.assert_array_equal(plain.components_, once.components_)
-
-
-def test_public_audit():
-    plays = plays_of(n_items=15)
-    for X, params in ((make_clicks(300, 15), {}), (plays, {"feedback": Clicks(weighting="log")})):
-        report = audit(model_of(max_iter=2, **params), X, random_state=0)
-        assert report.passed, report
 
 
 def test_the_private_search_compares_ratings_only():

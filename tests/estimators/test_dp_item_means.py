@@ -1,19 +1,14 @@
 """DPItemMeans: its limits, and the floor that it is."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means import baseline as item_baseline
-from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
 from tests.estimators.common import ratings
 
-KINDS = list(product(("user", "rating"), (1e-5, 0.0), ("add-remove", "replace")))
 NONPRIVATE = PrivacyBudget.nonprivate()
 
 
@@ -78,19 +73,3 @@ def test_people_of_different_levels_do_not_lose_to_their_own_means(epsilon):
         np.testing.assert_array_equal(model.item_means_, old.item_means_)
         errors.append(rmse(hidden.data, model.predict_entries(known, hidden).data))
     assert np.mean(errors) <= alone + 0.002
-
-
-@pytest.mark.parametrize(("unit", "delta", "neighbors"), KINDS)
-def test_plan(unit, delta, neighbors):
-    budget = PrivacyBudget(1.0, delta, unit=unit, neighbors=neighbors)
-    for n_rows in (None, 50, 10**6):
-        plan = DPItemMeans(budget).plan(30, n_rows)
-        assert 0.999 < plan.epsilon <= 1.0
-        assert plan.delta == delta
-        assert {release.name for release in plan.releases} <= {
-            item_averages.GLOBAL,
-            item_averages.STATISTICS,
-            item_residuals.COUNTS,
-            item_residuals.RESIDUALS,
-        }
-        assert len(plan.releases) == (3 if unit == "user" else 1)

@@ -12,7 +12,7 @@ from skdpmf.data import make_ratings
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.posterior_draw.draw import Diagnostics
 from tests.built import built
-from tests.core.audit import cost_of, fitted_state
+from tests.core.audit import fitted_state
 from tests.estimators.test_parameters import check_refused
 
 BUDGET = PrivacyBudget(8.0, 1e-5)
@@ -70,20 +70,6 @@ def test_bad_combinations(params, rule, remedy):
 def test_every_step_needs_a_delta_and_the_posterior_none(small):
     check_refused(DPMFSampler(PrivacyBudget(1.0)), "delta=0.0 must be > 0")
     assert posterior(small, PrivacyBudget(1.0)).privacy_spent_.delta == 0.0
-
-
-@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-@pytest.mark.parametrize("epsilon", [0.1, 8.0, 1e5])
-@every_mode
-def test_the_plan_is_what_was_spent(epsilon, neighbors, mode, small):
-    model = fitted(small, PrivacyBudget(epsilon, 1e-5, neighbors=neighbors), **mode)
-    plan, spent = model.plan(small.shape[1]), model.privacy_spent_
-    assert cost_of(spent.releases) == cost_of(plan.releases)
-    assert (spent.epsilon, spent.delta) == (plan.epsilon, plan.delta)
-    assert (spent.unit, spent.neighbors) == ("user", neighbors)
-    assert spent.notes == plan.notes
-    assert spent.epsilon <= epsilon
-    assert plan == model.plan(small.shape[1], n_rows=7)
 
 
 def draw_of(budget=BUDGET, n_items=10, **params):
@@ -159,70 +145,9 @@ def test_the_condition_is_told_where_there_is_one(mode, small):
 
 
 @every_mode
-def test_nothing_of_users_is_left(mode, small):
-    n_users, n_items = small.shape
-    for budget in (BUDGET, NONPRIVATE):
-        model = fitted(small, budget, **mode)
-        public = {key for key in vars(model) if key.endswith("_") and not key.startswith("_")}
-        assert public == {
-            "components_",
-            "item_means_",
-            "nonprivate_diagnostics_",
-            "n_iter_",
-            "n_features_in_",
-        }
-        shapes = [np.shape(v) for v in vars(model).values() if isinstance(v, np.ndarray)]
-        shapes += [np.shape(v) for v in model._item_model_ if isinstance(v, np.ndarray)]
-        assert shapes
-        assert not [shape for shape in shapes if n_users in shape]
-        assert model.n_iter_ == mode["max_iter"]
-        assert model.components_.shape == (3, n_items)
-
-
-@every_mode
-def test_seeded_fits_repeat(mode, small):
-    model = fitted(small, **mode)
-    assert fitted_state(model) == fitted_state(fitted(small, **mode))
-    assert fitted_state(model) == fitted_state(fitted(small, n_jobs=2, **mode))
-    other = fitted(small, random_state=1, **mode)
-    assert released(model) != released(other)
-    fresh = [released(fitted(small, random_state=None, **mode)) for _ in range(2)]
-    assert fresh[0] != fresh[1]
-
-
-def released(model):
-    state = fitted_state(model)
-    return state["components_"], state["item_means_"]
-
-
-def changed(X, change):
-    other = X.copy()
-    other.data[0] -= change
-    return other
-
-
-UNRELATED = [
-    {"budget": PrivacyBudget(2e-9)},
-    {"budget": PrivacyBudget(1e-9, neighbors="replace")},
-    {"calibration": "paper"},
-    {"user_std": 1.0 + 1e-12},
-    {"rating_range": (1.0, 5.0 + 1e-12)},
-]
-
-
-@every_sampler
-@pytest.mark.parametrize("change", [*UNRELATED, "data"], ids=str)
-def test_seeded_draws_with_other_parameters_or_data_are_unrelated(change, sampler):
-    """Draws of the prior, as epsilon is tiny: correlated with chance 1e-6, if independent."""
-    X = make_ratings(30, 60, random_state=0)
-    params = {"budget": PrivacyBudget(1e-9), "sampler": sampler, "n_components": 8}
-    one = posterior(X, **params)
-    if change == "data":
-        two = posterior(changed(X, 1e-9), **params)
-    else:
-        two = posterior(X, **{**params, **change})
-    r, n = np.corrcoef(one.components_.ravel(), two.components_.ravel())[0, 1], 480
-    assert stats.beta.sf(r**2, 0.5, (n - 1) / 2) > 1e-6
+def test_seeded_fits_repeat_whatever_the_threads(mode, small):
+    one, two = (fitted(small, n_jobs=n_jobs, **mode) for n_jobs in (1, 2))
+    assert fitted_state(one) == fitted_state(two)
 
 
 @every_sampler

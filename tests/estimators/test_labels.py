@@ -326,8 +326,6 @@ def test_with_items_extends_the_catalogue(tmp_path):
     more = model.with_items(pd.DataFrame({"a": [1.0]}, index=["new"]), titles=["Brand new"])
     assert more.catalogue_.iloc[-1].tolist() == ["new", "Brand new"]
     assert more.recommend({"m1": 4.0}, 21, False)[0].shape == (1, 21)
-    with pytest.raises(ValueError, match="names the item 'm3', which the model has already"):
-        model.with_items(pd.DataFrame({"a": [1.0]}, index=["m3"]))
     with pytest.raises(ValueError, match=r"titles=.* must be 1 texts"):
         model.with_items(pd.DataFrame({"a": [1.0]}, index=["new"]), titles=[])
     assert model.with_items([[1.0]]).catalogue_["item"].tolist() == list(range(21))

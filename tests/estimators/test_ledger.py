@@ -223,27 +223,6 @@ def test_levels_of_users_are_checked_before_they_cost(tmp_path):
     assert ledger.report().entries[0]["epsilon"] == model.privacy_spent_.epsilon
 
 
-def test_a_model_is_loaded_where_the_ledger_is_not(tmp_path):
-    ledger = new_ledger(tmp_path)
-    model = make(AdaptiveWeightALS, ledger).fit(X)
-    pickled, expected = pickle.dumps(model), model.predict(X)
-    os.remove(ledger.path)
-    loaded = pickle.loads(pickled)
-    np.testing.assert_array_equal(loaded.predict(X), expected)
-    with pytest.raises(LedgerError):
-        loaded.fit(X)
-
-
-def test_a_local_protocol_is_charged_only_to_a_ledger_of_its_relation(tmp_path):
-    ledger = new_ledger(tmp_path)  # add-remove
-    match = r"neighbors='replace' of the plan must be 'add-remove'.*Each device counts"
-    with pytest.raises(PrivacyParameterError, match=match):
-        make(LocalDPGDDR, ledger).fit(X)
-    with pytest.raises(PrivacyParameterError, match="neighbors='replace' of the budget must be"):
-        make(LocalDPGDDR, ledger).set_params(budget__neighbors="replace").fit(X)
-    assert ledger.report().entries == ()
-
-
 def test_what_wraps_an_estimator_is_charged(tmp_path):
     ledger = new_ledger(tmp_path)
     model = make(DPItemMeans, ledger, 0.2)

@@ -339,11 +339,8 @@ def test_contributions_to_a_ridge_fold_in_are_the_dense_solve(implicit, n_prior)
     ("items", "words"),
     [
         (12, "items holds 12; indices must lie in 0..11"),
-        (-1, "items holds -1"),
         ([1, 2], "items has 2 entries and must be one item, or one for each of the 80 rows"),
         (np.zeros((80, 1), int), "must be column indices, integers in one dimension"),
-        (1.0, "must be column indices, integers"),
-        ([], "must be column indices"),
         ("film", "must be column indices"),
     ],
     ids=str,

@@ -32,12 +32,10 @@ from skdpmf import (
     Snapshots,
     load_model,
 )
-from skdpmf.books.search import SearchPlan, SearchStatement
 from skdpmf.data import ParquetRatings
 from skdpmf.estimators.contract import model_file
 from skdpmf.exceptions import ModelFileError
-from skdpmf.mechanisms.private_search import RandomTrials
-from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.plan import Release
 from skdpmf.privacy.statement import PrivacyStatement
 from tests.built import built
 from tests.estimators.common import MeansSVD, public_estimators, ratings
@@ -212,15 +210,6 @@ def test_catalogue_is_kept(fitted, path):
         pd.testing.assert_frame_equal(load_model(path).catalogue_, catalogue[["item"]])
 
 
-def test_genres_stay_with_the_catalogue(fitted, path):
-    genres = ["Comedy|Drama", None, math.nan, *["Drama"] * 9]
-    fitted["means"].save(path, catalogue={"item": range(12), "genres": genres})
-    load_model(path).save(path)
-    known = load_model(path).catalogue_
-    assert list(known) == ["item", "genres"]
-    assert known["genres"].tolist() == ["Comedy|Drama", "", "", *genres[3:]]
-
-
 @pytest.mark.parametrize(
     ("catalogue", "words"),
     [
@@ -267,16 +256,6 @@ def test_parameters_of_numpy_are_plain(path):
     model.user_damping = object()
     with pytest.raises(ModelFileError, match="user_damping=<object"):
         model.save(path)
-
-
-def test_statement_of_a_search_is_kept(fitted, path):
-    plan = SearchPlan.make(PrivacyBudget(1.0, 1e-5), RandomTrials(5.0), bound=2.0)
-    model = copy.copy(fitted["means"])
-    fit = ReleasePlan.from_shares(plan.fit_budget, [Release("a", "sums", (9,), 1.0)], {"a": 1.0})
-    model._statement = SearchStatement.of_search(plan, fit)
-    model.save(path)
-    assert load_model(path).privacy_spent_ == model.privacy_spent_
-    assert type(load_model(path).privacy_spent_) is SearchStatement
 
 
 def test_loaded_sgd_goes_on(fitted, path):
@@ -452,20 +431,6 @@ def test_other_files_are_named_as_such(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("would be read for ever"))
     with pytest.raises(ModelFileError, match="no regular file"):
         load_model(tmp_path / "pipe")
-
-
-def test_a_failed_save_leaves_the_old_file(fitted, path, monkeypatch):
-    fitted["means"].save(path)
-    before = path.read_bytes()
-
-    def full(_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
-        fitted["sgd"].save(path)
-    assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
 
 
 RELEASE = PrivacyStatement(

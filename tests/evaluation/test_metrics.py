@@ -89,16 +89,11 @@ def test_stored_zero_is_a_rating_and_unstored_is_unknown():
     ("y_true", "y_pred", "message"),
     [
         ([1.0, 2.0], [1.0], r"y_pred has shape \(1,\) and y_true has shape \(2,\)"),
-        ([[1.0, 2.0]], [1.0, 2.0], "they must be equal"),
         ([NAN, NAN], [1.0, 2.0], "holds no known rating"),
-        ([[NAN, NAN]], [[1.0, 2.0]], "holds no known rating"),
         (sparse.csr_array((2, 2)), np.ones((2, 2)), "holds no known rating"),
         ([1.0, 2.0], [1.0, NAN], "1 of the 2 known entries.*row 0, column 1"),
-        ([[1.0, 2.0]], [[1.0, NAN]], "1 of the 2 known entries.*row 0, column 1"),
-        (csr([[1.0, 2.0]]), csr([[1.0, NAN]]), "1 of the 2 known entries.*row 0, column 1"),
         (csr([[1.0, 2.0]]), sparse.csr_array((1, 2)), "2 of the 2 known entries"),
         (csr([[1.0, 2.0, NAN]]), csr([[1.0, NAN, 3.0]]), "1 of the 2 known.*row 0, column 1"),
-        ([1.0, np.inf], [1.0, 2.0], "y_true holds an infinite rating"),
         (csr([[1.0, np.inf]]), [[1.0, 2.0]], "y_true holds an infinite rating"),
     ],
 )
@@ -156,7 +151,6 @@ def test_ranking_equals_the_slow_twin(k, seed):
     [
         ([0, 1], [[0, 1], [1, 0]], 0, "k == 0, must be >= 1"),
         ([0, 1], [[0], [1]], 2, r"shape \(2, 1\) and must have 2 rows.*k=2 columns"),
-        ([0, 1], [[0]], 1, "must have 2 rows"),
         ([0, 1], [0, 1], 1, r"ranked of shape \(2,\).*first of the two results of recommend"),
         ([0, 1], [[0.0], [1.0]], 1, "dtype float64 must be a 2-D array of item indices"),
         ([0.0, 1.0], [[0], [1]], 1, "relevant of shape .* dtype float64"),
@@ -164,7 +158,6 @@ def test_ranking_equals_the_slow_twin(k, seed):
         (sparse.csr_array((2, 3)), [[0], [1]], 1, "no target for any of the 2 users"),
         (csr([[1.0, NAN]]), [[2]], 1, "ranked names item 2 and the catalogue has 2 items"),
         (csr([[1.0, 1.0]]), [[0, 0]], 2, "names an item twice in one row"),
-        ([0], [[1, 0, 1]], 3, "names an item twice in one row"),
     ],
 )
 def test_ranking_metrics_refuse(metric, relevant, ranked, k, message):
@@ -223,10 +216,8 @@ def test_coverage_and_novelty_refuse(ranked, k, message):
     ("counts", "n_users", "message"),
     [
         ([1, 2], None, "n_users=None needs a training matrix"),
-        ([1, 2], 0, "n_users == 0, must be >= 1"),
         ([1, 2], 1, "has 2 as its largest count, which must be between 1 and n_users=1"),
         ([0.5, 0.2], 10, "has 0.5 as its largest count.*a share times n_users"),
-        ([0, 0], 10, "has 0 as its largest count"),
         ([1, -2], 10, "one count >= 0"),
     ],
 )
@@ -315,8 +306,6 @@ def test_interval_is_of_draws_of_users():
     ("arrays", "params", "message"),
     [
         (([1, 2], [1, 2, 3]), {}, r"by_user has \[2, 3\] rows"),
-        (([],), {}, r"by_user has \[0\] rows"),
-        ((), {}, r"by_user has \[\] rows"),
         (([1, 2],), {"confidence": 1.0}, "confidence=1.0 must be a share"),
         (([1, 2],), {"n_resamples": 0}, "n_resamples == 0, must be >= 1"),
     ],
@@ -369,19 +358,10 @@ def test_by_popularity_equals_column_slices():
     pd.testing.assert_frame_equal(table, from_counts)
 
 
-def test_by_popularity_empty_bucket_and_other_metric():
-    y_true = [[NAN, 4.0], [NAN, 2.0]]
-    table = by_popularity([1, 9], y_true, np.full((2, 2), 3.0), 2, metric=mean_absolute_error)
-    assert np.isnan(table.mean_absolute_error[0])
-    assert table.n_ratings[0] == 0
-    assert table.mean_absolute_error[1] == 1.0
-
-
 @pytest.mark.parametrize(
     ("counts", "n_buckets", "message"),
     [
         ([1, 2], 3, "n_buckets=3 is more than the 2 items"),
-        ([1, 2], 0, "n_buckets == 0, must be >= 1"),
         ([1, -2], 2, "one count >= 0"),
         ([1.0, NAN], 2, "one count >= 0"),
         (3, 1, r"item_counts of shape \(\)"),

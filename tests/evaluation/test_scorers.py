@@ -157,8 +157,3 @@ def test_without_y_what_is_marked_down_is_no_target():
     clicks = as_rating_matrix(np.where(X > 0, X, np.nan))
     scorer = recommender_scorer("recall", 20)
     assert scorer(model, X) == scorer(model, clicks) == pytest.approx(model.score(clicks))
-
-
-def test_there_is_no_scorer_of_chance():
-    with pytest.raises(ValueError, match=r"metric='novelty' must be one of .*'ndcg'"):
-        recommender_scorer("novelty")

@@ -184,16 +184,6 @@ def test_gathered_blocks_equal_the_full_matrix(form, seed, h, dtype, index_type)
     np.testing.assert_array_equal(out, symmetric(packed, h)[np.ix_(rows, columns)].astype(dtype))
 
 
-@forms
-def test_offsets_beyond_32_bits(form):
-    h = 65_600
-    packed = np.zeros(h * (h + 1) // 2, np.int8)  # pages that are not touched take no memory
-    packed[-2:] = 3, 4
-    items, out = np.array([h - 1, h - 2], np.int32), np.empty((2, 2), np.int8)
-    getattr(packed_rows, form)(packed, items, items, out)
-    assert out.tolist() == [[4, 3], [3, 0]]
-
-
 def noisy_case(seed, h, dtype):
     rng = np.random.default_rng(seed)
     cov, wgt = rng.standard_normal((2, h * (h + 1) // 2)).astype(dtype)

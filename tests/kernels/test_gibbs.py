@@ -187,21 +187,3 @@ def test_a_row_without_a_finite_draw_keeps_its_value(bound, bad, own_bias):
     expected = sample(p)
     np.testing.assert_array_equal(x[1], expected[0][1])
     np.testing.assert_array_equal(bias[1:], expected[1][1:])
-
-
-def test_a_row_that_is_not_definite_keeps_its_value():
-    # the prior is lost in rounding beside two equal columns, with or without the bias
-    p = problem(6, 1, 1, 2, bound=np.inf)._replace(
-        indptr=np.array([0, 1]),
-        indices=np.array([0]),
-        values=np.ones(1),
-        factors=np.ones((1, 2)),
-        row_roots=np.full(1, 1e10),
-        column_roots=np.ones(1),
-    )
-    x, bias, accepted = sample(p)
-    assert not accepted[0]
-    assert_same((x, bias), (p.x, p.bias))
-    # k = 1: it is the bias that cannot be told from the factor
-    p = p._replace(factors=np.ones((1, 1)), prior_std=np.ones(2), x=p.x[:, :1].copy())
-    assert not sample(p)[2][0]

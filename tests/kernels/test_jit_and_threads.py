@@ -135,10 +135,6 @@ def test_blocks_cover_all_rows_in_order_with_about_equal_work(counts, n_blocks):
         assert 0 < work[start:stop].sum() <= work.sum() / n_blocks + work.max()
 
 
-def test_a_window_of_row_pointers():
-    assert balanced_blocks(np.array([100, 110, 111, 120]), 2) == [(0, 1), (1, 3)]
-
-
 @pytest.mark.parametrize("n_jobs", [None, 1, 3, -1])
 def test_threads_return_results_in_order_and_raise_the_first_error(n_jobs):
     tasks = [(k, 2) for k in range(40)]

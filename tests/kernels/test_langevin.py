@@ -28,14 +28,6 @@ def test_the_prior_variance_is_kept_over_any_gap(gap, step):
     np.testing.assert_allclose((1 - decay) ** 2 / precision + scale**2, 1 / precision, rtol=1e-14)
 
 
-def test_a_short_step_is_the_one_of_langevin_dynamics():
-    """x - (h / 2) a grad F + N(0, h) for F = x^2 precision / (2 a): drift halved, noise not."""
-    h, precision = 1e-7, np.array([2 * 0.3 * 1.7])
-    decay, scale = diffusion(precision, h)
-    assert decay[0] == pytest.approx(h / 2 * 0.3 * 2 * 1.7, rel=1e-6)
-    assert scale[0] ** 2 == pytest.approx(h, rel=1e-6)
-
-
 def random_problem(seed, k, dtype, table):
     rng = np.random.default_rng(seed)
     n_rows, start, n = 12, int(rng.integers(0, 5)), int(rng.integers(0, 8))
@@ -61,16 +53,6 @@ def test_forms_agree_to_the_bit(seed, k, dtype, table):
     np.testing.assert_array_equal(after[others], F[others])
     np.testing.assert_array_equal(after[:, k:], F[:, k:])
     assert n == 0 or (after[start : start + n, :k] != F[start : start + n, :k]).all()
-
-
-@forms
-def test_float64_factors_are_exact(form):
-    F, start, decay, scale, values, offsets = random_problem(3, 7, np.float64, False)
-    F = F.astype(np.float64)
-    own, n = F[start : start + len(offsets), :7].copy(), len(offsets)
-    getattr(diffuse_rows, form)(F, start, decay, scale, values, offsets)
-    expected = (1 - decay) * own + scale * values.reshape(n, 7)
-    np.testing.assert_allclose(F[start : start + n, :7], expected, rtol=1e-14, atol=1e-15)
 
 
 @forms

@@ -100,14 +100,3 @@ def test_ridge_is_doubled_until_the_pivots_are_half_of_it(form, off_diagonal, us
     out = np.empty(1)
     getattr(knn_scores, form)(cov, cov, *known, np.array([0, 1]), np.array([2]), 2, 1.0, 0, 1, out)
     assert out[0] == pytest.approx(-off_diagonal / (used**2 - off_diagonal**2), rel=1e-12)
-
-
-@forms
-def test_a_covariance_that_is_not_finite_comes_to_an_end(form):
-    cov = np.array([np.nan, 0.0, 1.0])
-    known = np.array([0, 1]), np.array([0]), np.ones(1)
-    out = np.empty(1)
-    getattr(knn_scores, form)(
-        cov, np.ones(3), *known, np.array([0, 1]), np.array([1]), 5, 1.0, 0, 1, out
-    )
-    assert out.tolist() == [0.0]

@@ -95,14 +95,6 @@ def test_sums_equal_rational_arithmetic_bit_by_bit(
     assert not np.signbit(out[out == 0]).any()  # one zero only: equal values are equal bits
 
 
-@forms
-def test_without_a_grid_nothing_is_truncated(form):
-    pattern, terms, factors, rng = problem(1, 9, 4, 5)
-    arrays = terms, rng.uniform(0, 1, 9), factors
-    expected = twin.accumulate_rhs(pattern.indptr, pattern.indices, *arrays, 0.0, 4)
-    np.testing.assert_allclose(accumulate(form, pattern, *arrays, 0.0), expected, atol=1e-13)
-
-
 @pytest.mark.parametrize("k", [1, 17])
 def test_neither_order_nor_blocks_nor_form_change_a_bit(k):
     """Also where all terms are next to the exactness condition's limit, 2^53 grid^2."""
@@ -173,18 +165,6 @@ def test_norms_of_rows_are_the_twin_s(form, seed, n_users, n_items, l1, index_ty
     np.testing.assert_allclose(out[start:stop], expected[start:stop], rtol=2.0**-46)
     assert np.all(out[:start] == SENTINEL)
     assert np.all(out[stop:] == SENTINEL)
-
-
-@forms
-@pytest.mark.parametrize("l1", [True, False])
-@pytest.mark.parametrize("wild", [np.inf, -np.inf, np.nan])
-def test_norms_of_rows_that_are_not_finite_are_not(form, l1, wild):
-    terms = np.ones(600)
-    terms[300] = wild
-    out = np.empty(1)
-    with np.errstate(invalid="ignore"):  # infinity less itself, in plain Python a warning
-        getattr(row_norms, form)(np.array([0, 600]), terms, l1, 0, 1, out)
-    assert not np.isfinite(out[0])
 
 
 @forms

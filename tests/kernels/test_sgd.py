@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -181,16 +178,6 @@ def test_any_group_size(path, size, k, monkeypatch):
     assert_like_twin(8, k, size, batch_of(runs, 2 * size + 1), clip=1.0)
 
 
-def test_group_sizes_are_the_documented_ones():
-    for width in (16, 240, 256, 1008, 1024, 4096):
-        assert sgd._group_size(width) == twin.group_size(width)
-
-
-def test_an_item_in_consecutive_runs(path):
-    runs = [(4, np.arange(10)), (4, np.arange(3)), (4, np.arange(9)), (2, np.arange(2))]
-    assert_like_twin(2, 17, batch=batch_of(runs, 11))
-
-
 def random_weights(model, seed=0):
     """Weights of all rows; those of nobody in the batch are NaN, and of spare rows 1."""
     rng = np.random.default_rng(seed)
@@ -254,14 +241,6 @@ def test_step_zero_gives_the_loss_and_changes_no_bit(path):
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_factor_that_is_not_finite_shows_in_the_loss(path):
-    batch = batch_of([(2, np.arange(9))], 9)
-    model = random_model(0, 9, 9, 4)
-    model.V[2, 1] = np.nan
-    assert np.isnan(update(model, batch, 4, clip=1.0))
-    assert np.isnan(model.U[BEFORE : BEFORE + 9, :4]).all()
-
-
 @pytest.mark.parametrize("k", [16, 20])
 def test_ranges_of_runs_compose(path, k):
     batch = random_batch(21)
@@ -275,36 +254,6 @@ def test_ranges_of_runs_compose(path, k):
         assert sum(losses) == pytest.approx(loss, rel=1e-12)
         for got, wanted in zip(parts, whole, strict=True):
             np.testing.assert_array_equal(got, wanted)
-
-
-def test_nothing_to_do(path):
-    model = random_model(1, 4, 9, 6)
-    for batch, runs in [
-        (batch_of([], 4), (0, 0)),
-        (batch_of([(1, np.arange(4)), (2, np.arange(2))], 4), (1, 1)),
-        (batch_of([(1, np.arange(0)), (2, np.arange(0))], 4), (0, 2)),
-    ]:
-        after = model.copy()
-        assert update(after, batch, 6, runs) == 0.0
-        for got, wanted in zip(after, model, strict=True):
-            np.testing.assert_array_equal(got, wanted)
-
-
-def test_all_users_of_uint16(path):
-    n_users = 65536
-    runs = [(0, np.array([0, 32767, 32768, 65534, 65535])), (1, np.array([65535]))]
-    before, after = assert_like_twin(5, 3, batch=batch_of(runs, n_users))
-    changed = np.flatnonzero((after.U != before.U).any(axis=1) & ~np.isnan(before.b))
-    assert list(changed - BEFORE) == [0, 32767, 32768, 65534, 65535]
-
-
-def test_many_small_errors_are_summed_in_double(path):
-    n_users = 5000 if config.DISABLE_JIT else 65535
-    batch = batch_of([(0, np.arange(n_users))], n_users)
-    batch.ratings[:n_users] = 0.1
-    model = Model(*(np.zeros_like(x) for x in random_model(0, n_users, 1, 1)))
-    loss = update(model, batch, 1, step=0.0, bias_step=0.0)
-    assert loss == pytest.approx(n_users * float(np.float32(0.1)) ** 2, rel=1e-11)
 
 
 def test_threads_without_common_users_and_items_change_no_bit(path):
@@ -322,28 +271,6 @@ def test_threads_without_common_users_and_items_change_no_bit(path):
     assert [job.result() for job in jobs] == losses
     for got, wanted in zip(together, apart, strict=True):
         np.testing.assert_array_equal(got, wanted)
-
-
-def test_layout_changes_nothing(path):
-    """A wider stride, rows off the boundary and read-only ratings give the same."""
-    k = 20
-    batch = random_batch(41)
-    model = random_model(42, batch.n_users, 9, k)
-    plain, odd = model.copy(), model.copy()
-    for name in ("U", "V"):
-        factors = getattr(model, name)
-        n, stride = len(factors), factors.shape[1] + 16
-        wide = np.zeros(n * stride + 1, np.float32)[1:].reshape(n, stride)
-        wide[:, : factors.shape[1]] = factors
-        odd = odd._replace(**{name: wide})
-    loss = update(plain, batch, k)
-    for array in batch[1:]:
-        array.flags.writeable = False
-    assert update(odd, batch, k) == pytest.approx(loss, rel=1e-6)
-    for got, wanted in zip(odd, plain, strict=True):
-        wanted_shape = got[..., : wanted.shape[1]] if got.ndim == 2 else got
-        np.testing.assert_allclose(wanted_shape, wanted, rtol=1e-5, atol=1e-6)
-    assert (odd.V[:, k:] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -368,58 +295,3 @@ def test_empty_factors(k, width, stride):
         assert factors.flags.c_contiguous
         assert factors.ctypes.data % 64 == 0 or n_rows == 0
         assert not factors.any()
-
-
-@pytest.mark.parametrize(
-    ("features", "expected"),
-    [
-        ("+avx2,+avx512f,+avx512vl", True),
-        ("+avx2,-avx512f", True),
-        ("-avx2,+avx", False),
-        ("", False),
-    ],
-)
-def test_vectors_where_they_were_measured(features, expected, monkeypatch):
-    monkeypatch.setattr(config, "CPU_FEATURES", features)
-    assert _lanes._has_vectors() is (expected and not config.DISABLE_JIT)
-    monkeypatch.setattr(config, "DISABLE_JIT", 1)
-    assert not _lanes._has_vectors()
-
-
-SECOND_PROCESS = """
-import sys
-import numpy as np
-from numba.core import event
-from skdpmf.kernels import _lanes, sgd
-
-_lanes.USE_VECTORS = True
-with event.install_recorder("numba:compile") as compiled:
-    for width in (16, 528):  # two group sizes: neither may be taken for the other one
-        U, V = np.zeros((7, width), np.float32), np.zeros((1, width), np.float32)
-        U[:6, 0], V[0, 0], b, c = 1, 1, np.zeros(7, np.float32), np.zeros(1, np.float32)
-        items, indptr = np.zeros(1, np.int32), np.array([0, 6])
-        users, ratings = np.arange(22, dtype=np.uint16), np.full(22, 3, np.float32)
-        batch = items, indptr, users, ratings
-        sgd.update_batch(U, b, V, c, 0, 6, width, *batch, 0, 1, 0.25, 0.0, 0.0, 9.0)
-        print(width, V[0, 0])
-print("compiled", len(compiled.buffer) > 0)
-"""
-
-
-@pytest.mark.skipif(bool(config.DISABLE_JIT), reason="nothing is compiled")
-def test_second_process_compiles_nothing(tmp_path):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "SKDPMF_KERNELS": ""}
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-W", "error", "-c", SECOND_PROCESS],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout.split()
-        for _ in range(2)
-    ]
-    assert [output[-1] for output in outputs] == ["True", "False"]
-    # Six errors of 2 at once; four, then two of 0: by hand.
-    assert outputs[0][:-2] == outputs[1][:-2] == ["16", "4.0", "528", "3.0"]

@@ -10,7 +10,6 @@ from tests.kernels._problems import (
     forms,
     index_types,
     random_pattern,
-    read_only,
     types_of,
 )
 from tests.reference import topk as twin
@@ -63,13 +62,3 @@ def test_sorted_and_equal_scores(form, order):
     scores = {"rising": np.arange(700.0), "falling": -np.arange(700.0), "equal": np.zeros(700)}
     pattern = random_pattern(np.random.default_rng(0), 4, 700)
     assert_ranked(form, np.tile(scores[order], (4, 1)), pattern, 0, 25)
-
-
-@forms
-def test_missing_items_and_inputs_left_alone(form):
-    scores = np.array([[1.0, 2.0, np.nan], [5.0, -np.inf, 4.0]])
-    arrays = read_only(form, scores, np.array([0, 1, 1]), np.array([1]))
-    items, best = np.empty((2, 3), np.int64), np.empty((2, 3))
-    getattr(top_k_rows, form)(*arrays, 0, 3, items, best)
-    assert items.tolist() == [[0, -1, -1], [0, 2, -1]]
-    assert best.tolist() == [[1.0, -np.inf, -np.inf], [5.0, 4.0, -np.inf]]

@@ -247,26 +247,16 @@ def test_no_reports_at_all(n_rounds):
     assert aggregator.statement(1e-6) == aggregator.statement()
 
 
-@pytest.mark.parametrize("n_items", [1, 2])
-def test_tiny_catalogues_and_a_single_device(n_items):
-    for n in (1, 3):
-        aggregator = make_aggregator(n_items)
-        run(aggregator, make_devices(n, n_items))
-        assert np.isfinite(aggregator.model().item_means).all()
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"n_items": 0}, "n_items=0"),
         ({"rating_range": (5, 1)}, "rating_range="),
         ({"epsilon": 0}, "epsilon=0"),
-        ({"epsilon": 17}, "epsilon=17"),
         ({"fractions": (0.5, 0.4)}, "fractions="),
         ({"user_damping": 0}, "user_damping=0"),
         ({"protocol": "mine"}, "protocol='mine'"),
         ({"n_devices": -1}, "n_devices=-1 is refused: Expected `int` >= 0"),
-        ({"n_devices": True}, "n_devices=True"),
     ],
 )
 def test_wrong_parameters_are_refused(change, words):
@@ -312,17 +302,6 @@ def test_restored_aggregator_goes_on_as_if_nothing_had_happened():
     assert finished.model() == plain.model()
 
 
-def test_restore_between_rounds_and_of_empty_rounds():
-    aggregator = make_aggregator(N_ITEMS, fractions=(0.2, 0.4, 0.4))
-    aggregator = LocalAggregator.restore(aggregator.snapshot())
-    aggregator.close_round()
-    aggregator = LocalAggregator.restore(aggregator.snapshot())
-    assert (aggregator.announcement.round, aggregator.announcement.kind) == (1, "statistics")
-    run(aggregator, make_devices(30, N_ITEMS))
-    other = LocalAggregator.restore(aggregator.snapshot())
-    assert other.model() == aggregator.model()
-
-
 def test_snapshot_keeps_the_announcement_word_for_word(monkeypatch):
     aggregator = make_aggregator(N_ITEMS)
     for device in make_devices(50, N_ITEMS):
@@ -364,35 +343,13 @@ def test_a_snapshot_has_ids_and_sums_and_no_reports():
     assert not any(report.report_id in repr(aggregator) for report in reports)
 
 
-def test_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
-    path = tmp_path / "aggregator"
-    first, second = make_aggregator(2), make_aggregator(2)
-    _, reports = run(copy_of(second), make_devices(20, 2))
-    first.save(path)
-    assert LocalAggregator.load(path).snapshot() == first.snapshot()
-    second.receive(reports[0])
-
-    def fails(*arguments):
-        raise OSError("disk is gone")
-
-    for target, name in ((aggregator_module.os, "fsync"), (aggregator_module.Path, "replace")):
-        with monkeypatch.context() as patched:
-            patched.setattr(target, name, fails)
-            with pytest.raises(OSError, match="disk is gone"):
-                second.save(path)
-        assert LocalAggregator.load(path).snapshot() == first.snapshot()
-        assert [p.name for p in tmp_path.iterdir()] == ["aggregator"]
-    synced = []
-    with monkeypatch.context() as patched:
-        real = aggregator_module.os.fsync
-        patched.setattr(aggregator_module.os, "fsync", lambda handle: synced.append(real(handle)))
-        second.save(str(path))
+def test_a_file_is_on_disk_before_a_report_is_acknowledged(tmp_path, monkeypatch):
+    path, synced, real = tmp_path / "aggregator", [], aggregator_module.os.fsync
+    aggregator, _ = run(make_aggregator(2), make_devices(20, 2))
+    monkeypatch.setattr(aggregator_module.os, "fsync", lambda handle: synced.append(real(handle)))
+    aggregator.save(str(path))
     assert len(synced) == 2  # the file and its folder
-    assert LocalAggregator.load(path).n_reports == (1,)
-
-
-def copy_of(aggregator):
-    return LocalAggregator.restore(aggregator.snapshot())
+    assert LocalAggregator.load(path).snapshot() == aggregator.snapshot()
 
 
 def test_aggregator_is_not_copied_by_accident():

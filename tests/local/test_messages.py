@@ -138,14 +138,11 @@ def test_wrong_fields_are_refused(message, name, value):
         (lambda m: m.pop("round"), "required field `round`"),
         (lambda m: m.update(extra=1), "unknown field `extra`"),
         (lambda m: m.pop("version"), "'type' or 'version' is missing"),
-        (lambda m: m.update(version="3"), "Expected `int`"),
         (lambda m: m.pop("type"), "'type' or 'version' is missing"),
         (lambda m: m.update(type="model"), "Invalid value 'model'"),
         (lambda m: m.update(round=float("nan")), "malformed"),
-        (lambda m: m.pop("payload"), "required field `payload`"),
         (lambda m: m.update(payload=[1, 2]), "list must be an array"),
         (lambda m: m.update(payload="AAAAA==="), "no message of type Report"),
-        (lambda m: m.update(payload="AAAA"), "no message of type Report"),
         (lambda m: m.update(payload="!" * 24), "no message of type Report"),
         (lambda m: m.update(payload="é" * 24), "no message of type Report"),
         (lambda m: m.update(payload={"more": 1}), "fields of its own"),
@@ -194,7 +191,6 @@ def test_another_version_is_told_apart():
     [
         (b"", "no message of type Report"),
         (REPORT.to_bytes()[:11], "no message of type Report"),
-        (b"X" + REPORT.to_bytes()[1:], "no message of type Report"),
         (b"SKDPMF\x01\x00" + REPORT.to_bytes(), "no message of type Report"),
         (b"\x91" * 100_000, "no message of type Report"),
         (REPORT.to_bytes() + b"\0", "trailing"),
@@ -310,11 +306,6 @@ def test_group_is_the_published_hash():
         place = int.from_bytes(digest, "little") / 2**64
         expected = sum(place >= edge for edge in itertools.accumulate((0.1, 0.2)))
         assert FIRST.group_of(report_id) == expected
-
-
-def test_dimensions_of_reports():
-    # with the dummy: 2m + 3 and m + 1
-    assert [a.dimension for a in (FIRST, LATER)] == [10, 5]
 
 
 def test_repr_shows_no_arrays():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.device_reports import gradient as solver
 from skdpmf.mechanisms.device_reports import randomizers as local
 from skdpmf.privacy.sampler.noise import derived_key
@@ -223,10 +222,3 @@ def test_initial_factors_are_public_and_by_slot():
     values = np.concatenate((U.ravel(), V.ravel()))
     assert stats.kstest(values / 0.5, "norm").pvalue > 1e-4
     assert abs(np.corrcoef(U[:300].ravel(), V.ravel())[0, 1]) < 5 / math.sqrt(V.size)
-
-
-def test_streams_serve_one_fit():
-    streams = streams_of()
-    fit(ratings(), SETTINGS, 1.0, streams)
-    with pytest.raises(PrivacyParameterError, match="given out before"):
-        fit(ratings(), SETTINGS, 1.0, streams)

@@ -174,15 +174,6 @@ def test_shapes_and_bounds_of_a_plan(method):
 
 
 @EVERY_METHOD
-def test_a_plan_without_privacy_randomises_nothing(method):
-    settings = settings_of(method)
-    plan = solver.make_plan(PrivacyBudget.nonprivate(neighbors="replace"), settings, N_ITEMS)
-    assert plan.local
-    assert math.isinf(plan.epsilon)
-    assert all(math.isinf(r.epsilon) for r in plan.releases)
-
-
-@EVERY_METHOD
 @pytest.mark.parametrize("epsilon", [1e-30, 1e6])
 def test_a_plan_is_refused_where_the_randomiser_is(method, epsilon):
     budget = PrivacyBudget(epsilon, neighbors="replace")

@@ -303,24 +303,6 @@ def test_rounds_are_combined_by_precision():
     np.testing.assert_allclose(one.item_means, before, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("n_items", [1, 2, 5])
-@pytest.mark.parametrize("variance", [TINY, 1.0, 1e4, 1e12])
-def test_any_noise_gives_a_finite_model(n_items, variance):
-    rng = np.random.default_rng(17)
-    X = planted(50, np.linspace(-0.5, 0.5, n_items), rng, popularity=0.6)
-    for significant in (False, True):
-        noise = rng.normal(size=2 * n_items + 3)
-        server = with_statistics(X, damping=10.0, variance=variance, noise=noise)
-        server.significant = significant
-        for _ in range(2):
-            add_later(server, X, variance=variance, noise=rng.normal(size=n_items + 1))
-        model = server.model()
-        assert model.item_means.shape == (n_items,)
-        assert np.all(abs(model.item_means) <= 2.0)
-        assert np.all((server.mass > 0.0) & (server.precision > 0.0))
-        assert 0.0 < model.user_damping <= 1.0
-
-
 @pytest.mark.parametrize("s", WEIGHTS)
 def test_popularity_is_that_of_the_counts(s):
     """The sum of unit vectors of choices; with noise, in the order of what was released."""

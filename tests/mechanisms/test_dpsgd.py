@@ -10,6 +10,7 @@ from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import reveal
 from tests.core import audit
 from tests.core.audit import N_USERS, base_ratings, is_means
+from tests.mechanisms.test_dpals import ratings_with_gaps
 from tests.reference import weighted_als as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -17,13 +18,6 @@ NONPRIVATE = PrivacyBudget.nonprivate()
 
 def recorded_fit(X, replay=None, **params):
     return audit.recorded_fit(X, replay, solver="dpsgd", **params)
-
-
-def ratings_with_gaps():
-    """An item that nobody rated, and a user without ratings."""
-    X = base_ratings()
-    X[3] = np.nan
-    return X
 
 
 @pytest.mark.slow

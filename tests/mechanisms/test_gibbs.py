@@ -57,23 +57,6 @@ def assert_normal(z):
     assert stats.kstest(np.ravel(z), "norm").pvalue > ALPHA
 
 
-@pytest.mark.parametrize("sample_precisions", [False, True])
-@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (1, 1), (4, 3), (5, 1), (1, 5)], ids=str)
-@pytest.mark.parametrize("rating", [0.0, 1.0])
-def test_small_shapes(shape, rating, sample_precisions):
-    R = np.full(shape, rating)
-    for k in (1, 9):
-        target = make_target(R, n_components=k, sample_precisions=sample_precisions)
-        chain = run(target, 3, n_jobs=2)
-        state = chain.state
-        assert state.U.shape == (R.shape[0], k)
-        assert state.V.shape == (R.shape[1], k)
-        assert state.item_bias.shape == R.shape[1:]
-        assert all(np.isfinite(a).all() for a in arrays(chain))
-        assert chain.n_proposed == 3 * sum(R.shape)
-        assert 0 <= chain.n_accepted <= chain.n_proposed
-
-
 @pytest.mark.parametrize("n_sweeps", [0, 2])
 @pytest.mark.parametrize("bound", [0.1, np.inf])
 def test_without_data_it_draws_the_prior(n_sweeps, bound):
@@ -109,18 +92,6 @@ def test_threads_change_no_bit(sample_precisions):
     one, many = run(target, 4), run(target, 4, n_jobs=3)
     assert_same(arrays(one), arrays(many))
     assert one.n_accepted == many.n_accepted < one.n_proposed
-
-
-def test_chains_repeat_and_names_separate_them():
-    target = make_target(random_ratings(4, 9, 7), sample_precisions=True)
-    first = arrays(run(target, 2))
-    assert_same(first, arrays(run(target, 2)))
-    for other in (run(target, 2, name="b"), run(target, 2, seed=1), run(target, 3)):
-        for x, y in zip(first, arrays(other), strict=True):
-            assert not np.isin(x, y).any()
-    again = run(target, 1)
-    again.sweep(7)  # other randomness than sweep 1
-    assert not np.isin(first[0], again.state.U).any()
 
 
 def test_every_purpose_has_a_stream_of_its_own():

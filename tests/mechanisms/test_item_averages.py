@@ -6,7 +6,6 @@ import pytest
 from skdpmf.mechanisms.gram.covariance import COVARIANCE, Settings, make_plan
 from skdpmf.mechanisms.item_means import averages as ia
 from skdpmf.mechanisms.item_means import joint_release as im
-from skdpmf.mechanisms.item_means.residual_rounds import RESIDUALS
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import Rows
@@ -139,22 +138,3 @@ def test_the_overall_mean():
     for seed in range(20):
         drowned, _ = made(X, "laplace", epsilon=1e-3, seed=seed)
         assert -2.0 <= drowned.overall_mean <= 2.0
-
-
-@NOISES
-@pytest.mark.parametrize("n_items", [1, 2, 16])
-@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 1e6])
-@pytest.mark.parametrize("unit", ["rating", "user"])
-def test_noise_of_any_size_gives_finite_averages(noise, n_items, epsilon, unit):
-    for X in (quarters()[:, :n_items], np.full((5, n_items), np.nan)):
-        found, _ = averages(X, noise, epsilon=epsilon, unit=unit)
-        found.release(ia.FIRST[unit])
-        for t in range(2 if unit == "user" else 0):
-            found.release(RESIDUALS, t)
-        found.release(COVARIANCE)
-        assert np.isfinite(found.mean).all()
-        assert np.all(found.precision > 0.0)
-        popularity = found.popularity
-        assert np.all(popularity.mass > 0.0)
-        assert np.all(popularity.n_ratings > 0.0)
-        assert popularity.n_users > 0.0

@@ -215,18 +215,6 @@ def test_steps_come_from_public_numbers_alone():
     assert chain_of(one, step_size=1.0).step == 2 * chains[0].step
 
 
-@pytest.mark.parametrize("table_size", TABLES)
-def test_key_and_name_make_the_stream(table_size):
-    target = random_target(n_users=600)
-
-    def of(seed, name):
-        return run(chain_of(target, seed, name=name, table_size=table_size), 3).V
-
-    np.testing.assert_array_equal(of(0, "a"), of(0, "a"))
-    assert (of(0, "a") != of(0, "b")).all()
-    assert (of(0, "a") != of(1, "a")).all()
-
-
 def test_blocks_of_noise_are_not_the_same(monkeypatch):
     """However many rows are drawn at a time, no two of them get the same noise."""
     monkeypatch.setattr(langevin, "_BLOCK", 64)
@@ -246,17 +234,3 @@ def test_the_table_has_mean_0_and_variance_1_in_each_column():
         assert table[d : d + 50].var() == pytest.approx(1, abs=1e-6)
     _, offsets = chain._noise_for(5000, 5)
     assert set(offsets) == set(range(50))
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 6)])
-@pytest.mark.parametrize("rated", [True, False])
-@pytest.mark.parametrize("bias_std", [0.0, 0.5])
-def test_small_and_empty_problems(shape, rated, bias_std):
-    R = sp.csr_array(np.ones(shape) if rated else np.zeros(shape))
-    target = Target(R, np.ones(shape[0]), 0.5, 1.0, 2, 1.0, 1.0, bias_std, True)
-    state = run(chain_of(target, fixed_rounds=0), 5)
-    assert state.U.shape == (shape[0], 2)
-    assert state.V.shape == (shape[1], 2)
-    assert state.item_bias.shape == (shape[1],)
-    assert all(np.isfinite(array).all() for array in vars(state).values())
-    assert (state.item_bias != 0).all() == (bias_std > 0)

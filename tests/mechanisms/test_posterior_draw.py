@@ -158,19 +158,6 @@ def test_no_user_tells_more_than_the_own_level(item_bias, epsilon, level, weight
         assert found == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("cap", [1, 5, N_ITEMS])
-def test_a_users_random_subset_enters(cap):
-    """The bound does not rest on it, as weights fall with the number of ratings."""
-    row = np.where(np.arange(N_ITEMS) % 2, HIGHEST, -HIGHEST)
-    target = target_of(row, settings(max_ratings_per_user=cap), PrivacyBudget(1.0))
-    full = target_of(row, settings(max_ratings_per_user=N_ITEMS), PrivacyBudget(1.0))
-    counts = np.diff(target.R.indptr)
-    np.testing.assert_array_equal(counts, np.minimum(np.diff(full.R.indptr), cap))
-    for i in range(N_USERS):
-        kept, rated = (R.indices[R.indptr[i] : R.indptr[i + 1]] for R in (target.R, full.R))
-        assert set(kept) <= set(rated)
-
-
 def of_target(change):
     """A bug in the target: `change(target, R)` gives the fields to be replaced."""
     real = solver._target

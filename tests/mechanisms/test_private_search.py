@@ -20,7 +20,6 @@ from skdpmf.mechanisms.private_search import (
     profile_epsilon,
     search_epsilon,
     slack_ratio,
-    stream_integer,
 )
 from skdpmf.privacy import PrivacyBudget, ReleasePlan
 from skdpmf.privacy.accounting import SamplerSlack, gaussian_epsilon, gaussian_mu
@@ -58,16 +57,6 @@ def test_draws_stop_with_the_probability_gamma_exactly(mean, monkeypatch):
     assert law.draw(b"") == 3
     words[:] = [0]
     assert law.draw(b"") == 1
-
-
-def test_draw_needs_a_key_and_repeats():
-    law, key = RandomTrials(50.0), derived_key(1)
-    assert law.draw(key) == law.draw(key)
-    assert RandomTrials(1.0).draw(key) == 1
-    draws = {stream_integer(key, name, i) for name in ("trials", "seeds") for i in range(3)}
-    assert len(draws) == 6
-    with pytest.raises(PrivacyParameterError, match="key of type str"):
-        law.draw("secret")
 
 
 @pytest.mark.parametrize(("mu", "mean"), [(0.1, 3.0), (0.5, 20.0)])

@@ -10,7 +10,7 @@ from skdpmf.evaluation import rmse
 from skdpmf.mechanisms.als import variational as solver
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
-from tests.core.audit import base_ratings
+from tests.mechanisms.test_dpals import ratings_with_gaps
 from tests.reference import variational as twin
 
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -44,13 +44,6 @@ def exact_fit(X, **params):
 
 def error(model, train, test):
     return rmse(test, model.predict_entries(train, test))
-
-
-def ratings_with_gaps():
-    """An item that nobody rated is among the columns; a user without ratings."""
-    X = base_ratings()
-    X[3] = np.nan
-    return X
 
 
 @pytest.mark.parametrize("n_columns", [0, 2])

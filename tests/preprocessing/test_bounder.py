@@ -110,10 +110,8 @@ def test_the_subset_is_uniform_and_fresh():
     ("name", "value"),
     [
         ("max_ratings_per_user", 0),
-        ("max_ratings_per_user", 2.5),
         ("max_ratings_per_user", True),
         ("rating_range", (5, 1)),
-        ("random_state", -1),
         ("random_state", np.random.RandomState(0)),
     ],
 )

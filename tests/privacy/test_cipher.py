@@ -1,9 +1,5 @@
 """ChaCha20 against RFC 8439 and a twin on Python integers; per-slot words; in both forms."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -156,28 +152,3 @@ def test_priorities_choose_uniform_subsets():
     p = 3 * 2 / (10 * 9)
     off = pairs[~np.eye(10, dtype=bool)]
     assert np.abs(off - 4000 * p).max() < 7 * np.sqrt(4000 * p * (1 - p))
-
-
-SMALL = """
-import sys
-import numpy as np
-from skdpmf.kernels.jit_and_threads import sized
-from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
-from skdpmf.privacy.sampler.noise import NoiseSource
-with sized(1):
-    terms = {"sensitivity": 1.0, "noise_multiplier": 1.0, "bound": 9.0}
-    NoiseSource().release(np.zeros((5, 6)), name="x", layout="packed", n_jobs=2, **terms)
-    NoiseSource().release(np.zeros(200_000), name="x", n_jobs=2, **terms)
-    NoiseSource().initial_normals((3, 4))
-    NoiseSource().slot_priorities("x", np.array([0, 2]), np.array([4, 7]))
-    keys = DeviceStreams().keys("x", 0, 2)
-    PrivUnit(1.0, 5).sum_reports(keys, [0, 1, 2], [1, 3], [0.5, 0.5], n_jobs=2)
-    CoordinateSampling(1.0, 3).report(keys, np.zeros(2))
-assert "numba" not in sys.modules
-"""
-
-
-@pytest.mark.parametrize("form", ["plain"], indirect=True)
-def test_small_work_needs_no_compiler():
-    subprocess.run([sys.executable, "-c", SMALL], check=True, timeout=300, env=os.environ)

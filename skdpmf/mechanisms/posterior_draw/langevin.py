@@ -50,12 +50,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.baselines.cache_sgd import batch_rows
-from skdpmf.baselines.rating_batches import MatrixBatches, Scale, Workers
 from skdpmf.data.matrix import without_rows
 from skdpmf.kernels.gibbs import diffuse_rows, diffusion
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.mechanisms.posterior_draw.gibbs import State, Target, draw_precisions
+from skdpmf.mechanisms.sgd.cache_sgd import batch_rows
+from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, Scale, Workers
 from skdpmf.privacy.sampler.noise import NoiseSource
 
 # Rounds from one draw of the precisions to the next: all rows must be diffused before.

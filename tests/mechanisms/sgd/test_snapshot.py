@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skdpmf.baselines.cache_sgd import Snapshot
+from skdpmf.mechanisms.sgd.cache_sgd import Snapshot
 
 PROGRESS = {"learning_rate": 0.1 + 0.2, "losses": [1 / 3, 1e-300], "done": 7, "squares": 0.1}
 
@@ -39,19 +39,6 @@ def test_everything_comes_back_bit_for_bit(kind, path):
     for name, array in arrays().items():
         assert found[name] is views[name]  # filled, not replaced
         assert found[name].tobytes() == array.tobytes()
-
-
-def test_the_last_one_counts(path):
-    snapshot = Snapshot(path, "this")
-    for n in range(3):
-        snapshot.save(PROGRESS | {"done": n}, arrays(n))
-    found = zeros()
-    progress = snapshot.load(found)
-    assert progress["done"] == 2
-    np.testing.assert_array_equal(found["U"], arrays(2)["U"])
-    snapshot.clear()
-    assert list(path.parent.iterdir()) == []
-    snapshot.clear()  # twice is no error
 
 
 @pytest.mark.parametrize(
@@ -125,28 +112,6 @@ def test_nothing_is_unpickled(path, tmp_path):
         with pytest.raises(ValueError, match="holds no snapshot that can be read"):
             Snapshot(path, "this").load(zeros())
         assert not sprung.exists()
-
-
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-@pytest.mark.parametrize("moment", ["savez", "fsync", "replace"])
-def test_an_interrupted_write_leaves_the_last_one(error, moment, path, monkeypatch):
-    snapshot = Snapshot(path, "this")
-    snapshot.save(PROGRESS, arrays())
-    before = path.read_bytes()
-
-    def fail(file, *_, **__):
-        if moment == "savez":
-            file.write(b"half of it")
-        raise error
-
-    owner = {"savez": np, "fsync": os, "replace": Path}[moment]
-    monkeypatch.setattr(owner, moment, fail)
-    with pytest.raises(type(error)):
-        snapshot.save(PROGRESS | {"done": 8}, arrays(1))
-    monkeypatch.undo()
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]
-    assert snapshot.load(zeros()) == PROGRESS
 
 
 def test_it_is_on_disk_before_it_gets_the_name(path, monkeypatch):

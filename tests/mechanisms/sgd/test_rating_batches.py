@@ -1,14 +1,12 @@
 """Batches hold every rating once, standardised, in item order, from matrix or files."""
 
-import threading
-
 import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.baselines.rating_batches import MatrixBatches, ParquetBatches, Scale, Workers
 from skdpmf.data import ParquetRatings, parquet_ratings
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, ParquetBatches, Scale, Workers
 
 NAN = float("nan")
 BOUNDS = (1.0, 5.0)
@@ -191,61 +189,3 @@ def test_rounds_of_batches_from_a_number_on(group_rows, n_rows, tmp_path):
                 assert one.start == two.start
                 np.testing.assert_array_equal(one.ratings, two.ratings)
                 np.testing.assert_array_equal(one.items, two.items)
-
-
-@pytest.mark.parametrize(
-    ("X", "expected"),
-    [
-        (np.full((4, 3), NAN), (3.0, 2.0)),
-        (np.full((4, 3), 4.0), (4.0, 2.0)),
-        (np.full((4, 3), 9.0), (5.0, 2.0)),
-        (np.array([[-3.0, 9.0]]), (3.0, 2.0)),
-    ],
-    ids=["empty", "equal", "outside", "both ends"],
-)
-def test_scale_of_odd_files(X, expected, tmp_path):
-    batches = disk_batches(tmp_path / "s", X, 2, 2)
-    assert batches.scale == pytest.approx(expected)
-    assert batches.nnz == np.count_nonzero(~np.isnan(X))
-    found = dense(batches)
-    assert (np.isnan(found) == np.isnan(X)).all()
-
-
-@pytest.mark.parametrize("n_rows", [10, 4])
-def test_few_row_groups_are_read_ahead(n_rows, tmp_path, monkeypatch):
-    """However long the updates take: memory holds one in hand for each of a few threads."""
-    batches = disk_batches(tmp_path / "s", problem(n_users=400), 10, n_rows)
-    read = []
-    original = ParquetBatches._ordered
-    monkeypatch.setattr(
-        ParquetBatches,
-        "_ordered",
-        lambda self, group, scale: (read.append(group[0]), original(self, group, scale))[1],
-    )
-    parts = len(batches) // 40
-    stream = batches.read(0)
-    for taken in range(1, 20):
-        next(stream)
-        for _ in range(50):
-            if len(read) >= taken // parts + 3:
-                break
-            threading.Event().wait(0.002)
-        assert len(read) <= -(-taken // parts) + 4
-    stream.close()
-    assert read == list(range(0, 10 * len(read), 10))
-    assert not [t for t in threading.enumerate() if t.name.startswith("skdpmf")]
-
-
-def test_the_fingerprint_of_files_is_of_ratings_and_cut(tmp_path):
-    X = problem()
-    other = X.copy()
-    other[tuple(np.argwhere(X < 4)[5])] += 0.5
-    prints = [
-        disk_batches(tmp_path / "a", X, 10, 10).fingerprint(),
-        disk_batches(tmp_path / "b", X, 10, 5).fingerprint(),
-        disk_batches(tmp_path / "c", X, 9, 10).fingerprint(),
-        disk_batches(tmp_path / "d", other, 10, 10).fingerprint(),
-        disk_batches(tmp_path / "e", X, 10, 10, (2.0, 4.0)).fingerprint(),
-    ]
-    assert len(set(prints)) == 5
-    assert prints[0] == disk_batches(tmp_path / "f", X, 10, 10).fingerprint()

@@ -6,16 +6,15 @@ import time
 
 import numpy as np
 import pytest
-from joblib import effective_n_jobs
 from threadpoolctl import threadpool_info
 
 from skdpmf import CacheSGDFactorizer, Snapshots
-from skdpmf.baselines import cache_sgd as solver
-from skdpmf.baselines.cache_sgd import Settings, Snapshot, batch_rows, starting_factors
-from skdpmf.baselines.rating_batches import MatrixBatches, Workers
 from skdpmf.data import make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.kernels.sgd import factor_width
+from skdpmf.mechanisms.sgd import cache_sgd as solver
+from skdpmf.mechanisms.sgd.cache_sgd import Settings, Snapshot, batch_rows, starting_factors
+from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, Workers
 
 from .threads import affinity
 
@@ -77,15 +76,6 @@ def test_no_thread_has_a_batch_more_than_another(n_threads, k):
         assert n_batches * rows - n_users < rows / 2
 
 
-@pytest.mark.parametrize("n_threads", [2, 3])
-def test_row_groups_are_cut_for_the_threads_only_where_they_are_few(n_threads):
-    for n_users in (10_000, 6040):
-        rows = batch_rows(n_users, 16, n_threads)
-        assert batch_rows(n_users, 16, n_threads, equal=False) == rows < solver.MOST_USERS
-    assert batch_rows(480_189, 16, n_threads) < solver.MOST_USERS
-    assert batch_rows(480_189, 16, n_threads, equal=False) == solver.MOST_USERS
-
-
 # -- rounds ----------------------------------------------------------------------------------------
 
 
@@ -113,33 +103,6 @@ def test_workers_start_at_different_items_and_miss_none(R, monkeypatch):
         assert (end, begin, stop) == (n_runs, 0, first)
         assert first == (0 if spare == 200 else n_runs // 2)
     assert spares == {200, 201}
-
-
-def test_losses_are_of_the_errors_before_each_update(R):
-    """At a rate near 0: the spread of the ratings, then the error of the start."""
-    still = run(R, Settings(6, 2, 1e-12, 1.0, 0.04, True))
-    np.testing.assert_allclose(still.losses, 1.0, rtol=1e-6)
-
-    def start():
-        factors = starting_factors(R.shape, 6, 1, 0)
-        factors.item_bias[:] = 1.0
-        return factors
-
-    moved = run(R, Settings(6, 1, 1e-12, 1.0, 0.04, True), start=start)
-    np.testing.assert_allclose(moved.losses, np.sqrt(2.0), rtol=1e-6)
-
-
-@pytest.mark.parametrize(("n_jobs", "expected"), [(None, 1), (1, 1), (2, 2), (5, 5), (-1, None)])
-def test_a_fit_has_the_threads_that_it_was_told_to(n_jobs, expected, R, monkeypatch):
-    seen, update = set(), solver.update_batch
-
-    def recorded(*args, **rates):
-        seen.update(own_threads())
-        return update(*args, **rates)
-
-    monkeypatch.setattr(solver, "update_batch", recorded)
-    CacheSGDFactorizer(4, max_iter=1, n_jobs=n_jobs).fit(R)
-    assert len(seen) == (effective_n_jobs(-1) if expected is None else expected)
 
 
 def test_divergence_starts_all_over_at_half_the_rate(R):
@@ -193,28 +156,9 @@ class Recording(Snapshot):
 
     def save(self, progress, arrays):
         super().save(progress, arrays)
-        self.saves = [*getattr(self, "saves", ()), (len(progress["losses"]), progress["done"])]
         self.left -= 1
         if self.left == 0:
             raise CrashError
-
-
-def every(n):
-    """The (rounds done, batches done) at which a fit of 5 batches and 3 rounds saves."""
-    places = [(t, done) for t in range(3) for done in range(n, 5, n)]
-    return sorted([*places, (1, 0), (2, 0), (3, 0)])
-
-
-THREE = Settings(6, 3, 0.07, 0.8, 0.04, True)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 100, None])
-def test_snapshots_do_not_change_a_fit(n, R, tmp_path):
-    snapshot = Recording(tmp_path / "s", "p")
-    trained = run(R, THREE, snapshot=snapshot, snapshot_every=n)
-    assert_same(trained, run(R, THREE), rtol=1e-12)  # the sum of the losses goes in other parts
-    assert snapshot.saves == every(n or 5)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("n", "rate"), [(1, 0.07), (2, 0.07), (3, 5.0), (None, 5.0)])
@@ -237,20 +181,6 @@ def test_a_crash_anywhere_is_resumed_bit_for_bit(n, rate, R, tmp_path):
             break
     assert crash > (8 if rate > 1 else 3)
     assert_same(trained, expected)
-
-
-def test_a_snapshot_after_the_last_round_is_the_result(R, tmp_path, monkeypatch):
-    snapshot = Recording(tmp_path / "s", "p")
-    snapshot.left = 3
-    with pytest.raises(CrashError):
-        run(R, THREE, snapshot=snapshot)
-    monkeypatch.setattr(solver, "update_batch", None)
-    told = []
-    rounds = (told.append(t) or t for t in range(3))
-    trained = run(R, THREE, snapshot=Snapshot(tmp_path / "s", "p"), rounds=rounds)
-    assert told == [0, 1, 2]  # a progress bar still gets to its end
-    monkeypatch.undo()
-    assert_same(trained, run(R, THREE))
 
 
 # -- what a fit leaves behind ----------------------------------------------------------------------

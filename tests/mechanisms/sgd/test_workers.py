@@ -9,8 +9,8 @@ import pytest
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 
-from skdpmf.baselines.rating_batches import Workers
 from skdpmf.kernels.flush import CAN_FLUSH
+from skdpmf.mechanisms.sgd.rating_batches import Workers
 
 from .threads import (
     Planned,
@@ -115,19 +115,6 @@ def test_whatever_a_task_raises_reaches_the_caller(error):
     with workers, pytest.raises(type(error)) as caught:
         workers.run(task, range(10))
     assert caught.value is error
-
-
-def test_a_thread_that_does_not_start_leaves_none(monkeypatch):
-    start = threading.Thread.start
-
-    def fail_at_third(thread):
-        if thread.name.endswith("2"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", fail_at_third)
-    with pytest.raises(RuntimeError, match="can't start"), Workers(4):
-        pass
 
 
 # Ctrl-C

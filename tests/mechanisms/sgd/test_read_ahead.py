@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from skdpmf.baselines.rating_batches import read_ahead
+from skdpmf.mechanisms.sgd.rating_batches import read_ahead
 
 from .threads import Planned, nothing_left, wait
 
