@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from skdpmf.exceptions import MissingExtraError
+from skdpmf.exceptions import MissingExtraError, counted
 from skdpmf.privacy.accounting import Event, GaussianEvent
 from skdpmf.privacy.budget import NEIGHBOR_WORDS
 
@@ -304,7 +304,7 @@ class PrintedPlan(Printed):
         return release_shares(self.releases, self.epsilon, self.mu, self.pure)
 
     def _in_short(self: Any) -> str:
-        return f"{len(self.releases)} planned releases, {self.budget!r}"
+        return f"{counted(len(self.releases), 'planned release')}, {self.budget!r}"
 
     def __str__(self: Any) -> str:
         total = self.epsilon, self.delta, self.mu, self.pure, self.condition
