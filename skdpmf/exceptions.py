@@ -8,6 +8,11 @@ a ``RuntimeError``; a missing extra is an ``ImportError``.
 __all__ = ["BudgetExceededError"]
 
 
+def counted(n: int, noun: str, many: str = "") -> str:
+    """Return a number of things in words: 1 row, 2 rows."""
+    return f"{n:,} {noun if n == 1 else many or noun + 's'}"
+
+
 class PrivacyParameterError(ValueError):
     """A privacy parameter is outside its range, or a request cannot be met by any noise."""
 

@@ -82,6 +82,27 @@ def matrix(path):
     return ratings_to_matrix(frame, items=load_model("model").catalogue_["item"]).X
 
 
+def test_reasons_are_those_of_explain(run):
+    code, out, _ = run("recommend", "model", "ratings.csv", "--user", 103, 105, "-n", 2, "--why")
+    assert code == 0
+    lists = pd.read_csv(io.StringIO(out))
+    model, X = load_model("model").set_output(recommend="pandas"), matrix("ratings.csv")
+    for (user, listed), why in lists.groupby(["user", "item"])["why"]:
+        code, out, _ = run("explain", "model", "ratings.csv", "--user", user, "--item", listed)
+        table = pd.read_csv(io.StringIO(out))
+        alone = model.explain(X[[user - 100]], listed)
+        assert (code, {*table["why"]}, {*why}) == (0, {*alone["why"]}, {*alone["why"]})
+        assert table["item"].tolist() == alone["item"].tolist()
+        assert table["contribution"].to_numpy() == pytest.approx(alone["contribution"], abs=1e-4)
+    run("fit", "ratings.csv", "--epsilon", "inf", "-o", "exact")
+    code, out, _ = run("similar", "exact", "--item", "i3", "i4", "-n", 2, "--format", "json")
+    near = {entry["to"]: [item["item"] for item in entry["items"]] for entry in json.loads(out)}
+    model = load_model("exact").set_output(recommend="pandas")
+    for item in ("i3", "i4"):
+        assert near[item] == model.similar_items([item], 2)["item"].tolist()
+        assert len(near[item]) == 2
+
+
 def test_refresh_goes_on_with_new_people_and_items(run):
     frame = pd.read_csv("ratings.csv")
     more = frame.assign(user=frame["user"] + 1000, item=frame["item"].replace("i3", "new"))
@@ -89,7 +110,7 @@ def test_refresh_goes_on_with_new_people_and_items(run):
     words = ("--users", 80, "--people", "new")
     code, out, err = run("refresh", "model", "more.csv", "-o", "newer", *words)
     assert code == 0
-    assert "with 80 users, 1 new items" in err
+    assert "with 80 users, 1 new item\n" in err
     assert "started from released values of earlier fits" in out
     assert out.count("NOT MET") == 1  # the new item is undeclared
     fresh = load_model("newer")
@@ -504,7 +525,7 @@ def test_ledger_by_person_charges_the_users_of_the_ratings(run):
     words = ("people", "create", "--epsilon", 1, "--at-most", 1)
     code, out, _ = run("ledger", *words)
     assert code == 0
-    assert "0 took part, each in at most 1 fits" in out
+    assert "0 took part, each in at most 1 fit;" in out
     frame = pd.read_csv("train.csv")
     for name, some in (("early", frame["user"] < 140), ("late", frame["user"] >= 130)):
         frame[some].to_csv(f"{name}.csv", index=False)
@@ -554,18 +575,18 @@ MISTAKES = [
     ((*FIT, "-o", "train.csv", "--overwrite"), 1, "train.csv is also the file of the ratings"),
     ((*FIT, "-o", "new", "--columns", "user=a", "item"), 2, "'item' must be NAME=VALUE"),
     ((*FIT, "-o", "new", "--columns", "user=who"), 1, "Name it by --columns user=NAME; for a file"),
-    ((*FIT, "-o", "new", "--columns", "user"), 1, "--columns ['user'] has 1 names"),
+    ((*FIT, "-o", "new", "--columns", "user"), 1, "--columns ['user'] has 1 name,"),
     ((*FIT, "-o", "new", "--sep", ";"), 1, "Pass --columns  (and --sep , if the fields are"),
     ((*FIT, "-o", "model"), 1, "model exists already: choose another name, or pass --overwrite."),
     ((*FIT, "-o", "new", "--items", "few.csv"), 1, "few.csv does not have, such as ['i3',"),
     ((*FIT, "-o", "new", "--items", "twice.csv"), 1, "'i0' occurs more than once"),
     ((*FIT, "-o", "new", "--items", "broken.csv"), 1, "take control characters, such as line"),
-    ((*FIT, "-o", "new", "--rating-range", "5", "1"), 2, "rating_range=(5.0, 1.0) must be a pair"),
+    ((*FIT, "-o", "new", "--rating-range", "5", "1"), 2, "--rating-range 5.0 1.0 must be a pair"),
     ((*FIT, "-o", "new", "--set", "alpha=much"), 2, "alpha='much' must be a finite number > 0"),
     ((*FIT, "-o", "new", "--ledger", "none"), 1, "Make one: skdpmf ledger none create --epsilon"),
     ((*FIT, "-o", "new", "--ledger", "titles.csv"), 1, "titles.csv"),
     (("fit", "clicks.csv", "--epsilon", "1", "-o", "new"), 1, "has no column of ratings"),
-    (("fit", "none.csv", "--epsilon", "-1", "-o", "new"), 2, "epsilon=-1.0 must be a number > 0"),
+    (("fit", "none.csv", "--epsilon", "-1", "-o", "new"), 2, "--epsilon -1.0 must be a number > 0"),
     (("recommend", "none", "train.csv"), 1, "none: there is no such file. Make one: skdpmf fit"),
     (("recommend", "titles.csv", "train.csv"), 1, "no model file of skdpmf does"),
     (("recommend", "damaged", "train.csv"), 1, "it is damaged or incomplete"),
@@ -575,7 +596,7 @@ MISTAKES = [
     (("evaluate", "model", "one.csv"), 1, "one.csv leaves nothing to evaluate"),
     (("show", "."), 1, "it is no regular file"),
     (("refresh", "model", "train.csv", "-o", "model"), 1, "model exists already"),
-    (("refresh", "model", "train.csv", "-o", "new", "--epsilon", "-1"), 2, "epsilon=-1"),
+    (("refresh", "model", "train.csv", "-o", "new", "--epsilon", "-1"), 2, "--epsilon -1"),
     (("show", "model", "-o", "new.pdf"), 2, "--output new.pdf: the ending must be .html, .md or"),
     (("ledger", "none"), 1, "none: there is no such ledger"),
     (("ledger", "full", "create", "--epsilon", "1"), 1, "full exists already"),
@@ -583,7 +604,7 @@ MISTAKES = [
     ((*FIT, "-o", "new", "--users", "79"), 1, "--users 79: train.csv has 80 users"),
     ((*FIT, "-o", "new", "--users", "few.txt"), 1, "of users that few.txt does not have, such as"),
     ((*FIT, "-o", "new", "--n-jobs", "0"), 2, "--n-jobs: '0' must be a whole number from 1"),
-    ((*FIT, "-o", "new", "--rating-range", "7", "9"), 1, "(7, 9) must be the scale of the ratings"),
+    ((*FIT, "-o", "new", "--rating-range", "7", "9"), 1, "7 9 must be the scale of the ratings"),
     (("fit", "zeros.csv", "--epsilon", "1", "-o", "new"), 1, "8 of them 0: pass the scale by --ra"),
     # too little left, with the code 3
     ((*FIT, "-o", "new", "--ledger", "full"), 3, "Nothing was charged."),

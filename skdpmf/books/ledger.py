@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from skdpmf.books.ledger_file import tampered
 from skdpmf.books.ledger_report import LedgerReport, read_entry, recordable, rounded_down
 from skdpmf.books.ledger_rules import Amount, Spending
 from skdpmf.books.search import SearchPlan
-from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
+from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError, counted
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -595,14 +596,18 @@ class PrivacyLedger(BudgetKeeper):
         if not largest:
             remedy = "no such request fits"
         where = "has left"
+
+        def parts(i: int) -> tuple[str, str]:
+            asks, has = (partial(amount.text, self._rule) for amount in (asked, left))
+            return rules.apart(lambda n: asks(n)[i], lambda n: has(n)[i], 6, 60)
+
         if self._at_most is not None:
             where = (
-                f"has left for somebody in the rows; each takes part in at most {self._at_most} "
-                "fits, and a private step of a pipeline, or a fit of a search, is one"
+                "has left for somebody in the rows; each takes part in at most "
+                f"{counted(self._at_most, 'fit')}, and a private step of a pipeline, or a fit of "
+                "a search, is one"
             )
-        costs, remains = rules.apart(
-            lambda n: asked.text(self._rule, n), lambda n: left.text(self._rule, n), 6, 60
-        )
+        costs, remains = map(" and ".join, zip(*map(parts, (0, 1)), strict=True))
         needs, fitting = rules.apart(
             lambda n: f"{plan.epsilon:.{n}g}", lambda n: f"{rounded_down(most, n):.{n}g}", 3, 17
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from skdpmf.books import ledger_rules as rules
 from skdpmf.books.ledger_rules import Amount
+from skdpmf.exceptions import counted
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.text import Printed, field_lines, outward
 
@@ -123,7 +124,9 @@ class LedgerReport(Printed):
         spent = f"{name} = {self.spent:.6g} ({share}), or epsilon = {outward(self.epsilon)}"
         spent += f" at delta = {self.limit.delta:g}" if self.limit.delta else ""
         if self.at_most is not None:
-            people = f"{self.n_people:,} took part, each in at most {self.at_most} fits; "
+            people = (
+                f"{self.n_people:,} took part, each in at most {counted(self.at_most, 'fit')}; "
+            )
             people += f"{self.n_spent:,} have nothing left. The limit is each person's."
             lines += field_lines("People", people)
             spent += " by whoever spent most"
@@ -144,7 +147,10 @@ class LedgerReport(Printed):
             is_search = entry["private"] and math.isinf(float(entry["mu"]))
             remarks = _marks(entry)
             if "people" in entry:
-                remarks += [f"{entry['people']:,} people", f"{entry['left_out']:,} left out"]
+                remarks += [
+                    counted(entry["people"], "person", "people"),
+                    f"{entry['left_out']:,} left out",
+                ]
             rows.append(
                 (
                     str(entry["id"]),

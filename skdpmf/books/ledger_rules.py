@@ -126,7 +126,7 @@ class Amount:
         except OverflowError:
             return math.inf
 
-    def text(self, rule: str, digits: int) -> str:
+    def text(self, rule: str, digits: int) -> tuple[str, str]:
         """Return both parts in words."""
         context = Context(prec=digits)
 
@@ -134,10 +134,9 @@ class Amount:
             number = context.divide(Decimal(part), Decimal(SCALE))
             return f"{float(number):.{digits}g}" if digits < 16 else str(number)
 
-        values = (
-            f"delta={words(self.second)}" if rule == "basic" else f"{self.second} noised values"
-        )
-        return f"{RULES[rule]}={words(self.main)} and {values}"
+        n = self.second if self.second < 1e6 else f"{Decimal(self.second):.{digits - 4}g}"
+        second = f"delta={words(self.second)}" if rule == "basic" else f"{n} noised values"
+        return f"{RULES[rule]}={words(self.main)}", second
 
 
 class Spending(NamedTuple):
@@ -311,7 +310,7 @@ def _epsilon_with_searches(
 
 def apart(asked: Any, left: Any, digits: int, most: int) -> tuple[str, str]:
     """Return what is asked and left, as texts of as many digits as it takes to see the lack."""
-    while asked(digits) == left(digits) and digits < most:
+    while asked(digits) == left(digits) and asked(most) != left(most):
         digits += 1
     return asked(digits), left(digits)
 

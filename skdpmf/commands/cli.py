@@ -1,7 +1,7 @@
-"""The command line: fit, refresh, recommend, evaluate, plan, show, serve, ledger.
+"""The command line: fit, refresh, recommend, explain, similar, evaluate, plan, show, serve, ledger.
 
     skdpmf fit ratings.csv --epsilon 1 --items titles.csv -o model.skdpmf
-    skdpmf recommend model.skdpmf ratings.csv --user 17
+    skdpmf recommend model.skdpmf ratings.csv --user 17 --why
     skdpmf show model.skdpmf -o card.html
     python -m skdpmf --help
 
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _work_of(verb: str) -> Any:
-    if verb in ("fit", "refresh", "recommend", "evaluate"):
+    if verb in ("fit", "refresh", "recommend", "explain", "similar", "evaluate"):
         from skdpmf.commands import with_ratings
 
         return getattr(with_ratings, verb)
@@ -81,17 +81,27 @@ def _work_of(verb: str) -> Any:
 def _text_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    text = str(error) or type(error).__name__
-    for pattern, words in _IN_OPTIONS.items():
-        text = re.sub(pattern, words, text)
-    return text
+    return in_options(str(error) or type(error).__name__)
 
 
 # Errors name parameters of Python: their words on the command line.
 _IN_OPTIONS = {
     r"columns=\{'(\w+)': \.\.\.\}": r"--columns \1=NAME",
-    r"\b(columns|sep|users|items)=": r"--\1 ",
+    r"PrivacyBudget\.nonprivate\(\)": "inf",
+    r"PrivacyBudget\(epsilon, delta\) with for example delta=": "for example --delta ",
+    r"rating_range=\((\S+), (\S+)\)": r"--rating-range \1 \2",
+    r"feedback='implicit'": "--implicit",
+    r"\b(columns|sep|users|items|epsilon|delta|unit|neighbors|rule)=": r"--\1 ",
+    r"--(unit|neighbors|rule) '(\w+)'": r"--\1 \2",
+    r"^(\w+)=(?=\S+ must be)": r"--set \1=",
 }
+
+
+def in_options(text: str) -> str:
+    """Return an error's text with the options of the command line for parameters of Python."""
+    for pattern, words in _IN_OPTIONS.items():
+        text = re.sub(pattern, words, text)
+    return text
 
 
 # Words and options
@@ -200,10 +210,21 @@ def _parser() -> argparse.ArgumentParser:
 
     words = "recommend items to users, from their own ratings"
     recommend = command("recommend", words, "model", "ratings", formats=("csv", "json"))
-    words = "users of RATINGS to recommend to (all of them)"
-    recommend.add_argument("--user", nargs="+", action="extend", metavar="ID", help=words)
-    recommend.add_argument("-n", type=_count, default=10, metavar="N", help="items a user (10)")
-    _reading(recommend)
+    words = "say in words why each item is listed"
+    recommend.add_argument("--why", action="store_true", help=words)
+    words = "say why an item is listed: which of a user's own ratings argue for it, and how much"
+    explain = command("explain", words, "model", "ratings", formats=("csv", "json"))
+    explain.add_argument("--item", required=True, metavar="ID", help="the item to explain")
+    for asked in (recommend, explain):
+        words = "users of RATINGS (all of them)"
+        asked.add_argument("--user", nargs="+", action="extend", metavar="ID", help=words)
+        _reading(asked)
+    words = "list the items that are nearest to some, by the model alone"
+    similar = command("similar", words, "model", formats=("csv", "json"))
+    words = "items to start from"
+    similar.add_argument("--item", nargs="+", required=True, metavar="ID", help=words)
+    for asked in (recommend, similar):
+        asked.add_argument("-n", type=_count, default=10, metavar="N", help="items of a list (10)")
 
     words = "measure a model on known ratings of users, beside simple baselines"
     evaluate = command("evaluate", words, "model", "ratings")

@@ -19,6 +19,7 @@ from skdpmf.data.loaders import read_items, read_users
 from skdpmf.data.matrix import keep_entries
 from skdpmf.estimators.contract.model_file import check_catalogue, load_model
 from skdpmf.estimators.contract.recommend import hidden_fifth
+from skdpmf.exceptions import counted
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 
 N_RANKED = 20
@@ -50,7 +51,8 @@ def fit(options: argparse.Namespace) -> None:
     _remark_doubts(X, model)
     if book is not None and book.at_most is not None:
         X = RatingMatrix(X, _participants(X, users))
-    _announce(model, f"fitting {options.estimator} to {len(users)} users x {X.shape[1]} items")
+    what = f"{counted(len(users), 'user')} x {counted(X.shape[1], 'item')}"
+    _announce(model, f"fitting {options.estimator} to {what}")
     model.fit(X)
     model._statement = model.privacy_spent_.with_undeclared(undeclared)
     model.save(output, catalogue=catalogue)
@@ -87,7 +89,7 @@ def refresh(options: argparse.Namespace) -> None:
     elif new:
         undeclared.append("items")
         remark(
-            f"note: {len(new)} new items are those of {options.ratings}, so that the model shows "
+            f"note: {options.ratings} names {counted(len(new), 'new item')}, and the model shows "
             "that just these have ratings. --items FILE declares them beforehand."
         )
     items = [*catalogue["item"].tolist(), *new]
@@ -96,7 +98,8 @@ def refresh(options: argparse.Namespace) -> None:
         known = catalogue["title"] if "title" in catalogue else catalogue["item"].map(str)
         titles = [*known, *titles]
     rows = RatingMatrix(X, _participants(X, users), items, titles)
-    _announce(model, f"refreshing {options.model} with {len(users)} users, {len(new)} new items")
+    what = f"{counted(len(users), 'user')}, {counted(len(new), 'new item')}"
+    _announce(model, f"refreshing {options.model} with {what}")
     fresh = model.refresh(rows, budget=budget, rows=options.rows, people=options.people)
     fresh._statement = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
@@ -105,25 +108,26 @@ def refresh(options: argparse.Namespace) -> None:
 
 def recommend(options: argparse.Namespace) -> None:
     """Print lists of items."""
+    model, matrix = _asked(options)
+    lists = model.recommend(matrix, n=options.n)
+    if options.why:
+        rows = matrix.rows(lists["user"].tolist())
+        each = model.explain(rows, lists["item"].tolist())
+        lists["why"] = each.drop_duplicates(["user", "for"])["why"].to_numpy()
+    _print_table(lists, options)
+
+
+def explain(options: argparse.Namespace) -> None:
+    """Print which ratings of users argue for an item."""
+    model, matrix = _asked(options)
+    _print_table(model.explain(matrix, _as_asked([options.item], matrix.items)), options)
+
+
+def similar(options: argparse.Namespace) -> None:
+    """Print the items that are nearest to some."""
     model, catalogue = _loaded(options)
-    frame = _known_ratings(options.ratings, catalogue, model, options)
-    matrix = ratings_to_matrix(frame, items=catalogue["item"])
-    if options.user:
-        ids = {str(user): user for user in matrix.users}
-        matrix = matrix.rows([ids.get(user, user) for user in dict.fromkeys(options.user)])
-    lists = model.set_output(recommend="pandas").recommend(matrix, n=options.n)
-    if options.format == "json":
-        found: dict[Any, list[Any]] = {user: [] for user in matrix.users.tolist()}
-        entries = lists.drop(columns=["user", "rank"]).to_dict("records")
-        for user, entry in zip(lists["user"], entries, strict=True):
-            found[user].append(entry)
-        plain = [{"user": user, "items": entries} for user, entries in found.items()]
-        print(json.dumps(plain, indent=1, default=lambda value: value.item()))
-        return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(lists)
-    for user, rank, *names, score in lists.itertuples(index=False):
-        writer.writerow([_cell(user), rank, *map(_cell, names), f"{score:.4f}"])
+    items = _as_asked(options.item, catalogue["item"])
+    _print_table(model.set_output(recommend="pandas").similar_items(items, options.n), options)
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -188,9 +192,9 @@ def evaluate(options: argparse.Namespace) -> None:
         facts = {"metric": metric, "n_held_out": held_out.nnz, "held_out": what}
         shared.print_json(**facts, values=values, lists=plain)
     elif _is_implicit(model):
-        _print_lists(lists, f"against {held_out.nnz} clicks: {what}")
+        _print_lists(lists, f"against {counted(held_out.nnz, 'click')}: {what}")
     else:
-        print(f"RMSE of {held_out.nnz} ratings: {what}")
+        print(f"RMSE of {counted(held_out.nnz, 'rating')}: {what}")
         for label, value in scored.items():
             print(f"  {value:.4f}  {label}")
         if lists:
@@ -199,6 +203,41 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 # Shared parts
+
+
+def _asked(options: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the model, which answers by tables, and the ratings of the users asked for."""
+    model, catalogue = _loaded(options)
+    frame = _known_ratings(options.ratings, catalogue, model, options)
+    matrix = ratings_to_matrix(frame, items=catalogue["item"])
+    if options.user:
+        matrix = matrix.rows(_as_asked(options.user, matrix.users))
+    return model.set_output(recommend="pandas"), matrix
+
+
+def _as_asked(texts: list[str], known: Any) -> list[Any]:
+    """Return the ids that are written so."""
+    ids = {str(label): label for label in known}
+    return [ids.get(text, text) for text in dict.fromkeys(texts)]
+
+
+def _print_table(table: Any, options: argparse.Namespace) -> None:
+    """Print lists with what they belong to, their first column."""
+    if options.format == "json":
+        first = table.columns[0]
+        found: dict[Any, list[Any]] = {label: [] for label in table[first].tolist()}
+        entries = table.drop(columns=[first, "rank"]).to_dict("records")
+        for label, entry in zip(table[first].tolist(), entries, strict=True):
+            found[label].append(entry)
+        plain = [{first: label, "items": entries} for label, entries in found.items()]
+        print(json.dumps(plain, indent=1, default=lambda value: value.item()))
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(table)
+    numbers = [name in ("score", "contribution") for name in table]
+    for row in table.itertuples(index=False):
+        cells = zip(row, numbers, strict=True)
+        writer.writerow([f"{part:.4f}" if number else _cell(part) for part, number in cells])
 
 
 def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[str, float]]:
@@ -270,7 +309,7 @@ def _declared_users(path: str, rated: Any) -> Any:
     first = f"below its header {header!r}"
     if header is None:
         first = f"of whom its first line, {str(users.iloc[0])!r}, is one: leave out any header"
-    remark(f"{path} declares {len(users)} users, {first}")
+    remark(f"{path} declares {counted(len(users), 'user')}, {first}")
     return users
 
 
@@ -278,8 +317,8 @@ def _require_declared(ids: Any, declared: Any, options: argparse.Namespace, path
     unknown = ids[~ids.isin(declared)]
     if len(unknown):
         raise ValueError(
-            f"{options.ratings} has {len(unknown)} ratings of {ids.name}s that {path} does not "
-            f"have, such as {unknown.head(3).tolist()}: it must declare them all."
+            f"{options.ratings} has {counted(len(unknown), 'rating')} of {ids.name}s that {path} "
+            f"does not have, such as {unknown.head(3).tolist()}: it must declare them all."
         )
 
 
@@ -311,8 +350,8 @@ def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
         return n_slots
     if n_users > options.users:
         raise ValueError(
-            f"--users {options.users}: {options.ratings} has {n_users} users, and the declared "
-            "number must include all of them."
+            f"--users {options.users}: {options.ratings} has {counted(n_users, 'user')}, and the "
+            "declared number must include all of them."
         )
     return int(options.users)
 
@@ -328,8 +367,8 @@ def _participants(X: Any, users: Any) -> Any:
 def _items_of(frame: Any, path: str) -> Any:
     items = frame[["item"]].drop_duplicates().sort_values("item", ignore_index=True)
     remark(
-        f"note: the catalogue is the {len(items)} items of {path}, so that the model shows that "
-        "just these have ratings. --items FILE declares it beforehand."
+        f"note: the catalogue is the {counted(len(items), 'item')} of {path}, so that the model "
+        "shows that just these have ratings. --items FILE declares it beforehand."
     )
     return items
 
@@ -365,7 +404,8 @@ def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Name
 
 def _remark_left_out(n: int, path: str, which: str) -> None:
     if n:
-        remark(f"note: {n} rows of {path} are left out, as they are not {which}.")
+        words = "is left out, as it is" if n == 1 else "are left out, as they are"
+        remark(f"note: {counted(n, 'row')} of {path} {words} not {which}.")
 
 
 def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -412,8 +452,8 @@ def _use_features(catalogue: Any, model: Any) -> None:
         return
     kinds = sorted({"years" if "year" in name else name.split("=")[0] for name in features})
     remark(
-        f"using {features.shape[1]} public features of the items ({', '.join(kinds)}): they must "
-        "be known without these ratings"
+        f"using {counted(features.shape[1], 'public feature')} of the items ({', '.join(kinds)}): "
+        "they must be known without these ratings"
     )
     model.set_params(item_features=features.to_numpy())
 

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from skdpmf.commands.cli import in_options
 from skdpmf.data.files import require_writable
+from skdpmf.exceptions import counted
 from skdpmf.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def show(options: argparse.Namespace) -> None:
         privacy = model.privacy_spent_.to_dict()
         print_json(model=repr(model), n_items=model.n_features_in_, privacy=privacy)
     else:
-        print(f"{model!r}\n{model.n_features_in_} items\n\n{model.privacy_spent_}")
+        print(f"{model!r}\n{counted(model.n_features_in_, 'item')}\n\n{model.privacy_spent_}")
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -111,7 +113,7 @@ def ledger(options: argparse.Namespace) -> None:
             report = PrivacyLedger(options.file, limit, **terms).report()
     elif options.action == "verify":
         n = ledger_at(options.file).verify()
-        count = "1 entry" if n == 1 else f"{n} entries, each"
+        count = counted(n, "entry", "entries, each")
         text = f"{options.file}: {count} charged what its plan costs; the total is right"
         print_json(path=options.file, n_entries=n) if options.format == "json" else print(text)
         return
@@ -174,7 +176,7 @@ def usage(options: argparse.Namespace) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        options.usage(str(error))
+        options.usage(in_options(str(error)))
 
 
 def ledger_at(path: str) -> "PrivacyLedger":

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from ..exceptions import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -57,6 +59,11 @@ class Catalogue:
     def columns(self, ids: Any, parameter: str) -> np.ndarray:
         """Return the columns of ids; ValueError names the first unknown one."""
         place, ids = self.place, list(ids)
+        lists = [item for item in ids if isinstance(item, list | dict | set | np.ndarray)]
+        if lists:
+            raise ValueError(
+                f"{parameter} holds {lists[0]!r:.60} and must hold ids: pass one list."
+            )
         found = np.array([place.get(item, -1) for item in ids], dtype=np.int64)
         lost = [ids[at] for at in np.flatnonzero(found < 0)]
         if lost:
@@ -66,7 +73,7 @@ class Catalogue:
     def unknown_ids(self, ids: Sequence[Any], parameter: str) -> str:
         """Return the text of the error that these ids are in no catalogue."""
         known = ", ".join(map(repr, self.items[:3].tolist()))
-        more = f", and {len(ids) - 1} more items" if len(ids) > 1 else ""
+        more = f", and {counted(len(ids) - 1, 'more item')}" if len(ids) > 1 else ""
         first = ids[0].item() if isinstance(ids[0], np.generic) else ids[0]
         ignored = " (recommend does so with unknown='ignore')" if parameter == "X" else ""
         return (
@@ -222,9 +229,9 @@ class RatingMatrix:
         return iter((self.X, self.users, self.items))
 
     def __repr__(self) -> str:
-        n_users, n_items = self.shape
-        number = f", {self.nnz:,} ratings" if hasattr(self.X, "nnz") else ", of Dask"
-        return f"RatingMatrix of {n_users:,} users x {n_items:,} items{number}"
+        users, items = map(counted, self.shape, ("user", "item"))
+        number = counted(self.nnz, "rating") if hasattr(self.X, "nnz") else "of Dask"
+        return f"RatingMatrix of {users} x {items}, {number}"
 
 
 def _titles(titles: Any) -> list[str] | None:

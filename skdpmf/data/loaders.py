@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..exceptions import MissingExtraError
+from ..exceptions import MissingExtraError, counted
 from .labels import as_frame, as_pandas
 
 if TYPE_CHECKING:
@@ -521,7 +521,7 @@ def _match(fields: list[str], kind: _Kind, columns: Any, label: str) -> tuple[di
         names = list(columns)
         if len(names) != len(fields):
             raise ValueError(
-                f"columns={names} has {len(names)} names, but the lines of {label} have "
+                f"columns={names} has {counted(len(names), 'name')}, but the lines of {label} have "
                 f"{len(fields)} fields ({fields}); give one name for each (any for the unused)."
             )
         return _by_name(names, kind, None, label), False

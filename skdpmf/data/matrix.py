@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from ..exceptions import counted
 from .labels import RatingMatrix, as_frame, as_index, as_pandas, ids_and_titles
 from .validation import as_rating_matrix, is_integer, require
 
@@ -207,7 +208,7 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
     unknown = np.flatnonzero(codes < 0)
     if unknown.size:
         raise ValueError(
-            f"column {name!r} has {unknown.size} rows whose id is not in {parameter}= "
+            f"column {name!r} has {counted(unknown.size, 'row')} whose id is not in {parameter}= "
             f"({_some(ids.iloc[unknown].unique())}). Declare these ids or drop the rows; ids must "
             f"be of one type (column: {ids.dtype}, {parameter}: {index.dtype})."
         )
@@ -250,7 +251,7 @@ def present_ids(ids: "pd.Series", where: str) -> "pd.Series":
     absent = np.flatnonzero(ids.isna())
     if absent.size:
         raise ValueError(
-            f"{where} lacks an id in {absent.size} rows (first: row {absent[0]}). "
+            f"{where} lacks an id in {counted(absent.size, 'row')} (first: row {absent[0]}). "
             "Drop these rows or give them an id."
         )
     is_categorical = isinstance(ids.dtype, pd.CategoricalDtype)
@@ -272,7 +273,7 @@ def rating_values(column: "pd.Series", where: str, remedy: str = "") -> Any:
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
         raise ValueError(
-            f"{where} is infinite in {infinite.size} rows (first: row "
+            f"{where} is infinite in {counted(infinite.size, 'row')} (first: row "
             f"{infinite[0]}); ratings must be finite, or NaN where unknown."
         )
     return values

@@ -35,7 +35,7 @@ from skdpmf.data.loaders import parquet_file, pyarrow_for
 from skdpmf.data.ratings_folder import damaged
 from skdpmf.data.table_chunks import COLUMNS, RECORD, Table
 from skdpmf.data.validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite, require
-from skdpmf.exceptions import RatingStoreError
+from skdpmf.exceptions import RatingStoreError, counted
 
 # Ratings that are decoded at once, and users of a row group that is written.
 _PIECE = 1 << 20
@@ -183,10 +183,10 @@ class ParquetRatings:
         return None if titles is None else [str(title) for title in titles]
 
     def __repr__(self) -> str:
-        n_users, n_items = self.shape
+        numbers = (self.nnz, *self.shape, self.n_parts)
+        ratings, users, items, parts = map(counted, numbers, ("rating", "user", "item", "part"))
         return (
-            f"<ParquetRatings: {self.nnz} ratings of {n_users} users for {n_items} items in "
-            f"{self.n_parts} parts at {str(self.path)!r}>"
+            f"<ParquetRatings: {ratings} of {users} for {items} in {parts} at {str(self.path)!r}>"
         )
 
     def __reduce__(self) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from ..exceptions import counted
 from .labels import RatingMatrix, catalogue_of, labelled_rows, names_items
 from .loaders import rating_columns
 
@@ -401,7 +402,8 @@ class RatingReport:
         return {name: text.format(**counts) for name, text in found.items()}
 
     def __str__(self) -> str:
-        head = f"{self.n_ratings} ratings of {self.n_users} users for {self.n_items} items"
+        head = f"{counted(self.n_ratings, 'rating')} of {counted(self.n_users, 'user')} for "
+        head += counted(self.n_items, "item")
         problems = list(self.problems.values())
         return "\n- ".join([head + ":", *problems]) if problems else head + "; no problem found."
 
@@ -727,6 +729,8 @@ _NOT_NUMBERS = (
 _REMEDIES = {
     "could not convert": _NOT_NUMBERS,
     "must be a string or a real number": _NOT_NUMBERS,
+    "setting an array element": "Rows of a list must be of one length, and hold numbers.",
+    "Found array with dim": "Pass a matrix: a row for each user and a column for each item.",
     "contains infinity": "Replace infinite ratings by NaN; validate_ratings(X) counts them.",
 }
 

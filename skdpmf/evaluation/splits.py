@@ -16,6 +16,7 @@ from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
 from skdpmf.data.loaders import known_columns
 from skdpmf.data.matrix import keep_entries, rank_in_groups
 from skdpmf.data.validation import as_rating_matrix, require
+from skdpmf.exceptions import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -382,8 +383,8 @@ def comparable_times(times: "pd.Series", where: str) -> np.ndarray:
     missing = np.flatnonzero(times.isna())
     if missing.size:
         raise ValueError(
-            f"{where} has no time in {missing.size} rows (first: row {missing[0]}): drop "
-            "these rows, or split at random."
+            f"{where} has no time in {counted(missing.size, 'row')} (first: row {missing[0]}): "
+            "drop these rows, or split at random."
         )
     if isinstance(times.dtype, pd.CategoricalDtype):
         times = times.astype(times.cat.categories.dtype)

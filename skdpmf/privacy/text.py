@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, ClassVar, Self
 
-from skdpmf.exceptions import MissingExtraError, PrivacyParameterError, require_that
+from skdpmf.exceptions import MissingExtraError, PrivacyParameterError, counted, require_that
 from skdpmf.privacy.sampler.grid import as_float
 
 WEAK = 10.0  # an epsilon above it promises little
@@ -396,7 +396,7 @@ class PrintedPlan(Printed):
         return release_shares(self.releases, self.epsilon, self.mu, self.pure)
 
     def _in_short(self: Any) -> str:
-        return f"{len(self.releases)} planned releases, {self.budget!r}"
+        return f"{counted(len(self.releases), 'planned release')}, {self.budget!r}"
 
     def __str__(self: Any) -> str:
         total = self.epsilon, self.delta, self.mu, self.pure, self.condition

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skdpmf import PrivacyLedger
+from skdpmf.books import ledger_rules as rules
 from skdpmf.books.ledger_rules import (
     SCALE,
     TAU,
@@ -318,6 +319,15 @@ def test_parts_that_add_up_to_a_limit_fit_and_nothing_more(tmp_path, limit, part
         assert used <= allowed <= Fraction(whole) * SCALE * (1 + Fraction(1, 10**15))
     with pytest.raises(BudgetExceededError, match="has left: 0 of"):
         ledger.reserve(pure_plan(1e-3 * part.epsilon) if not part.delta else plan)
+
+
+def test_counts_in_an_error_are_rounded_unless_they_are_the_lack():
+    few, more = (rules.Amount(main, 274_877_889_365) for main in (1, 2**159))
+    assert few.text("zcdp", 6)[1] == "2.7e+11 noised values"
+    assert rules.Amount(1, 4711).text("zcdp", 6)[1] == "4711 noised values"
+    parts = [lambda n, of=of: of.text("zcdp", n)[1] for of in (few, more + rules.Amount(0, 1))]
+    assert rules.apart(*parts, 6, 60)[1] == "2.7487788937e+11 noised values"
+    assert rules.apart(parts[0], parts[0], 6, 60) == ("2.7e+11 noised values",) * 2
 
 
 def test_a_budget_with_a_ledger(tmp_path):

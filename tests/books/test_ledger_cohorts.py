@@ -260,7 +260,7 @@ def test_the_report_is_the_curators(tmp_path):
     assert (report.at_most, report.n_people, report.n_spent) == (2, 3, 2)
     assert report.amount.main == pytest.approx(2 * int(report.entries[0]["charge"] * 2**160))
     assert "3 took part, each in at most 2 fits; 2 have" in str(report)
-    assert "1 people, 1 left out" in str(report)
+    assert "1 person, 1 left out" in str(report)
     assert "by whoever spent most" in report._in_short()
     assert report.to_frame()["left_out"].tolist() == [0, 0, 1]
     assert report.to_dict()["n_people"] == 3

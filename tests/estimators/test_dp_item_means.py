@@ -6,8 +6,10 @@ import pytest
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.mechanisms.item_means import baseline as item_baseline
+from skdpmf.mechanisms.item_means import averages as item_averages
+from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
 from tests.estimators.common import ratings
+from tests.reference.item_covariance import least_squares
 
 NONPRIVATE = PrivacyBudget.nonprivate()
 
@@ -15,19 +17,21 @@ NONPRIVATE = PrivacyBudget.nonprivate()
 def test_without_noise_it_is_least_squares():
     X = ratings(n_users=90, density=0.5)
     model = DPItemMeans(NONPRIVATE, user_damping=4.0).fit(X)
-    known = ~np.isnan(X)
-    Y = (np.where(known, X, 0.0) - 3.0) * known
-    G = Y.sum() / known.sum()
-    m = model.item_means_ - 3.0
-    offset = ((Y - m) * known).sum(axis=1) / (known.sum(axis=1) + 4.0)
-    gradient = ((Y - m - offset[:, None]) * known).sum(axis=0) - item_baseline.ITEM_DAMPING * (
-        m - G
-    )
-    start = np.abs(((Y - G) * known).sum(axis=0)).max()
-    assert np.abs(gradient).max() < 1e-2 * start
+    m = least_squares(X - 3.0, 4.0)
+    np.testing.assert_allclose(model.item_means_ - 3.0, m, atol=1e-12)
+    offset = np.nansum(X - 3.0 - m, axis=1) / ((~np.isnan(X)).sum(axis=1) + 4.0)
     np.testing.assert_allclose(model.transform(X)[:, 0], offset)
     np.testing.assert_allclose(model.decision_function(X), model.item_means_ + offset[:, None])
     assert not model.privacy_spent_.is_private
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.6])
+def test_without_noise_items_are_damped_as_much_as_they_are_alike(spread):
+    """The penalty of their means follows from the ratings."""
+    levels = {"user_bias_std": 0.8, "item_bias_std": spread, "noise_std": 0.8, "n_components": 0}
+    X = make_ratings(800, 300, density=0.04, step=None, random_state=0, **levels)
+    b = DPItemMeans(NONPRIVATE).fit(X).item_means_
+    assert b.std() == pytest.approx(spread, rel=0.15, abs=0.05)
 
 
 @pytest.mark.parametrize(("unit", "delta"), [("user", 1e-5), ("user", 0.0), ("rating", 1e-5)])

@@ -267,6 +267,31 @@ def test_without_names_items_are_columns(means):
         model.set_output(recommend="list")
 
 
+def test_ids_of_several_parts_are_ids_alone_and_in_lists():
+    ids = pd.Index([("a", j) for j in range(20)], tupleize_cols=False)
+    model = DPItemMeans(BUDGET).fit(RatingMatrix(X, None, ids)).set_output(recommend="pandas")
+    row = {("a", 3): 5.0}
+    for exclude in (("a", 7), [("a", 7)], (("a", 7),), {("a", 7)}, ids[[7]]):
+        table = model.recommend(row, 20, exclude=exclude)
+        assert {*table["item"]} == {*ids} - {("a", 3), ("a", 7)}
+        assert model.recommend(row, candidates=exclude)["item"].tolist() == [("a", 7)]
+        assert model.explain(row, exclude)["for"].tolist() == [("a", 7)]
+    for name in ("exclude", "candidates"):
+        with pytest.raises(ValueError, match=rf"{name} holds \['a'.* and must hold ids"):
+            model.recommend(row, **{name: [["a", 7], ["b"]]})
+
+
+def test_a_row_without_ratings_is_explained_by_popularity(fitted):
+    model = clone(MODELS["ALS"]).fit(M).set_output(recommend="pandas")
+    table = model.explain([{}, {"m1": 5.0}, {}], "m4")
+    assert table["user"].tolist() == [0, 1, 2]
+    assert table["contribution"].tolist()[::2] == [0.0, 0.0]
+    assert table["item"].isna().tolist() == [True, False, True]
+    assert table["why"][0] in ("popular with everybody", "your ratings say nothing of it")
+    assert len(model.set_output(recommend="polars").explain({}, "m4")) == 1
+    assert not len(model.explain(np.empty((0, 20)), "m4"))
+
+
 def test_names_survive_searches_and_clones():
     grid = {"n_components": [2, 3]}
     model = clone(MODELS["ALS"]).set_output(recommend="pandas")

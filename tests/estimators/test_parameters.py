@@ -232,3 +232,18 @@ def test_a_planner_has_the_parameters_of_its_estimator(name):
     ):  # among them are lines that just fit, and what does not fit in one
         own = {"rating_range": (0, 10**length), "random_state": "x" * (length // 3), **more}
         assert repr(planner.set_params(**own)) == repr(model.set_params(**own))
+
+
+@pytest.mark.parametrize("cls", [*map(type, public_estimators())])
+def test_a_call_that_lacks_something_says_what_to_pass(cls):
+    """The estimator, and not the base that has its parameters, is named; so is a subclass."""
+    own = type(cls)("Own", (cls,), {})
+    for kind in (cls, own):
+        words = rf"^{kind.__name__}\(\) got an unexpected .*'epsilon': pass .*n_jobs"
+        with pytest.raises(TypeError, match=words):
+            kind(epsilon=1.0)
+        if "budget" in inspect.signature(cls).parameters:
+            words = r"\(\) missing .* 'budget': pass PrivacyBudget\(1.0, 1e-5\)"
+            with pytest.raises(TypeError, match=f"^{kind.__name__}{words}"):
+                kind()
+    assert list(inspect.signature(own).parameters) == list(inspect.signature(cls).parameters)

@@ -139,19 +139,27 @@ def test_means_beyond_the_range_are_clipped(predictor):
     X = np.full((1100, 102), np.nan)
     X[:500, 0], X[500:1000, 1] = 1.0, 5.0
     X[np.arange(1000, 1100), np.arange(2, 102)] = 5.0
-    model = fitted(X, predictor=predictor)
+    model = fitted(X, predictor=predictor, clean=False)
     assert slow(X, model).means.max() > 2.0
     assert model.item_means_.max() == 5.0
     assert np.isfinite(model.predict(X)).all()
 
 
-@pytest.mark.parametrize("sigma", [0.2, 0.8, 2.0])
-def test_the_level_of_noise_before_clamping_is_that_of_a_normal_sample(sigma):
-    x = np.clip(np.random.default_rng(0).normal(scale=sigma, size=200_000), -1.0, 1.0)
-    clean = covariance_factors.PackedCovariance(np.array([np.var(x)]), np.ones(1), 0.0)
-    psi, ridge = covariance_factors.noise_level(clean, np.zeros((1, 0)), np.ones(1), 1.0)
-    assert psi == pytest.approx(np.var(x))
-    assert ridge * covariance_factors._OFFSET**2 == pytest.approx(sigma**2, rel=0.03)
+@pytest.mark.parametrize("tau", [0.0, 0.3, 1.2])
+@pytest.mark.parametrize(("n", "d"), [(8, 40.0), (30, 10.0)])
+def test_the_variance_of_users_levels_is_learnt_from_the_average_covariance(tau, n, d):
+    """Rows centred by damped means: the level that is left, less what centring takes."""
+    rng = np.random.default_rng(0)
+    y = tau * rng.normal(size=(40_000, 1)) + 0.7 * rng.normal(size=(40_000, n))
+    x = y - y.sum(axis=1, keepdims=True) / (n + d)
+    cov = x.T @ x / len(x)
+    a = cov[~np.eye(n, dtype=bool)].mean()
+    A = np.full((n, n), a) + np.diag(np.full(n, np.trace(cov) / n - a))
+    packed = A[np.tril_indices(n)]
+    clean = covariance_factors.PackedCovariance(packed, np.ones(packed.size), a)
+    psi, ridge = covariance_factors.noise_level(clean, np.zeros((n, 0)), np.ones(n), n, d)
+    assert psi == pytest.approx(0.49, rel=0.2)
+    assert psi / ridge == pytest.approx(max(tau**2, 0.1 * psi), abs=0.03 * (1.0 + tau))
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -7,9 +7,9 @@ scale, predictions are in rating units.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
 
 from skdpmf.mechanisms.gram import covariance_factors as constants
+from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING
 
 
 class Fitted(NamedTuple):
@@ -26,6 +26,8 @@ def fit(y, k, *, item_damping, user_damping, clamp, clean, power=0.5):
     n = known.sum(axis=0)
     G = np.nansum(y) / max(n.sum(), 1)
     means = (np.nansum(y, axis=0) + item_damping * G) / (n + item_damping)
+    if clean:
+        means = least_squares(y, FIT_DAMPING)
     means = means + (G - n @ means / max(n.sum(), 1))
     x = centred(y, means, user_damping, clamp)
     w = np.where(known.any(axis=1), np.maximum(known.sum(axis=1), 1.0) ** -power, 0.0)
@@ -36,7 +38,26 @@ def fit(y, k, *, item_damping, user_damping, clamp, clean, power=0.5):
     typical = max(np.rint(n.sum() / max(len(y), 1)), 1.0) ** -power
     A = cleaned(cov, wgt, average, pairs, N, typical) if clean else safe_ratio(cov, wgt)
     L = principal_axes(A, N, min(k, len(n)), average if clean else None)
-    return Fitted(means, A, wgt, L, noise_level(A, L, N, clamp) if clean else None)
+    number = n.sum() / max(len(y), 1)
+    ridges = noise_level(A, L, N, average, number, user_damping) if clean else None
+    return Fitted(means, A, wgt, L, ridges)
+
+
+def least_squares(y, damping, n_rounds=10):
+    """Items' means by sweeps, with the penalty that an analysis of variance of each sweep gives."""
+    known = ~np.isnan(y)
+    n, N = known.sum(axis=1), known.sum(axis=0)
+    means, G = np.full(y.shape[1], np.nanmean(y)), np.nanmean(y)
+    freedom = max(N.sum() - (N > 0).sum() - np.sum(n / (n + damping)), 1.0)
+    for _ in range(n_rounds):
+        offset = np.nansum(y - means, axis=1) / (n + damping)
+        x = y - offset[:, None] - G
+        own = np.nansum(x, axis=0) / np.maximum(N, 1)
+        within = np.nansum((x - own) ** 2) / freedom
+        between = N @ (own - N @ own / N.sum()) ** 2 - ((N > 0).sum() - 1) * within
+        spread = max(between / (N.sum() - N @ N / N.sum()), 0.0)
+        means = G + N * own * spread / (N * spread + within)
+    return means
 
 
 def centred(y, means, damping, clamp):
@@ -67,26 +88,23 @@ def cleaned(cov, wgt, average, pairs, N, typical):
     return A
 
 
-def noise_level(A, L, N, clamp):
-    """psi and the offsets' ridge, by the deviation of a normal value whose clamp varies as much."""
+def noise_level(A, L, N, average, n, d):
+    """psi and the offsets' ridge: what a says of the variance of users' levels."""
     own = np.diag(A)
-    psi = np.average(np.maximum(own - (L**2).sum(axis=1), constants._LEAST_LEFT * own), weights=N)
-    variance, deviations = np.average(own, weights=N), clamp * constants._SIGMAS
-    grid = np.linspace(-clamp, clamp, 4001)
-    middle, step = (grid[:-1] + grid[1:]) / 2, grid[1] - grid[0]
-    inside = norm.pdf(middle, scale=deviations[:, None]) @ middle**2 * step
-    clamped = inside + 2 * clamp**2 * norm.sf(clamp, scale=deviations)
-    whole = np.interp(variance, clamped, deviations**2)
-    return psi, psi * max(whole / variance, 1.0) / constants._OFFSET**2
+    left = own - max(average, 0.0) - (L**2).sum(axis=1)
+    psi = np.average(np.maximum(left, constants._LEAST_LEFT * own), weights=N)
+    level = (average * (n + d) ** 2 + psi * (n + 2 * d)) / d**2
+    return psi, psi / max(level, constants._LEAST_LEFT * psi)
 
 
 def principal_axes(A, N, k, average):
     """L with L L^T ~ A, weighted by popularity; `average`: four steps from that diagonal."""
     clean, edge = average is not None, 0.0
     root = np.sqrt(N)
-    M, constant = A * np.outer(root, root), N / root
+    level = max(average, 0.0) if clean else 0.0
+    M, constant = (A - level) * np.outer(root, root), N / root
     if clean:
-        np.fill_diagonal(M, average * root**2)
+        np.fill_diagonal(M, (average - level) * root**2)
     P = np.eye(len(N)) - np.outer(constant, constant) / np.sum(constant**2)
     for _ in range(4 if clean else 1):
         if clean:

@@ -33,6 +33,9 @@ def columns_of(
     """
     if isinstance(items, np.ndarray) or hasattr(items, "to_numpy"):
         items = np.asarray(items).tolist()
+    is_parts = isinstance(items, tuple) and catalogue and isinstance(catalogue.items[0], tuple)
+    if is_parts and not _are_tuples(items):  # one id
+        items = [items]
     if isinstance(items, str) or not hasattr(items, "__iter__"):
         items = [items]
     listed = list(items)
@@ -55,7 +58,7 @@ def excluded(
     if exclude is None:
         return None, None
     is_pattern = isinstance(exclude, RatingMatrix) or sparse.issparse(exclude)
-    if is_pattern or names_items(exclude) or (not _are_tuples(exclude) and np.ndim(exclude) == 2):
+    if is_pattern or names_items(exclude) or _is_table(exclude):
         pattern = as_rating_matrix(in_order(exclude, catalogue, shape[1], "exclude"))
         if pattern.shape != shape:
             raise ValueError(
@@ -70,9 +73,18 @@ def excluded(
     return columns_of(exclude, catalogue, shape[1], "exclude", ids=ids), None
 
 
-def _are_tuples(exclude: Any) -> bool:
+def _are_tuples(items: Any) -> bool:
     """Whether these are ids of several parts, which numpy takes for rows."""
-    return isinstance(exclude, list) and all(isinstance(item, tuple) for item in exclude)
+    return isinstance(items, list | tuple) and all(isinstance(item, tuple) for item in items)
+
+
+def _is_table(exclude: Any) -> bool:
+    """Whether these are rows of numbers, and no ids."""
+    try:
+        array = np.empty(0) if _are_tuples(exclude) else np.asarray(exclude)
+    except ValueError:  # lists of several lengths
+        return False
+    return array.ndim == 2 and array.dtype.kind in "biufO"
 
 
 def in_order(Y: Any, catalogue: Catalogue | None, n_items: int, parameter: str) -> Any:
@@ -123,26 +135,39 @@ def row_labels(X: Any, n_rows: int) -> Any:
 
 
 def list_table(
-    kind: str, lead: Any, columns: np.ndarray, values: dict[str, np.ndarray], catalogue: Any
+    kind: str,
+    lead: Any,
+    columns: np.ndarray,
+    values: dict[str, np.ndarray],
+    catalogue: Any,
+    *,
+    each_row: bool = False,
 ) -> Any:
     """Return lists (n_rows, n) of columns, -1 where there is none, as a table with a row for each.
 
     lead: by name, what stands before: a label for each list; values: by name, (n_rows, n);
-    catalogue: of the items, or a function of columns that gives names of what else they are.
+    catalogue: of the items, or a function of columns that gives names of what else they are;
+    each_row: whether an empty list has a line, without an item.
     """
     there, (n_rows, n) = columns >= 0, columns.shape
+    there[:, :1] |= each_row & ~there.any(axis=1, keepdims=True)
     row = np.repeat(np.arange(n_rows), n).reshape(columns.shape)[there]
     rank = np.broadcast_to(np.arange(1, n + 1), columns.shape)[there]
     table = {name: _taken(labels, row) for name, labels in lead.items()}
     name = catalogue if callable(catalogue) else partial(named, catalogue=catalogue)
-    table |= {"rank": rank, **name(columns[there])}
+    names = name(columns[there])
+    if (columns[there] < 0).any():
+        for key, part in names.items():
+            names[key] = np.array(part, dtype=object)
+            names[key][columns[there] < 0] = None
+    table |= {"rank": rank, **names}
     return as_frame(kind, table | {name: part[there] for name, part in values.items()})
 
 
 def strongest(parts: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the entries of a CSR array as lists, -1 at their ends, of the largest first."""
     n_rows, n = parts.shape[0], np.diff(parts.indptr)
-    columns = np.full((n_rows, int(n.max(initial=0))), -1, dtype=np.int64)
+    columns = np.full((n_rows, int(n.max(initial=1))), -1, dtype=np.int64)
     values = np.zeros(columns.shape)
     for i in range(n_rows):
         own = slice(parts.indptr[i], parts.indptr[i + 1])

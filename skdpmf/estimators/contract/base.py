@@ -3,6 +3,8 @@
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -88,6 +90,25 @@ class BaseRecommender(
     _features_: ItemColumns | None = None
     _catalogue_: Catalogue | None = None
     _table_: Any = None  # a list: filled by the first answer, which must not set attributes
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        make: Any = cls.__init__
+        if not make.__qualname__.endswith("Planner.__init__"):
+            return
+
+        @wraps(make)
+        def init(self: Any, *args: Any, **params: Any) -> None:
+            try:
+                make(self, *args, **params)
+            except TypeError as error:  # names a planner, and no remedy
+                what, names = str(error).partition("() ")[2], [*signature(cls).parameters]
+                first = "PrivacyBudget(1.0, 1e-5), and then " * (names[0] == "budget")
+                remedy = f"pass {first}some of these by name: {', '.join(names)}"
+                raise TypeError(f"{type(self).__name__}() {what}: {remedy}.") from None
+
+        init.__qualname__ = f"{cls.__name__}.__init__"
+        cls.__init__ = init  # type: ignore[method-assign]
 
     @abstractmethod
     def _fit(self, R: Any, y: Any) -> None:
@@ -402,7 +423,8 @@ class BaseRecommender(
             At the known ratings of each row, what they add to the score of that row's item:
             positive ones argue for it, negative ones against it. Where answers are tables, one
             with the columns user, for (the explained id), why, rank, item, title (where known) and
-            contribution, the strongest argument first. "why" says what lists the explained item:
+            contribution, the strongest argument first; a row without ratings has one line, without
+            an item. "why" says what lists the explained item:
             "popular with everybody", "chosen by people with your taste", "you rated Horror high"
             (a label of its genres, or of the columns of `item_features`), or several of them.
 
@@ -422,7 +444,7 @@ class BaseRecommender(
         X = labelled_rows(X, catalogue, self.n_features_in_)[0]
         R = self._check_ratings(X)[0]
         asked = columns_of(items, catalogue, R.shape[1], "items", ids=ids)
-        if np.ndim(items) > 1 or asked.size not in (1, R.shape[0]):
+        if asked.size not in (1, R.shape[0]):
             raise ValueError(
                 f"items has {asked.size} entries and must be one item, or one for each of the "
                 f"{R.shape[0]} rows of X: for several items of one user repeat the row."
@@ -435,7 +457,7 @@ class BaseRecommender(
             return parts
         lead = {"user": row_labels(X, len(asked)), "for": named(asked, catalogue)["item"]}
         lead["why"] = reasons(self, R, asked, each)
-        return list_table(self._output, lead, *strongest(parts), catalogue)
+        return list_table(self._output, lead, *strongest(parts), catalogue, each_row=True)
 
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         """Return the part of each known rating in the ranking score of its row's item."""

@@ -215,8 +215,9 @@ def load_model(path: Any) -> Any:
         Fitted estimator of the saved class, with its parameters and ``privacy_spent_``; every
         prediction is the saved model's, bit for bit, and ``catalogue_`` has the saved ids and
         titles, by which it answers. ``random_state``, ``n_jobs`` and
-        ``snapshots`` have their defaults, the budget has no ledger. A `CacheSGDFactorizer`
-        has no users: ``partial_fit`` and ``warm_start`` go on from its items.
+        ``snapshots`` have their defaults, the budget has no ledger, and answers are arrays until
+        ``set_output`` is called again. A `CacheSGDFactorizer` has no users: ``partial_fit`` and
+        ``warm_start`` go on from its items.
 
     Raises
     ------

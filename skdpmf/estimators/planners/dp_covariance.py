@@ -40,15 +40,16 @@ class NoisyCovariance(Options):
     Parameters
     ----------
     item_damping : float, default=2.5
-        Fictitious ratings of every item at the mean of all, or at the mean of equally popular items
-        where there is noise.
+        Fictitious ratings of every item: a guess, where there is noise, and as many at the mean of
+        all without noise if not `clean`.
     clamp : float, default=1.0
         B, in quarters of the rating range (stars, on a scale from 1 to 5). The noise grows with
         its square.
     clean : bool, default=True
         Whether the covariance is shrunk to its average, its weights to what the items' popularity
         lets expect, eigenvalues within the noise are left out and the others shrunk, and the
-        penalties of predictions follow from what is left. Costs no privacy. False: as published.
+        penalties of predictions, and of items without noise, follow from what is left. Costs no
+        privacy. False: as published.
     shares : "auto" or tuple of 3 floats, default="auto"
         Shares of global effects, item means and covariance in the budget: of mu^2 for Gaussian
         noise, of epsilon for Laplace noise. "auto": chosen by the budget and the numbers of rows

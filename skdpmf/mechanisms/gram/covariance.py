@@ -237,6 +237,8 @@ class _Fit:
         else:
             rows = self.users.without_privacy()
             b, popularity = item_averages.plain_averages(rows, self.settings.item_damping)
+            if self.settings.clean:
+                b = item_averages.least_squares(rows, FIT_DAMPING)
             log = np.log(popularity.mass)
             G = float(rows.data.mean()) if rows.nnz else 0.0
             means, head = (
@@ -256,7 +258,8 @@ class _Fit:
         L[head, : found.shape[1]] = found
         ridges = RIDGE, self.settings.user_damping
         if cleaning:
-            ridges = factors.noise_level(clean, found, mass, self.settings.clamp)
+            number = popularity.n_ratings.sum() / popularity.n_users
+            ridges = factors.noise_level(clean, found, mass, number, self.settings.user_damping)
         return Model(means, L, head, clean, *ridges, noise, log, lists)
 
     def private_averages(self) -> tuple[Any, RaterCounts, NDArray[np.int64], Any]:

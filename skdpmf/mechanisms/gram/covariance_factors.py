@@ -21,16 +21,21 @@ A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored at one standard deviation of its noi
 at p = 1. Where there is both, cleaning takes p = 3/4. The k largest eigenvalues l and eigenvectors
 U give L_i = U_i sqrt(l) / N_i^p, so that L L^T is about A. With cleaning, the diagonal of M, which
 holds the variance of single ratings, is replaced by that of the rank-k matrix itself (principal
-axis factoring, from a N_i^2p, `_ROUNDS` times), eigenvalues up to the edge e of the noise's bulk
-are left out, and the others shrunk to sqrt(l^2 - e^2). Noise is symmetric, so that e is the size of
+axis factoring, from 0, `_ROUNDS` times), eigenvalues up to the edge e of the noise's bulk are left
+out, and the others shrunk to sqrt(l^2 - e^2). Noise is symmetric, so that e is the size of
 the most negative eigenvalue. As users' rows are centred, the direction of constants, N^(1 - p), has
 a negative one without any noise: it is taken off before. So the rank falls to none where the sums
-show nothing but noise, of privacy or of sampling.
+show nothing but noise, of privacy or of sampling. Where a > 0 users' levels make it so, which the
+damped means o leave in the rows: cleaning factors A - a, as eigenvectors estimate a constant with
+noise, and predictions have an offset.
 
-**Noise level.** psi, the average of A_jj - (L L^T)_jj, is the variance of a rating around its
-prediction, and the ridge of the users' fold-in. Clamping to [-B, B] makes variances too small:
-kappa is the ratio for normal values whose clamped variance is v. A user's offset has a deviation of
-tau, `_OFFSET`, and so the ridge kappa psi / tau^2.
+**Noise level.** psi, the average of A_jj - a - (L L^T)_jj, is the variance of a rating around its
+prediction, and the ridge of the users' fold-in. With n ratings of a typical user and the damping d
+of o, levels of variance tau^2 make
+
+.. math:: a = \frac{d^2 \tau^2 - (n + 2 d) \psi}{(n + d)^2},
+
+from which tau^2 follows, and the ridge psi / tau^2 of users' offsets.
 
 The shrinkage is that of the spiked model in M. Gavish and D. Donoho, "Optimal shrinkage of singular
 values", IEEE Transactions on Information Theory 63 (2017), for the Frobenius norm.
@@ -43,7 +48,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
-from scipy.special import ndtr
 
 from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
@@ -55,9 +59,7 @@ _SHRINKAGE = 0.5  # of omega v^2 / t^2
 _SPREADS = 0.003, 1.0  # least and most of t^2 / v^2
 _DIAGONAL_SHRINKAGE, NOISE_SHRINKAGE = 2.0, 10.0  # of average weights, and of the noise's deviation
 _POWER, _ROUNDS = 0.75, 4  # p, and rounds of the factoring
-_OFFSET = 0.5  # deviation of users' offsets, in quarter ranges
-_LEAST_LEFT = 0.1  # of an item's variance, for what factors leave
-_SIGMAS = np.geomspace(0.05, 4.0, 64)  # tried for the deviation before clamping, relative to B
+_LEAST_LEFT = 0.1  # of an item's variance, for what factors leave, and of psi, for tau^2
 # Variance of a rating around its prediction from few items, in squared quarter ranges.
 _NEIGHBOR_RIDGE = 1.0
 _LEAST_WEIGHT = 0.2  # of a cleaned weight, relative to its expectation
@@ -75,6 +77,11 @@ class PackedCovariance(NamedTuple):
     weights: NDArray[Any]
     mean: float  # average off the diagonal, a
     shrinkage: float = 0.0  # weight b of the average
+
+    @property
+    def level(self) -> float:
+        """What users' levels add to the covariance of two items."""
+        return max(self.mean, 0.0)
 
 
 def divide_covariance(cov: NDArray[Any], wgt: NDArray[Any], *, noise: Any) -> PackedCovariance:
@@ -166,9 +173,10 @@ def leading_factors(
     """
     root = mass ** (_POWER if cleaning and noisy else 0.5)
     # eigenvalues within the bulk lie so close that they would take most of the time
-    ends = _spectrum(clean.covariance, root, mass / root, n_jobs, _RESTARTS if cleaning else None)
-    own = clean.covariance[triangle_starts(len(mass))[1:] - 1] * root**2
-    diagonal = clean.mean * root**2 if cleaning else own
+    level, restarts = (clean.level, _RESTARTS) if cleaning else (0.0, None)
+    ends = _spectrum(clean.covariance, root, mass / root, n_jobs, restarts, level)
+    own = (clean.covariance[triangle_starts(len(mass))[1:] - 1] - level) * root**2
+    diagonal = (clean.mean - level) * root**2 if cleaning else own
     k = min(n_components, len(mass))
     for _ in range(_ROUNDS if cleaning else 1):
         edge = -np.min(ends(diagonal - own, -1)[0], initial=0.0) if cleaning else 0.0
@@ -180,21 +188,18 @@ def leading_factors(
 
 
 def noise_level(
-    clean: PackedCovariance, L: Floats, mass: Floats, clamp: float
+    clean: PackedCovariance, L: Floats, mass: Floats, number: float, damping: float
 ) -> tuple[float, float]:
-    """Return psi and kappa psi / tau^2: the ridges of factors and of the users' offsets.
+    """Return psi and psi / tau^2: the ridges of factors and of the users' offsets.
 
-    clean: from `clean_covariance`; L (h, k): from `leading_factors`; mass (h,): popularity; clamp:
-    B.
+    clean: from `clean_covariance`; L (h, k): from `leading_factors`; mass (h,): popularity; number:
+    n; damping: d.
     """
     own = clean.covariance[triangle_starts(len(mass))[1:] - 1].astype(np.float64)
-    left = np.maximum(own - np.sum(L**2, axis=1), _LEAST_LEFT * own)
-    psi, variance = float(np.average(left, weights=mass)), float(np.average(own, weights=mass))
-    z = 1.0 / _SIGMAS
-    density = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
-    clamped = _SIGMAS**2 * (2.0 * ndtr(z) - 1.0 - 2.0 * z * density) + 2.0 * ndtr(-z)
-    whole = clamp**2 * float(np.interp(variance / clamp**2, clamped, _SIGMAS**2))
-    return psi, max(whole / variance, 1.0) * psi / _OFFSET**2
+    left = np.maximum(own - clean.level - np.sum(L**2, axis=1), _LEAST_LEFT * own)
+    psi = float(np.average(left, weights=mass))
+    whole = clean.mean * (number + damping) ** 2 + psi * (number + 2.0 * damping)
+    return psi, psi / max(whole / damping**2, _LEAST_LEFT * psi)
 
 
 def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
@@ -217,19 +222,24 @@ def _clean_diagonal(cov: NDArray[Any], wgt: NDArray[Any], noise: Any) -> tuple[F
 
 
 def _spectrum(
-    packed: NDArray[Any], root: Floats, constant: Floats, n_jobs: int | None, restarts: int | None
+    packed: NDArray[Any],
+    root: Floats,
+    constant: Floats,
+    n_jobs: int | None,
+    restarts: int | None,
+    level: float,
 ) -> Callable[[Floats, int], tuple[Any, Any]]:
     """Return a function of what is added to M's diagonal and of k: eigenvalues and eigenvectors.
 
-    The k largest, in descending order; for k = -1 the smallest one, roughly, of what is left of the
-    matrix without the direction of `constant`. After so many
+    `level` is subtracted from all of A. The k largest, in descending order; for k = -1 the smallest
+    one, roughly, of what is left of the matrix without the direction of `constant`. After so many
     `restarts` (None: any number) those that are still missing are given up.
     """
     h, constant = len(root), constant / np.linalg.norm(constant)
     if h <= _DENSE:
         full = np.empty((h, h), packed.dtype)
         packed_rows(packed, np.arange(h), np.arange(h), full)
-        dense = full.astype(np.float64) * np.outer(root, root)
+        dense = (full.astype(np.float64) - level) * np.outer(root, root)
 
         def all_of_them(added: Floats, k: int) -> tuple[Any, Any]:
             M = dense + np.diag(added)
@@ -248,7 +258,7 @@ def _spectrum(
             x = x.ravel()
             if k < 0:
                 x = x - constant * (constant @ x)
-            y = product(x) + added * x
+            y = product(x) - level * root * (root @ x) + added * x
             return y - constant * (constant @ y) if k < 0 else y
 
         operator = LinearOperator((h, h), matvec=times, dtype=np.float64)

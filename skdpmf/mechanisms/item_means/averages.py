@@ -17,6 +17,7 @@ logarithm of the popularity (`joint_release.item_prior`). Without noise it is th
 (sum_i y_ij + item_damping G) / (N_j + item_damping), G the mean of all ratings.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 from skdpmf.privacy.sums import rating_sums, user_scalars
 from skdpmf.privacy.users import Rows, Users
 
+N_ROUNDS = 10  # the most of `n_average_rounds`
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by unit
 RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
@@ -118,6 +120,33 @@ def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64]
     return averages, ir.RaterCounts(
         np.maximum(n_ratings, 1.0), n_ratings, float(max(rows.n_users, 1))
     )
+
+
+def least_squares(
+    R: Rows, damping: float, rounds: Iterable[int] = range(N_ROUNDS)
+) -> NDArray[np.float64]:
+    """Return item means without noise, as of `baseline`.
+
+    R: ratings in quarter ranges from the middle of the scale; damping: of users' offsets. The
+    items' penalty is s^2 / t^2, from the analysis of variance of y_ij - o_i: s^2 is its variance
+    within items and t^2, at least 0, what that between them exceeds s^2 by.
+    """
+    row, (n_users, n_items) = R.user, R.shape
+    N = np.bincount(R.indices, minlength=n_items).astype(np.float64)
+    by_user, by_item = np.maximum(R.n_ratings + damping, 1e-300), np.maximum(N, 1.0)
+    G, n_rated, n = (float(R.data.mean()) if R.nnz else 0.0), np.count_nonzero(N), max(R.nnz, 1)
+    freedom = max(n - n_rated - float(np.sum(R.n_ratings / by_user)), 1.0)
+    b = np.full(n_items, G)
+    for _ in rounds:
+        offset = np.bincount(row, R.data - b[R.indices], minlength=n_users) / by_user
+        x = R.data - offset[row] - G
+        left = np.bincount(R.indices, x, minlength=n_items)
+        between = float(left @ (left / by_item))
+        within = max(float(x @ x) - between, 0.0) / freedom
+        spread = between - left.sum() ** 2 / n - (n_rated - 1.0) * within
+        spread = max(spread / max(n - float(N @ N) / n, 1e-300), 0.0)
+        b = G + left * spread / np.maximum(N * spread + within, 1e-300)
+    return b
 
 
 def measured_global_mean(curator: Curator, unit: str, norm: str) -> tuple[float, float, float]:

@@ -5,9 +5,10 @@ Ratings y are in quarter ranges from the middle of the scale. With noise, the re
 item counts once and residuals in each round, at unit "rating" the items' counts and sums. Without
 noise each round is one sweep of least squares,
 
-    sum_ij (y_ij - b_j - o_i)^2 + damping sum_i o_i^2 + ITEM_DAMPING sum_j (b_j - G)^2,
+    sum_ij (y_ij - b_j - o_i)^2 + damping sum_i o_i^2 + lambda sum_j (b_j - G)^2,
 
-over all o_i, then over all b_j, G being the mean of all ratings.
+over all o_i, then over all b_j, G being the mean of all ratings and lambda learnt from what they
+leave (`averages.least_squares`).
 
 At unit "user" a fit may go on from `Knowledge` of earlier fits, on other people: the global mean,
 counts and residuals of all cohorts add up, each by its own noise.
@@ -31,11 +32,9 @@ from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.users import Rows
 
-N_ROUNDS = 10  # the most of `n_average_rounds`
-ITEM_DAMPING = 5.0  # fictitious ratings of an item
-_PRIVATE_DAMPING = {"rating": ITEM_DAMPING, "user": 2.5}  # the latter is a guess, corrected by data
+N_ROUNDS = item_averages.N_ROUNDS
+_DAMPING = {"rating": 5.0, "user": 2.5}  # ratings of an item: guesses, corrected by data
 _NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
 _ROWS = 6040  # where their number is not known
 
@@ -84,7 +83,7 @@ def fit(
         R = curator.users.without_privacy()
         counts = np.bincount(R.indices, minlength=R.n_items).astype(np.float64)
         popularity = estimate_popularity(counts, 0.0).log_mean
-        return MeansModel(_least_squares(R, damping, rounds), popularity, None)
+        return MeansModel(item_averages.least_squares(R, damping, rounds), popularity, None)
     budget, planned = curator.plan.budget, curator.releases
     unit, norm = budget.unit, _NORMS[_noise(budget)]
     by_user, level = unit == "user", (0.0, 0.0)
@@ -93,7 +92,7 @@ def fit(
         curator,
         curator.users,
         norm=norm,
-        damping=(_PRIVATE_DAMPING[unit], damping),
+        damping=(_DAMPING[unit], damping),
         grid=exact_grid(curator.n_rows, 1.0, degree=1),
         known=known,
     )
@@ -110,20 +109,6 @@ def fit(
         G = averages.overall_mean
     means = np.clip(item_averages.recentred(averages.mean, averages.counts, G), -2.0, 2.0)
     return MeansModel(means, averages.log_popularity, averages.knowledge(level))
-
-
-def _least_squares(R: Rows, damping: float, rounds: Iterable[int]) -> NDArray[np.float64]:
-    """Item means without noise."""
-    row, (n_users, n_items) = R.user, R.shape
-    by_user = np.maximum(R.n_ratings + damping, 1e-300)
-    by_item = np.bincount(R.indices, minlength=n_items) + ITEM_DAMPING
-    G = float(R.data.mean()) if R.nnz else 0.0
-    b = np.full(n_items, G)
-    for _ in rounds:
-        offset = np.bincount(row, R.data - b[R.indices], minlength=n_users) / by_user
-        left = np.bincount(R.indices, R.data - offset[row] - G, minlength=n_items)
-        b = G + left / by_item
-    return b
 
 
 def _noise(budget: PrivacyBudget) -> str:
