@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.item_means.residual_rounds import ITEM_DAMPING as GUESSED_DAMPING
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
     n_average_rounds,
@@ -35,7 +36,7 @@ from skdpmf.privacy.users import Rows
 
 N_ROUNDS = 10  # the most of `n_average_rounds`
 ITEM_DAMPING = 5.0  # fictitious ratings of an item
-_PRIVATE_DAMPING = {"rating": ITEM_DAMPING, "user": 2.5}  # the latter is a guess, corrected by data
+_PRIVATE_DAMPING = {"rating": ITEM_DAMPING, "user": GUESSED_DAMPING}
 _NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
 _ROWS = 6040  # where their number is not known
 
