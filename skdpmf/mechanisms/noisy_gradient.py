@@ -68,11 +68,17 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.pooled import posteriors
+from skdpmf.mechanisms.als.pooled import RESIDUAL_SCALE, posteriors
 from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.item_means import residual_rounds as ir
-from skdpmf.mechanisms.item_means.joint_release import item_prior
+from skdpmf.mechanisms.item_means.joint_release import (
+    HALF_RELIABLE,
+    LOG_VARIANCE,
+    SIGNAL_PER_FACTOR,
+    item_prior,
+)
+from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as NOISE
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
@@ -90,14 +96,11 @@ CONSTANT, CONSTANT_LIMITS = 0.4, (0.4, 0.6)
 # noise is large. The clip shortens users with large factors, which matters where noise is small.
 CLIP, CLIP_LIMITS = 0.25, (0.19, 1.0)
 BOUND = 1.25  # B^2 = a^2 + BOUND^2
-SPREAD_SCALE, RESIDUAL_SCALE = 0.5, 0.35  # h sqrt(k), and g
+SPREAD_SCALE = 0.5  # h sqrt(k)
 MEAN_ROUNDS = 6
-ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
-# Signal of `choose_rank`: of one factor, below which there is none, and a user's ratings that
-# determine half of the factors' variance.
-SIGNAL_PER_FACTOR, LEAST_SIGNAL, HALF_RELIABLE = 3.0, 5.0, 20.0
-# Guesses of s2, of tau with the deviation of its logarithm, and of c; values tried for tau.
-NOISE, VARIANCE, LOG_VARIANCE, CLIP_FACTOR = 0.7, 0.03, 1.5, 0.5
+LEAST_SIGNAL = 5.0  # of any factor: see `choose_rank`
+# Guesses of tau and of c; values tried for tau.
+VARIANCE, CLIP_FACTOR = 0.03, 0.5
 VARIANCES = np.geomspace(1e-5, 3.0, 31)
 DRIFT, MEAN_DRIFT = 0.004, 0.002  # of v*_j and b*_j in a step, in units of their prior variances
 STARTING, START_DRIFT = 0.25, 0.2  # share of the steps with a guess of tau; drift in units of P_j
@@ -222,7 +225,7 @@ class _Limit(VariationalFit):
     n_lead = 1
 
     def __init__(self, curator: Curator, settings: Settings) -> None:
-        by_popularity: dict[str, Any] = {"weighting": "adaptive", "weight_exponent": 0.25}
+        by_popularity: dict[str, Any] = {"weighting": "adaptive", "weight_exponent": ir.EXPONENT}
         terms = vars(settings) | by_popularity
         super().__init__(curator, pooled.Settings(**terms, item_means=True))
 
@@ -250,7 +253,7 @@ class _Fit:
             curator,
             self.users,
             norm="l2",
-            damping=(ITEM_DAMPING, settings.user_damping),
+            damping=(ir.ITEM_DAMPING, settings.user_damping),
             grid=self.grid,
             influence=influence,
         )

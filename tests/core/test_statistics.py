@@ -28,8 +28,8 @@ def test_another_version_is_seen(change, tmp_path, capsys, monkeypatch):
     if change == "statistic":
         monkeypatch.setattr(item_residuals, "count_weights", lambda *a: halved(*a, real=real))
     if change == "model":
-        damping = pooled_als.ITEM_DAMPING
-        monkeypatch.setattr(pooled_als, "ITEM_DAMPING", 2.0 * damping)
+        damping = item_residuals.ITEM_DAMPING
+        monkeypatch.setattr(item_residuals, "ITEM_DAMPING", 2.0 * damping)
     if change == "releases":
         match = "must make the recorded run's releases"
         monkeypatch.setattr(pooled_als, "MEAN_ROUNDS", pooled_als.MEAN_ROUNDS + 1)

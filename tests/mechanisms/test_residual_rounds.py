@@ -40,11 +40,11 @@ def slow_residuals(X, b, mass, power):
             continue
         e = row[known] - b[known]
         e = e - e.sum() / (known.size + DAMPING[1])
-        w = mass[known] ** -ir._EXPONENT
+        w = mass[known] ** -ir.EXPONENT
         w = w / np.sum(w**power) ** (1.0 / power)
         norms.append(np.sum(abs(w * e) ** power) ** (1.0 / power))
-        c = min(1.0, ir._CLIP / norms[-1])
-        out[known] += c * w * e / ir._CLIP
+        c = min(1.0, ir.CLIP / norms[-1])
+        out[known] += c * w * e / ir.CLIP
         out[-1] += 0.1 * c
     return out, norms
 
@@ -57,7 +57,7 @@ def test_residuals_are_those_of_slow_loops(noise):
     found.release(ir.RESIDUALS, 1)
     expected, norms = slow_residuals(X, b, mass, 1.0 if noise == "laplace" else 2.0)
     np.testing.assert_allclose(records[-1].statistic, expected, rtol=0.0, atol=1e-8)
-    assert min(norms) < ir._CLIP < max(norms)  # the clipping matters for some
+    assert min(norms) < ir.CLIP < max(norms)  # the clipping matters for some
 
 
 @NOISES
@@ -81,12 +81,12 @@ def test_a_round_measures_the_averages(noise):
     found.release(ir.RESIDUALS, 1)
     record = records[-1]
     power = 1.0 if noise == "laplace" else 2.0
-    raw = found.mass**-ir._EXPONENT
+    raw = found.mass**-ir.EXPONENT
     expected = found.mass * raw / np.average(raw**power, weights=found.mass) ** (1.0 / power)
     # the mean clip factor: a normal prior, and one measurement a round
     own = (0.1 * found.n_users / deviation(record)) ** 2
     c = before[3] + own * record.output[-1] / (0.1 * found.n_users)
-    slope = np.clip(c / (before[2] + own), 0.3, 1.0) * expected / ir._CLIP
+    slope = np.clip(c / (before[2] + own), 0.3, 1.0) * expected / ir.CLIP
     doubt = doubt * (slope / found.mass) ** 2 * found.mass_variance
     noises = deviation(record) ** 2 + (0.0 if noise == "laplace" else doubt)
     np.testing.assert_allclose(found.precision - before[0], slope**2 / noises, rtol=1e-9)

@@ -53,6 +53,8 @@ from skdpmf.mechanisms.als.item_update import lift, unpack_lower
 from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.common import head_directions, planned_gram, predictions
+from skdpmf.mechanisms.gram.item_item import TIE
+from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, USER_WEIGHT
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity, is_known
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
@@ -62,9 +64,7 @@ from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
-USER_WEIGHT = 0.1  # q
 CLIP = 0.7  # C, a typical user's root mean squared residual
-TIE = 1e-3  # b_j of the most popular item: breaks ties and no more
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0  # of u_i, times alpha
 # The same, and of v_j, without privacy. "pooled" has its own.
 EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
@@ -214,7 +214,7 @@ class ClickFit(AlternatingFit):
         if not self.private:
             return most
         n = self.typical_weight**-2.0
-        self.signal = self.mu * self.typical_popularity * (n / (n + 20.0)) ** 2
+        self.signal = self.mu * self.typical_popularity * (n / (n + HALF_RELIABLE)) ** 2
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
         if not is_known(self.popularity.mean, np.sqrt(self.popularity.variance)):

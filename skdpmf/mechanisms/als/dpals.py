@@ -17,9 +17,10 @@ is, as in the paper, the user step and
   g_j is the paper's right-hand side less A_j theta_j, so theta_j + A_j^-1 g_j is the solution of
   its Algorithm 1; the residual form needs less noise, as residuals are smaller than ratings.
 
-All use of the released values is post-processing: small A_j are shrunk towards the pooled
-sum_j A_j (whose noise averages out), and all rounds' releases are combined by least squares with
-forgetting. Without noise each round is one exact weighted ALS sweep.
+All use of the released values is post-processing. In the place of each A_j stands its share by
+popularity of the pooled sum_j A_j, whose noise averages out: what an item's own A_j shows beyond it
+gains nothing on any set. All rounds' releases are combined by least squares with forgetting.
+Without noise each round is one exact weighted ALS sweep.
 
 **Clicks.** Model, user step and first releases are those of `skdpmf.mechanisms.als.clicks`
 (notation there). After the user step, a round releases K, the Gram matrix of all users, and for
@@ -117,7 +118,8 @@ class _RatingFit(ratings.RatingFit):
             precision[0] = OFFSET**2 / means.prior_variance
             prior[:, 0] = means.prior_mean / OFFSET
         _, _, mass, typical = self.weighted
-        posterior = ItemPosterior(prior, np.diag(precision), mass, typical, noise_of(self))
+        noise = self.curator.deviation(RHS)
+        posterior = ItemPosterior(prior, np.diag(precision), mass, typical, noise)
         posterior.theta[:, lead:] = V
         if lead:
             posterior.theta[:, 0] = means.mean / OFFSET
@@ -139,11 +141,6 @@ class _ClickFit(clicks.ClickFit):
         self.factors = posterior.theta
 
 
-def noise_of(run: Any) -> tuple[float, float]:
-    """Return deviations of the noise of Gram matrices and right-hand sides."""
-    return run.curator.deviation(GRAM), run.curator.deviation(RHS)
-
-
 def learn(run: Any, update: Any, users: Any, weight: Any, residual: Any, phi: Any, t: int) -> None:
     """Release round t's sums of items, and update a posterior by them."""
     bound = run.settings.phi_bound
@@ -163,7 +160,7 @@ class _ClickPosterior(ItemPosterior):
         s, V = run.settings, run.factors
         d, weight = V.shape[1], run.click_weight
         precision = np.eye(d) * clicks.ITEM_RIDGE * s.alpha
-        super().__init__(np.zeros(V.shape), precision, run.mass, weight, noise_of(run))
+        super().__init__(np.zeros(V.shape), precision, run.mass, weight, run.curator.deviation(RHS))
         self.unobserved = s.unobserved_weight * weight
         self.n_users, self.alpha, self.theta, self.K = run.n_users, s.alpha, V, np.eye(d)
 

@@ -29,7 +29,6 @@ from skdpmf.kernels.jit_and_threads import run_blocks
 _FORGETTING = 0.9  # gamma
 _RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
 _LEAST_EIGENVALUE = 0.02  # of a pooled Gram matrix, relative to its trace
-_LEAST_SHARE = 0.3  # of the pooled Gram matrix that every item's keeps
 _ITEMS_AT_ONCE = 1024
 
 
@@ -37,8 +36,8 @@ class ItemPosterior:
     """Gaussian posterior of all item vectors, from prior_j (n_items, d) and L (d, d).
 
     ``mass`` is the expected sum of weights of an item, sum_i c_i w_ij, up to a common factor,
-    ``weight`` the typical weight w_j of a rating; ``noise`` has the standard deviations of the Gram
-    matrices' (diagonal) and right-hand sides' noise, (0, 0) without privacy.
+    ``weight`` the typical weight w_j of a rating; ``noise`` is the standard deviation of the
+    right-hand sides' noise, 0 without privacy.
     """
 
     def __init__(
@@ -47,12 +46,11 @@ class ItemPosterior:
         prior_precision: NDArray[np.float64],
         mass: NDArray[np.float64],
         weight: NDArray[np.float64],
-        noise: tuple[float, float],
+        noise: float,
     ) -> None:
         n_items, d = prior_mean.shape
         self.prior_precision, self.mass, self.weight = prior_precision, mass, weight
-        self.gram_noise, self.rhs_noise = noise
-        self.private = self.rhs_noise > 0
+        self.noise, self.private = noise, noise > 0
         self.forgetting = _FORGETTING if self.private else 0.0
         self.pull = prior_mean @ prior_precision
         self.precision = np.zeros((n_items, d, d))
@@ -74,42 +72,17 @@ class ItemPosterior:
         """
         self.n_rounds += 1
         self.pooled = lift(unpack_lower(gram.sum(axis=0) / self.mass.sum()))
-        trust = self._trust(gram)
         overlap = min(1.0 / (1.0 - self.forgetting), self.n_rounds)
         spread = _RESIDUAL_VARIANCE * overlap * self.weight
 
         def block(start: int, stop: int) -> None:
             for first in range(start, stop, _ITEMS_AT_ONCE):
                 items = slice(first, min(first + _ITEMS_AT_ONCE, stop))
-                A = self._shrunk(unpack_lower(gram[items]), self.mass[items], trust[items])
+                A = self.mass[items, None, None] * self.pooled
+                A = A if self.private else unpack_lower(gram[items])
                 self._absorb(items, A, rhs[items], spread[items])
 
         run_blocks(block, np.arange(len(self.mass) + 1), n_jobs)
-
-    def _trust(self, gram: Any) -> NDArray[np.float64]:
-        """Share of A_j's deviation from mass_j * pooled that is signal, by moments on the head."""
-        if not self.private:
-            return np.ones(len(self.mass))
-        d = len(self.pooled)
-        rows, columns = np.tril_indices(d)
-        twice, expected = np.where(rows == columns, 1.0, 2.0), self.pooled[rows, columns]
-        squares = ((gram - self.mass[:, None] * expected) ** 2) @ twice
-        noise = self.gram_noise**2 * d * (d + 1) / 2
-        scale = self.mass**2 * ((expected**2) @ twice)
-        head = self.mass >= np.quantile(self.mass, 0.9)
-        slope = max(((squares - noise) * scale)[head].sum() / (scale[head] ** 2).sum(), 0.0)
-        return slope * scale / (slope * scale + noise)
-
-    def _shrunk(self, A: Any, mass: Any, trust: Any) -> NDArray[np.float64]:
-        if not self.private:
-            return A
-        expected = mass[:, None, None] * self.pooled
-        deviation = A - expected
-        # |.|_F in the frame where the expected matrix is the identity bounds the eigenvalues there
-        root = np.linalg.inv(np.linalg.cholesky(self.pooled))
-        relative = np.linalg.norm(root @ deviation @ root.T, axis=(1, 2)) / mass
-        keep = np.minimum(trust, (1.0 - _LEAST_SHARE) / np.maximum(relative, 1e-300))
-        return expected + keep[:, None, None] * deviation
 
     def _curvature(self, items: slice, A: Any) -> Any:
         """What h_j measures is this times theta*_j: A_j, unless a loss adds to it."""
@@ -123,7 +96,7 @@ class ItemPosterior:
         h = g + np.einsum("jab,jb->ja", A, self.theta[items])
         C, (L, pull) = self._curvature(items, A), self._prior(items)
         if self.private:
-            Q = spread[:, None, None] * A + self.rhs_noise**2 * np.eye(A.shape[1])
+            Q = spread[:, None, None] * A + self.noise**2 * np.eye(A.shape[1])
             gained = C @ np.linalg.solve(Q, np.concatenate((C, h[:, :, None]), axis=2))
             P, p = gained[:, :, :-1], gained[:, :, -1]
         else:

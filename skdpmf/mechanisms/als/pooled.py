@@ -93,7 +93,7 @@ from skdpmf.mechanisms.als.loop import HEAD, START, AlternatingFit, head_release
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.item_means import residual_rounds as ir
-from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
+from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING, HALF_RELIABLE
 from skdpmf.privacy import sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
@@ -103,7 +103,6 @@ from skdpmf.privacy.users import Rows
 CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
 CO_RATING_FACTORS = 6  # the most that start from what is rated together
 MEAN_ROUNDS, MOMENT_ROUNDS = 3, 4
-ITEM_DAMPING = 2.5  # a guess of the variance of b_j: see `ResidualAverages`
 FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
 LOG_SCALE = 0.3  # of log N_j as a column
 # Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
@@ -111,7 +110,6 @@ SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
 FEATURED_SLOPE_RIDGE = 8.0  # with item features, on which b_j leans
 LEAST_SIGNAL = 12.0  # for any factor: see PooledFit.choose_rank
 BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
-HALF_RELIABLE = 20.0  # ratings of a user that determine half of the factors' variance
 # Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.3, 1.3
 OWN_RATINGS = 0.5  # share of what own ratings add to gradients that is taken off
@@ -300,7 +298,7 @@ class PooledFit(PooledRounds):
             curator,
             self.kept,
             norm="l2",
-            damping=(ITEM_DAMPING, settings.user_damping),
+            damping=(ir.ITEM_DAMPING, settings.user_damping),
             grid=self.grid,
             exponent=settings.weight_exponent,
             known=None if known is None else known.averages,

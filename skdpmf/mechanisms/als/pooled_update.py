@@ -34,7 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.mechanisms.als.item_update import lift
 from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
+from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as RESIDUAL_VARIANCE
 from skdpmf.mechanisms.item_means.joint_release import geometric_mean, item_prior
 from skdpmf.mechanisms.knowledge import Knowledge
 
@@ -43,9 +45,7 @@ Floats = NDArray[np.float64]
 _KEPT = 0.92  # of what is known about factors, a round
 _KEPT_BY_REFRESH = 0.9  # and of what earlier fits know
 _LEAST_SQUARE = 1e-300
-_LEAST_EIGENVALUE = 0.02  # of the factors' Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 512
-RESIDUAL_VARIANCE = 0.7  # of a rating around the model, in squared quarter ranges: a guess
 _COLUMN_VARIANCE = 0.25  # t
 _RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
 # Of `noisy_regression`: guess of t, deviation of its logarithm, values tried; smallest eigenvalue.
@@ -300,9 +300,7 @@ def _positive(gram: Floats) -> Floats:
     """Return the Gram matrix with the factors' eigenvalues, and the constant's, above 0."""
     gram = gram.copy()
     gram[0, 0] = max(gram[0, 0], 0.05)
-    values, vectors = np.linalg.eigh(gram[1:, 1:])
-    floor = _LEAST_EIGENVALUE * max(float(np.sum(values)), 1e-3)
-    gram[1:, 1:] = (vectors * np.maximum(values, floor)) @ vectors.T
+    gram[1:, 1:] = lift(gram[1:, 1:])
     return gram
 
 

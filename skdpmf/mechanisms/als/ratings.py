@@ -25,6 +25,7 @@ from skdpmf.kernels.als import solve_rows
 from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
 from skdpmf.mechanisms.common import head_directions, predictions
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means.residual_rounds import CLIP
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release
@@ -33,7 +34,6 @@ from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
 OFFSET = 1.0  # a, the constant coordinate of phi
-CLIP = 0.6  # C, below a typical user's root mean squared residual: most contributions are clipped
 # Ridge of u_i, times alpha: weaker while training, where |x_i| <= 1 regularises as well.
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
 FACTOR_PRECISION = 7.0  # of v_j in the prior, times alpha

@@ -39,10 +39,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.common import expected_weights, popularity_weights, row_norms, rows_of
+from skdpmf.mechanisms.common import (
+    INSIDE,
+    expected_weights,
+    popularity_weights,
+    row_norms,
+    rows_of,
+)
 from skdpmf.mechanisms.device_reports.privunit import privunit_parameters
 from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
@@ -52,13 +59,9 @@ from skdpmf.privacy.sums import shrink_to_ball
 Floats = NDArray[np.float64]
 
 _OVERALL_WEIGHT = 0.15  # g
-_RESIDUAL_CLIP = 0.6  # C of later rounds
-_EXPONENT = 0.25  # of the popularity in their weights
 _COUNT_WEIGHT, _MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.0, 1.5, 3.0  # s
 _LEAST_LIKING = 0.1  # a_ij
 _LEAST_SIGNIFICANCE = 2.0  # standard errors
-_OFFSET_VARIANCE = 0.25  # of the mean rating around the middle of the scale
-_INSIDE = 1.0 - 2.0**-40  # rounding must not exceed a length
 _ONE_ROUND = 0.25  # more noise leaves too little of the counts of a part of the devices
 _FIRST_FRACTION = 0.5  # of the devices; later rounds share the rest
 _ROUNDS = 3
@@ -211,11 +214,11 @@ def residual_rows(R: Any, item_means: Floats, mass: Floats, user_damping: float)
     """
     n_devices, m = R.shape
     n, row = np.diff(R.indptr), rows_of(R)
-    terms = popularity_weights(R, mass, _EXPONENT) * deviations(R, item_means, user_damping)
-    clip = shrink_to_ball(row_norms(row, terms, n_devices), _RESIDUAL_CLIP)
+    terms = popularity_weights(R, mass, ir.EXPONENT) * deviations(R, item_means, user_damping)
+    clip = shrink_to_ball(row_norms(row, terms, n_devices), ir.CLIP)
     users = np.flatnonzero(n > 0)
     parts = [
-        (row, R.indices, clip[row] * terms / _RESIDUAL_CLIP),
+        (row, R.indices, clip[row] * terms / ir.CLIP),
         (users, np.full(users.size, m), im.USER_WEIGHT * clip[users]),
     ]
     return _rows(parts, n_devices, float(np.hypot(1.0, im.USER_WEIGHT)))
@@ -245,7 +248,7 @@ class LocalItemMeans:
         self.means: im.ItemMeans | None = None
         self.n_devices = 0  # of round "statistics", with or without ratings
         self.significant = False
-        self.overall, self.overall_variance = 0.0, _OFFSET_VARIANCE
+        self.overall, self.overall_variance = 0.0, im.LEVEL_VARIANCE
         self.precision = self.shift = np.zeros(n_items)
 
     def add_statistics(self, mean: Floats, n_devices: int, variance: float) -> None:
@@ -269,7 +272,7 @@ class LocalItemMeans:
         self.significant = excess > _LEAST_SIGNIFICANCE * error
         scale = 2.0 / (_OVERALL_WEIGHT * self.means.n_users)
         error = (scale * noise) ** 2
-        trust = _OFFSET_VARIANCE / (_OFFSET_VARIANCE + error)
+        trust = im.LEVEL_VARIANCE / (im.LEVEL_VARIANCE + error)
         self.overall = float(np.clip(trust * scale * total[-1], -2.0, 2.0))
         self.overall_variance = trust * error
 
@@ -286,9 +289,9 @@ class LocalItemMeans:
         # of this round's devices, as many have ratings as of those that made `means`
         users = means.n_users * n_devices / self.n_devices
         clip = float(np.clip(total[-1] / (im.USER_WEIGHT * users), 0.3, 1.0))
-        mass, typical = expected_weights(means.mass, means.typical_weight, _EXPONENT)
+        mass, typical = expected_weights(means.mass, means.typical_weight, ir.EXPONENT)
         mass = mass * (n_devices / self.n_devices)
-        slope = clip * mass / _RESIDUAL_CLIP
+        slope = clip * mass / ir.CLIP
         error = (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
         self.precision = self.precision + 1.0 / error
         self.shift = self.shift + (b + total[:-1] / slope) / error
@@ -339,4 +342,4 @@ def _rows(parts: list[Any], n_devices: int, length: float) -> Rows:
     order = np.lexsort((index, device))
     counts = np.bincount(device, minlength=n_devices)
     indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    return Rows(indptr, index[order].astype(np.int64), value[order] * (_INSIDE / length))
+    return Rows(indptr, index[order].astype(np.int64), value[order] * (INSIDE / length))

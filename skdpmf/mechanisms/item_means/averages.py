@@ -40,8 +40,6 @@ N_ROUNDS = 10  # the most of `n_average_rounds`
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by unit
 RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
-_GLOBAL_VARIANCE = 0.25  # of the global mean around the middle of the scale
-_USER_VARIANCE = 0.25  # of a user's mean around it
 # At unit "user" (the sums of one rating's unit show the global mean as well): least and most share
 # of the global effects, and the deviation of their mean that they are raised for in few rows.
 _GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
@@ -183,11 +181,11 @@ def pooled_level(
     whose means differ. Without it G is shrunk for noise alone.
     """
     mean, error, number = measured
-    own = 1.0 / (error + _USER_VARIANCE / number)
+    own = 1.0 / (error + im.LEVEL_VARIANCE / number)
     if known is None:
-        return mean * _GLOBAL_VARIANCE / (_GLOBAL_VARIANCE + error), (own, own * mean)
+        return mean * im.LEVEL_VARIANCE / (im.LEVEL_VARIANCE + error), (own, own * mean)
     precision, shift = known.scalars[1:] + own * np.array([1.0, mean])
-    return float(shift / (precision + 1.0 / _GLOBAL_VARIANCE)), (float(precision), float(shift))
+    return float(shift / (precision + 1.0 / im.LEVEL_VARIANCE)), (float(precision), float(shift))
 
 
 def _half_means(rows: Rows) -> NDArray[np.float64]:

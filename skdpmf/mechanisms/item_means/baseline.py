@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.item_means.residual_rounds import ITEM_DAMPING as GUESSED_DAMPING
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
     n_average_rounds,
@@ -34,7 +35,8 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 
 N_ROUNDS = item_averages.N_ROUNDS
-_DAMPING = {"rating": 5.0, "user": 2.5}  # ratings of an item: guesses, corrected by data
+# ratings of an item: guesses, corrected by data
+_DAMPING = {"rating": 5.0, "user": GUESSED_DAMPING}
 _NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
 _ROWS = 6040  # where their number is not known
 

@@ -36,16 +36,17 @@ RATING_VARIANCE = 0.7
 # them they are never worse than users' own means while the variance of offsets is at most 2 / d of
 # a rating's, and offsets that vary little lose little.
 FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 1.0
+LEVEL_VARIANCE = 0.25  # of the mean rating, and of users' means, around the middle of the scale
 PRIOR_VARIANCE = 0.28  # of items around their line: a guess, where nobody has another one
 # Prior of the line and of t: deviations of the level and the slope around 0, and of slopes on item
 # columns; t around a part of the guess, as one too large costs more than one too small, with the
 # deviation of its logarithm; values tried for t, times the guess, and steps between two of them.
 _LINE, _COLUMN = (0.5, 0.2), 0.3
-_CAUTION, _LOG_VARIANCE = 0.3, 1.5
+_CAUTION, LOG_VARIANCE = 0.3, 1.5
 _VARIANCES, _BETWEEN = np.geomspace(1e-3, 10.0, 13), 20
 # Rank: see choose_rank.
-_SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
-_HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
+SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
+HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,9 @@ def choose_rank(means: ItemMeans, mu: float, most: int, max_iter: int | None) ->
     clear of its noise. None: no round can, so the rank is 1 at least.
     """
     n = means.typical_weight**-2.0
-    scale = mu * (n / (n + _HALF_RELIABLE)) ** 2
+    scale = mu * (n / (n + HALF_RELIABLE)) ** 2
     signal = scale * means.popularity
-    rank = int(np.clip(round(np.sqrt(signal / _SIGNAL_PER_FACTOR)), 1, most))
+    rank = int(np.clip(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1, most))
     if max_iter is None:
         return rank, 0
     if scale * means.sure_popularity < _LEAST_SURE_SIGNAL:
@@ -218,7 +219,7 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     def log_density(t: float) -> float:
         total, left = variance + t, x - line(t)
         likely = -0.5 * float(np.sum(left**2 / total + np.log(total)))
-        return likely - 0.5 * float(np.log(t / (_CAUTION * guess)) / _LOG_VARIANCE) ** 2
+        return likely - 0.5 * float(np.log(t / (_CAUTION * guess)) / LOG_VARIANCE) ** 2
 
     from scipy.interpolate import CubicSpline  # heavy
 

@@ -57,9 +57,10 @@ COUNTS, RESIDUALS = "item counts", "item residuals"
 # number, Gaussian noise with its root. From `_MUCH` epsilon on it can bear as many as "much".
 _COUNT_SHARES = {"gaussian": 0.08, "laplace": 0.2}
 _ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
-_CLIP = 0.6  # C
-_EXPONENT = 0.25  # of the popularity, in its weights
+CLIP = 0.6  # C, below a typical user's root mean squared residual: most are clipped
+EXPONENT = 0.25  # of the popularity, in its weights
 _TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not show it
+ITEM_DAMPING = 2.5  # a guess, which releases correct: see `ResidualAverages`
 # Prior of what is released: means and standard deviations
 _CLIP_FACTOR = 0.7, 0.1
 _NOTHING = 1e-12  # precision of what is not known at all
@@ -125,7 +126,7 @@ class ResidualAverages:
         norm: str,
         damping: tuple[float, float],
         grid: float,
-        exponent: float = _EXPONENT,
+        exponent: float = EXPONENT,
         influence: NDArray[np.float64] | None = None,
         known: Knowledge | None = None,
     ) -> None:
@@ -203,10 +204,10 @@ class ResidualAverages:
 
     def _release_residuals(self, name: str, index: int) -> None:
         b = self.mean
-        total = self._sums(self.residuals(), clip=_CLIP, signed=True)
+        total = self._sums(self.residuals(), clip=CLIP, signed=True)
         released = self.curator.release(name, total, index, statistic=RESIDUALS)
         deviation = max(self.curator.deviation(name, RESIDUALS), 1e-9)
-        slope = self._clip_factor(released[-1], deviation) * self.weights / _CLIP
+        slope = self._clip_factor(released[-1], deviation) * self.weights / CLIP
         doubt = (slope / self.mass) ** 2 * self.mass_variance * self._variance
         if self.norm == "l1":
             doubt *= 0.0  # what it takes from two rounds is more than it protects from
