@@ -88,6 +88,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
         "covariance": {"auto": NoisyCovariance},
     }
 
+    public: Any = None
     feedback: Any = "explicit"
     noise: str = "gaussian"
     predictor: Any = "svd"
