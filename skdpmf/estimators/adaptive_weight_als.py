@@ -52,6 +52,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         Item means and, with "pooled", factors lean on them, and the fold-in of a user includes
         tastes for them.
     {random_state, n_jobs}
+    {public}
     n_components : int or None, default=None
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
         this budget, and none where they would drown in noise; the other rows of

@@ -65,6 +65,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         Item means lean on them, and with predictor="svd" each user has tastes for them beside the
         factors.
     {random_state, n_jobs}
+    {public}
     feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1; ``Clicks(weighting="log")`` weighs counts. 0 or less is no

@@ -41,6 +41,7 @@ class DPItemMeans(DPItemMeansPlanner, PrivateRecommender):
     {item_features}
         Item means lean on them, and each user has tastes for them beside the offset.
     {random_state, n_jobs}
+    {public}
     user_damping : float or None, default=None
         Fictitious ratings in a user's offset, at the item means. None: 10 in `fit`, and 1 for
         predictions, which are then no worse than users' own means where items differ little.

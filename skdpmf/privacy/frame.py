@@ -46,11 +46,19 @@ def data_digest(R: Any, first_row: int = 0, *aligned: Any) -> NDArray[np.uint64]
 
 @contextmanager
 def framed(
-    budget: PrivacyBudget, plan: ReleasePlan, random_state: int | None, **record: Any
+    budget: PrivacyBudget,
+    plan: ReleasePlan,
+    random_state: int | None,
+    *,
+    public: Any = None,
+    others: Any = None,
+    **record: Any,
 ) -> Iterator[Frame]:
     """Charge a plan to the budget's ledger, if there is one, and frame a fit.
 
-    record: what the ledger notes, and with a ledger by person ``users``, the ids of the rows.
+    public: prepared rows of people outside of the guarantee, fixed before the curator exists;
+    others (n_rows,): rows of people who are none of these; None: all; record: what the ledger
+    notes, and with a ledger by person ``users``, the ids of the rows, None for public people.
     """
     own, kind = plan.budget, (budget.unit, budget.neighbors)
     same = plan.local or (own.unit, own.neighbors) == kind  # devices have a relation of their own
@@ -62,7 +70,9 @@ def framed(
     if budget.ledger is not None:
         charge = budget.ledger.reserve(plan, seeded=random_state is not None, **record)
     with charge as charged:
-        frame = Frame(plan, random_state, getattr(charged, "included", None))
+        included = getattr(charged, "included", None)
+        included = others if included is None else included  # nobody pays for a public person
+        frame = Frame(plan, random_state, included, public=_digest_of(public))
         try:
             yield frame
         finally:
@@ -73,13 +83,17 @@ class Frame:
     """One charge: it pays for one curator, and for one statement.
 
     plan: what was charged; seed: random_state; included (n_rows,) bool: rows that take part, others
-    count as empty; None: all.
+    count as empty; None: all; public: digest of public rows, the only ones that a curator is for.
     """
 
     def __init__(
-        self, plan: ReleasePlan, seed: int | None, included: NDArray[np.bool_] | None = None
+        self,
+        plan: ReleasePlan,
+        seed: int | None,
+        included: NDArray[np.bool_] | None = None,
+        public: Any = None,
     ) -> None:
-        self.plan, self.seeded = plan, seed is not None
+        self.plan, self.seeded, self.__public = plan, seed is not None, public
         self.__seed, self.__included = seed, included
         self.__state: dict[str, Any] = {}
 
@@ -102,18 +116,29 @@ class Frame:
         features: NDArray[np.float64] | None = None,
         item_columns: NDArray[np.float64] | None = None,
         of_users: bool = True,
+        public: Any = None,
         **more: Any,
     ) -> Curator:
         """Make the curator.
 
         R (n_users, n_items): canonical ratings, here or in `Blocks`; prepare: a function of rows,
         per user as for `Users.map`, and its other arguments, which are public; settings: all that
-        the mechanism goes by, which its repr shows; n_jobs to of_users: as for `Curator`; more:
+        the mechanism goes by, which its repr shows; n_jobs to of_users: as for `Curator`; public:
+        the rows that the frame is for, which without privacy are rows as all others; more:
         ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
         arrays of released values that the fit starts from.
         """
-        public = [part for part in (features, item_columns) if part is not None]
-        R, noise = self.rows(R, prepare, settings, public=public, **more)
+        if _digest_of(public) != self.__public:
+            raise PrivacyParameterError(
+                "public rows of a fit must be those that its frame was made with: they were read "
+                "before any private row was."
+            )
+        known = [part for part in (features, item_columns) if part is not None]
+        if public is not None:
+            known += [public.indptr, public.indices, public.data]
+        R, noise = self.rows(R, prepare, settings, public=known, **more)
+        if public is not None and not self.plan.is_private:
+            R = sparse.vstack([R, public], format="csr")
         given = features, item_columns
         curator = Curator(R, self.plan, noise, n_jobs, *given, of_users=of_users)
         self.__state["curator"] = curator
@@ -167,6 +192,10 @@ class Frame:
             made = replace(made, notes=tuple(notes))
         personal = self.__state.get("personal", False)
         return PrivacyStatement.from_plan(made, seeded=self.seeded, personal=personal, **more)
+
+
+def _digest_of(public: Any) -> list[int] | None:
+    return None if public is None else data_digest(public).ravel().tolist()
 
 
 def _prepared(R: Any, private: bool, function: Callable[..., Any], *public: Any) -> Any:

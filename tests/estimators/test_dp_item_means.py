@@ -6,8 +6,6 @@ import pytest
 from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.mechanisms.item_means import averages as item_averages
-from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
 from tests.estimators.common import ratings
 from tests.reference.item_covariance import least_squares
 

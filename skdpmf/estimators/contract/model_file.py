@@ -79,9 +79,9 @@ _DIGEST = 32
 # shown on a terminal must be what is meant.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _ESCAPE = re.compile(r'\\[^"]')  # of JSON, but for quotes and backslashes: nothing is hidden
-# A seed voids the guarantee for whoever knows it; columns are made of the features; the others
-# belong to one machine.
-_NOT_SAVED = {"random_state", "n_jobs", "snapshots", "item_features"}
+# A seed voids the guarantee for whoever knows it; columns are made of the features; public rows are
+# people's; the others belong to one machine.
+_NOT_SAVED = {"random_state", "n_jobs", "snapshots", "item_features", "public"}
 _BUDGET = ("epsilon", "delta", "unit", "neighbors")
 _LARGEST = 2**53  # of an integer that JavaScript reads exactly
 

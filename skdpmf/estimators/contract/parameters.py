@@ -294,6 +294,11 @@ class PrivatePlanner(Planner):
     def _value_range(self) -> Any:
         return (0.0, 1.0) if self._implicit else self.rating_range
 
+    @property
+    def _takes_public(self) -> bool:
+        """Whether the mechanism takes `public` rows."""
+        return False
+
     def plan(
         self, n_items: int, n_rows: int | None = None, *, refreshes: int | None = None
     ) -> ReleasePlan:
@@ -347,6 +352,11 @@ class PrivatePlanner(Planner):
     def _check_params(self) -> None:
         super()._check_params()
         require_budget(self.budget)
+        public = getattr(self, "public", None)
+        rule = "None for these options: no mechanism of theirs takes public rows"
+        remedy = "use the default options"
+        holds = public is None or self._takes_public
+        require(holds, "public", type(public), rule, remedy)
 
 
 class _Alone:

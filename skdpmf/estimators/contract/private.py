@@ -26,6 +26,7 @@ from skdpmf.estimators.contract.cluster import blocks_of, check_cluster, client_
 from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.parameters import PrivatePlanner, require
 from skdpmf.estimators.contract.progress import work_of
+from skdpmf.estimators.contract.public import PUBLIC_ASSUMPTION, PublicRows, public_rows_of
 from skdpmf.estimators.contract.recommend import recall
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.privacy.budget import PrivacyBudget
@@ -54,6 +55,7 @@ class Fit(NamedTuple):
 
     features: ItemColumns | None = None
     start: Start | None = None
+    public: PublicRows | None = None
     frame: Any = None  # `skdpmf.privacy.frame.Frame`; None: not yet
     blocks: Any = None  # of a matrix in a cluster, whose form was checked
 
@@ -61,6 +63,11 @@ class Fit(NamedTuple):
     def known(self) -> Any:
         """What the fit starts from."""
         return None if self.start is None else self.start.known
+
+    @property
+    def public_rows(self) -> Any:
+        """Rows of public people, prepared; None: there are none."""
+        return None if self.public is None else self.public.rows
 
 
 class PrivateRecommender(PrivatePlanner, BaseRecommender):
@@ -83,7 +90,8 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
         """Make all releases; return what `_publish` takes.
 
-        more: ``known``, where a refresh starts; ``levels`` of privacy.
+        more: ``known``, where a refresh starts; ``levels`` of privacy; ``public``, a csr_array of
+        prepared public rows.
         """
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
@@ -229,7 +237,9 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         if start is not None:
             self._check_start(start.known)
         self._check_metadata(R.shape[0], **metadata)
-        with charged(self, X, R, Fit(self._features_, start)) as fit:
+        # what earlier fits released holds what they knew of public people
+        public = None if start is not None else public_rows_of(self, X, R.shape[1])
+        with charged(self, X, R, Fit(self._features_, start, public)) as fit:
             yield {"fit": fit}
         undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
         self._statement = self.privacy_spent_.with_undeclared(undeclared)
@@ -349,6 +359,10 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     plan, users = estimator._make_plan(R.shape[1], R.shape[0]), None
     if is_by_person(estimator.budget):
         users = X.user_ids if is_stored(X) else labels_of(X)[0]
+    public: Any = {"public": fit.public_rows}
+    if fit.public is not None and fit.public.others is not None:
+        public["others"] = fit.public.others
+        users = None if users is None else np.where(fit.public.others, users, None)
     shape, params = R.shape, estimator.get_params(deep=False)
     if fit.features is not None:
         params["item_features"] = fit.features.digest
@@ -362,7 +376,8 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
             if name.rpartition("__")[2].startswith("nonprivate_")
         ),
     }
-    with framed(estimator.budget, plan, estimator.random_state, users=users, **record) as frame:
+    budget, seed = estimator.budget, estimator.random_state
+    with framed(budget, plan, seed, users=users, **public, **record) as frame:
         yield fit._replace(frame=frame)
 
 
@@ -374,6 +389,8 @@ def state_of(
     notes = tuple(more.pop("notes", frame.plan.notes))
     if fit.features is not None:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
+    if fit.public is not None:
+        assumptions = (*assumptions, PUBLIC_ASSUMPTION.format(fit.public.rows.shape[0]))
     by_person, ledger = is_by_person(estimator.budget), estimator.budget.ledger
     if fit.start is not None:
         unit = frame.plan.budget.unit
@@ -397,7 +414,10 @@ def _released(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None) -> An
         return estimator._release_rows(R, source, settings, levels)
     columns = None if fit.features is None else fit.features.values
     own = {"n_jobs": estimator.n_jobs, "item_columns": columns}
-    curator = frame.curator(*given, **own, **public)
+    rows = fit.public_rows
+    curator = frame.curator(*given, public=rows, **own, **public)
+    if rows is not None and curator.private:
+        public["public"] = rows
     return estimator._release(curator, settings, **public)
 
 

@@ -128,6 +128,14 @@ class _Shown(str):
     __repr__ = str.__str__
 
 
+_LONG = {"item_features", "public"}
+
+
+def shown(value: Any) -> Any:
+    """Return what stands for a table in a repr, which holds no values of it."""
+    return _Shown(f"<{type(value).__name__} {value.shape}>") if hasattr(value, "shape") else value
+
+
 class SpentDisplay:
     """A base before ``BaseEstimator``, of estimators with ``privacy_spent_``, which nobody sets.
 
@@ -142,11 +150,9 @@ class SpentDisplay:
         return self._statement
 
     def _shown(self) -> Any:
-        """Return an estimator of this name and these parameters, the features shortened."""
+        """Return an estimator of this name and these parameters, features and rows shortened."""
         params: dict[str, Any] = self.get_params(deep=False)  # type: ignore[attr-defined]
-        features: Any = params.get("item_features")
-        if hasattr(features, "shape"):
-            params["item_features"] = _Shown(f"<{type(features).__name__} {features.shape}>")
+        params |= {name: shown(params[name]) for name in _LONG & params.keys()}
         own = {name: getattr(type(self), name) for name in ("__init__", "__doc__", "__module__")}
         return type(type(self).__name__, (BaseEstimator,), own)(**params)
 
@@ -155,7 +161,7 @@ class SpentDisplay:
         return str(self._shown().__repr__(N_CHAR_MAX))
 
     def _get_params_html(self, *args: Any, **options: Any) -> Any:
-        is_long = hasattr(getattr(self, "item_features", None), "shape")
+        is_long = any(hasattr(getattr(self, name, None), "shape") for name in _LONG)
         shown: Any = self._shown() if is_long else super()
         return shown._get_params_html(*args, **options)
 

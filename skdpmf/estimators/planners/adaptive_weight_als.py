@@ -141,6 +141,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         "solver": {"pooled": Pooled, "dpals": DPALS, "dpsgd": DPSGD},
     }
 
+    public: Any = None
     n_components: int | None = None
     feedback: Any = "explicit"
     solver: Any = "pooled"
@@ -155,6 +156,10 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
     @property
     def _is_exact(self) -> bool:
         return self._shorthand("solver") == "pooled" and not self.budget.is_private
+
+    @property
+    def _takes_public(self) -> bool:
+        return self._pooled_ratings
 
     @property
     def _pooled_ratings(self) -> bool:

@@ -89,6 +89,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
         "covariance": {"auto": NoisyCovariance},
     }
 
+    public: Any = None
     feedback: Any = "explicit"
     noise: str = "gaussian"
     predictor: Any = "svd"

@@ -1,6 +1,7 @@
 """Parameters of DPItemMeans, and its plan."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from skdpmf.estimators.contract.parameters import PrivatePlanner
 from skdpmf.mechanisms.item_means import baseline as solver
@@ -11,6 +12,7 @@ from skdpmf.privacy.plan import ReleasePlan
 class DPItemMeansPlanner(PrivatePlanner):
     """Parameters of `DPItemMeans`, and its plan."""
 
+    public: Any = None
     user_damping: float | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
