@@ -33,7 +33,7 @@ LAYERS = {
 
 # Modules of `privacy` that sum by kernels, and those that hold private values.
 SUMMING = {
-    *("privacy/users.py", "privacy/blocks.py", "privacy/sums.py", "privacy/pair_sensitivity.py")
+    f"privacy/{name}.py" for name in ("users", "blocks", "sums", "other_sums", "pair_sensitivity")
 }
 HOLDING = SUMMING | {"privacy/curator.py"}
 # Modules of `privacy` whose own loops are compiled, by the one module that does.

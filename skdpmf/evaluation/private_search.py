@@ -33,12 +33,12 @@ from skdpmf.estimators.contract.private import warn_of_budget
 from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import release_score
+from skdpmf.privacy.other_sums import release_score, user_scalars
 from skdpmf.privacy.sampler import noise as sampler
 from skdpmf.privacy.sampler.grid import exact_grid, truncate_to_grid
 from skdpmf.privacy.sampler.noise import noise_source, recorded_key
 from skdpmf.privacy.sampler.streams import slot_priorities
-from skdpmf.privacy.sums import BoundedSum, user_scalars
+from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import Rows, Users, per_user
 
 _OWN = ("budget", "random_state", "rating_range", "feedback")  # the search's, or all candidates'

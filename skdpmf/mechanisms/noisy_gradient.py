@@ -74,7 +74,7 @@ from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import item_prior
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
-from skdpmf.privacy import sums
+from skdpmf.privacy import other_sums, sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
@@ -305,7 +305,7 @@ class _Fit:
             weights=clipped,
             influence=f,
         )
-        return sums.padded(gradient, (self.n_items, s.n_components + 1)), moments
+        return other_sums.padded(gradient, (self.n_items, s.n_components + 1)), moments
 
 
 def _solve_users(

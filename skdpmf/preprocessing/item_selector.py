@@ -48,10 +48,11 @@ from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.preprocessing.bounder import RatingStep, dense_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.other_sums import rating_sums
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
+from skdpmf.privacy.sums import BoundedSum, item_scalars
 from skdpmf.privacy.users import Rows
 
 _COUNTS = "item counts"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,23 @@ def slot_priorities(
         where = int(first_slot), 0, indptr.shape[0] - 1
         slot_words(states(words, LANES), indptr, indices, *where, out)
     return out
+
+
+@dataclass(frozen=True)
+class Priorities:
+    """Priorities of ratings, wherever their rows are."""
+
+    key: bytes = field(repr=False)
+    purpose: str
+
+    def __call__(self, rows: Any) -> NDArray[np.uint64]:
+        ends = rows.indptr
+        if rows.slots is not None:  # a few rows, in the places that they have
+            number = np.zeros(rows.slots.max(initial=-1) + 2, ends.dtype)
+            number[rows.slots + 1] = rows.n_ratings
+            ends = np.cumsum(number, dtype=ends.dtype)
+        where = ends, rows.indices
+        return slot_priorities(self.key, self.purpose, *where, first_slot=rows.first)
 
 
 def initial_normals(key: bytes, shape: tuple[int, ...], name: str = "factors") -> Floats:
