@@ -95,9 +95,9 @@ MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit)|preprocessing/)"
 # Other packages that a part may import: at its top, and only where they are used.
 OUTSIDE = {
     "exceptions": (set(), set()),
-    "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting", "pandas"}),
+    "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting", "pandas", "cloudpickle"}),
     "kernels": ({"numpy", "numba", "llvmlite"}, set()),  # and joblib, for threads
-    "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow"}),
+    "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow", "dask"}),
     "baselines": ({"numpy", "scipy", "joblib", "threadpoolctl"}, set()),
     "mechanisms": ({"numpy", "scipy", "joblib", "numba"}, set()),
     "books": ({"numpy", "scipy"}, {"pandas", "dp_accounting"}),

@@ -223,7 +223,8 @@ class RatingMatrix:
 
     def __repr__(self) -> str:
         n_users, n_items = self.shape
-        return f"RatingMatrix of {n_users:,} users x {n_items:,} items, {self.nnz:,} ratings"
+        number = f", {self.nnz:,} ratings" if hasattr(self.X, "nnz") else ", of Dask"
+        return f"RatingMatrix of {n_users:,} users x {n_items:,} items{number}"
 
 
 def _titles(titles: Any) -> list[str] | None:

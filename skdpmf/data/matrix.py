@@ -1,5 +1,6 @@
 """Rating matrices: made of tables of (user, item, rating) rows, and with entries taken out."""
 
+from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from .validation import as_rating_matrix, is_integer, require
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_BLOCK_ROWS = 1024  # blocks of users have whole multiples of it
 
 
 def ratings_to_matrix(
@@ -33,8 +36,9 @@ def ratings_to_matrix(
 
     Parameters
     ----------
-    frame : DataFrame of pandas or polars, also a lazy one, or pyarrow.Table
-        One rating a row. Not modified.
+    frame : DataFrame of pandas, polars or Dask, also a lazy one, or pyarrow.Table
+        One rating a row. Not modified. A table of Dask, whose users and items must be declared,
+        gives a matrix of Dask: it is shuffled by user, and a ``fit`` reads it in the workers.
     user, item : str, default="user", "item"
         Columns with the ids: integers, strings or other hashables.
     rating : str or None, default="rating"
@@ -97,17 +101,68 @@ def ratings_to_matrix(
             f"{names}. Name yours by user=, item=, rating= (rating=None: every row "
             "counts as 1.0)."
         )
-    frame = as_pandas(frame, columns)
+    declared = {"users": users, "items": items}
+    undeclared = tuple(name for name, ids in declared.items() if ids is None)
+    if hasattr(frame, "__dask_graph__"):
+        if undeclared:
+            raise ValueError(
+                f"{undeclared[0]}=None must be ids for a table of Dask, whose rows are not here: "
+                "declare users and items."
+            )
+        users, items = (_declared(ids, name, None) for name, ids in declared.items())
+        X = _shuffled(frame[columns], users, items)
+        return RatingMatrix(X, users, items, titles)
+    triples, user_index, item_index = _coded(as_pandas(frame, columns), users, items)
+    X = sparse.coo_array(triples, shape=(len(user_index), len(item_index)))
+    return RatingMatrix(as_rating_matrix(X), user_index, item_index, titles, undeclared)
+
+
+def _coded(frame: Any, users: Any, items: Any) -> tuple[Any, Any, Any]:
+    """Return ratings and their rows and columns; the users and items that these refer to."""
+    user, item, *rating = frame.columns
     rows, user_index = _encode(frame[user], users, "users")
     cols, item_index = _encode(frame[item], items, "items")
     values = np.ones(len(frame))
-    if rating is not None:
+    if rating:
         remedy = ", or pass rating=None to count every row as 1.0"
-        values = rating_values(frame[rating], f"column {rating!r}", remedy)
-    triples = sparse.coo_array((values, (rows, cols)), shape=(len(user_index), len(item_index)))
-    declared = {"users": users, "items": items}
-    undeclared = tuple(name for name, ids in declared.items() if ids is None)
-    return RatingMatrix(as_rating_matrix(triples), user_index, item_index, titles, undeclared)
+        values = rating_values(frame[rating[0]], f"column {rating[0]!r}", remedy)
+    return (values, (rows, cols)), user_index, item_index
+
+
+def _shuffled(frame: Any, users: Any, items: Any) -> Any:
+    """Return a table of Dask as a matrix of Dask, in blocks of users with all their ratings."""
+    import dask.array as da
+    import pandas as pd
+    from dask import delayed
+
+    shape, meta = (len(users), len(items)), sparse.csr_array((0, len(items)))
+    step = -(-max(shape[0] // frame.npartitions, 1) // _BLOCK_ROWS) * _BLOCK_ROWS
+    ends = [*range(0, shape[0], step), shape[0]]
+    like = pd.DataFrame({"row": np.arange(0), "item": np.arange(0), "rating": np.empty(0)})
+    table = frame.map_partitions(_numbered, delayed(users), delayed(items), meta=like)
+    parts = table.set_index("row", divisions=ends).to_delayed()
+    blocks = [
+        da.from_delayed(
+            delayed(_block)(part, first, stop, shape[1]), (stop - first, shape[1]), meta=meta
+        )
+        for part, (first, stop) in zip(parts, pairwise(ends), strict=True)
+    ]
+    return da.concatenate(blocks)
+
+
+def _numbered(frame: Any, users: Any, items: Any) -> Any:
+    """Return a part of a table with places in the place of ids."""
+    import pandas as pd
+
+    (ratings, (rows, columns)), *_ = _coded(frame, users, items)
+    return pd.DataFrame({"row": rows, "item": columns, "rating": ratings})
+
+
+def _block(part: Any, first: int, stop: int, n_items: int) -> Any:
+    """Return a block of users as a matrix."""
+    at = part.index.to_numpy() - first, part["item"].to_numpy()
+    triples = part["rating"].to_numpy(), at
+    return as_rating_matrix(sparse.coo_array(triples, shape=(stop - first, n_items)))
 
 
 def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]:

@@ -146,14 +146,20 @@ def clipped(R: Any, rating_range: Any, *, warns: bool = False) -> Any:
     if not R.nnz or (R.data.min() >= low and R.data.max() <= high):
         return R
     if warns:
-        warn_of_scale(R.data, (low, high))
+        warn_of_scale(count_outside(R.data, (low, high)), R.nnz, (low, high))
     return sparse.csr_array((np.clip(R.data, low, high), R.indices, R.indptr), shape=R.shape)
 
 
-def warn_of_scale(ratings: np.ndarray, rating_range: tuple[float, float]) -> None:
+def count_outside(ratings: np.ndarray, rating_range: tuple[float, float]) -> int:
+    """Return how many ratings lie outside of the range."""
+    low, high = rating_range
+    return int(np.count_nonzero(ratings < low) + np.count_nonzero(ratings > high))
+
+
+def warn_of_scale(n_outside: int, n_ratings: int, rating_range: tuple[float, float]) -> None:
     """Warn where more than a tenth of the ratings lies outside of the range."""
     low, high = rating_range
-    if np.count_nonzero(ratings < low) + np.count_nonzero(ratings > high) > ratings.size / 10:
+    if n_outside > n_ratings / 10:
         warnings.warn(
             f"rating_range=({low:g}, {high:g}) must be the scale that the ratings were given on, "
             "and more than a tenth of those in X lie outside and are clipped: pass their scale as "
@@ -516,10 +522,13 @@ def check_ratings(
 
     Names and number of columns are noted on the estimator, or compared with what was noted. Where
     they are not (`reset` is False), rows may be dicts, and the columns of a RatingMatrix are put
-    into the order of the noted ones. Where `stored` says so, ratings on disk are taken by `fit`.
+    into the order of the noted ones. Where `stored` says so, `fit` takes ratings on disk and of
+    Dask, and looks at them later.
     """
     if stored and hasattr(type(X), "read_rows"):
         return _checked_stored(estimator, X, reset, rating_range if warns else None)
+    if stored and reset and is_lazy(X):
+        return _checked_lazy(estimator, X)
     if reset or not names_items(X):
         refuse_what_is_no_matrix(X)
     if reset:
@@ -654,7 +663,33 @@ def _checked_stored(estimator: Any, X: Any, reset: bool, rating_range: Any) -> t
     if names is not None and names.dtype.kind in "OU":
         estimator.feature_names_in_ = np.asarray(names, dtype=object)
     if rating_range is not None:
-        warn_of_scale(X._first_ratings(), check_rating_range(rating_range))
+        first, bounds = X._first_ratings(), check_rating_range(rating_range)
+        warn_of_scale(count_outside(first, bounds), first.size, bounds)
+    return X, np.dtype(np.float64)
+
+
+def is_lazy(X: Any) -> bool:
+    """Return whether X, or the matrix of a RatingMatrix, is a collection of Dask."""
+    return hasattr(type(X.X if isinstance(X, RatingMatrix) else X), "__dask_graph__")
+
+
+def _checked_lazy(estimator: Any, X: Any) -> tuple[Any, np.dtype]:
+    """Note number and names of the items of a matrix of Dask."""
+    refuse_what_is_no_matrix(X)
+    n_users = X.shape[0] if len(getattr(X, "shape", ())) == 2 else None
+    if hasattr(X, "columns") or not hasattr(estimator, "budget") or not is_integer(n_users, 1):
+        raise ValueError(
+            f"X={type(X).__name__} with shape={getattr(X, 'shape', None)} must be a dask.array of "
+            "users x items with a known number of rows, for an estimator with a budget: call "
+            "X.compute_chunk_sizes(), make a matrix of a table with one rating in a row by "
+            "ratings_to_matrix(X, users=..., items=...), or pass X.compute()."
+        )
+    note_catalogue(estimator, X)
+    if isinstance(X, RatingMatrix):
+        _note_columns(estimator, X)
+    else:
+        estimator.n_features_in_ = X.shape[1]
+        vars(estimator).pop("feature_names_in_", None)
     return X, np.dtype(np.float64)
 
 
@@ -663,19 +698,25 @@ def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool) -> Any:
     if X.items is not noted and X.items.has_duplicates:
         raise _repeated(X.items)
     if reset:
-        if 0 in X.shape:
-            raise ValueError(
-                f"X has shape {X.shape} and must have a row and a column: pass the ratings of "
-                "somebody, or declare items that nobody has rated."
-            )
-        estimator.n_features_in_ = X.shape[1]
-        vars(estimator).pop("feature_names_in_", None)
+        _note_columns(estimator, X)
     elif X.shape[1] != estimator.n_features_in_:
         raise ValueError(
             f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
             f"{estimator.n_features_in_} features as input: pass rows over the items of fit."
         )
     return as_rating_matrix(unsummed(X.X))
+
+
+def _note_columns(estimator: Any, X: RatingMatrix) -> None:
+    if X.items.has_duplicates:
+        raise _repeated(X.items)
+    if 0 in X.shape:
+        raise ValueError(
+            f"X has shape {X.shape} and must have a row and a column: pass the ratings of "
+            "somebody, or declare items that nobody has rated."
+        )
+    estimator.n_features_in_ = X.shape[1]
+    vars(estimator).pop("feature_names_in_", None)
 
 
 _NOT_NUMBERS = (

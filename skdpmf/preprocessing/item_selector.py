@@ -243,7 +243,7 @@ class DPItemSelector(  # type: ignore[call-arg]
         self._statement = state_of(self, fit)
 
     # what `release_on_blocks` asks for
-    _only_sums, _value_range, _reports, n_jobs = True, None, None, None
+    _value_range, _reports, n_jobs = None, None, None
 
     def _preparation(self) -> tuple[Any, ...]:
         return (_presences,)

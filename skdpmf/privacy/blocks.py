@@ -7,13 +7,13 @@ curator is, and neither its key nor its plan leaves that process. What goes to w
 released, but for the key of what is random about single rows; what they give to one another and
 to the curator's process is values of users and exact sums, so that they are the curator's, too.
 
-Blocks begin at multiples of `USERS_AT_ONCE` users: functions of some thousand rows may round by
-where they are cut. Sums are exact, so that a model is the same to the bit whatever the blocks are.
-A block that a worker loses is computed again by Dask, from what its values came from.
+Sums are exact, so that a model is the same to the bit whatever the blocks are. A block that a
+worker loses is computed again by Dask, from what its values came from.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
@@ -40,21 +40,16 @@ class Blocks:
     def _like(self, parts: list[Any]) -> Blocks:
         return Blocks(self.client, parts, self.ends, self.shape[1])
 
-    def _submit(self, *args: Any) -> Any:
-        return self.client.submit(_run, *args, pure=False)
-
     def each(self, function: Callable[..., Any], *args: Any) -> Blocks:
         """Return what a function gives in each block; of `Blocks` among args it gets the block's.
 
-        Other args come as they are, through one worker, from which the others have them.
+        Other args come as they are; large ones through one worker, from which others have them.
         """
         given = self, *args
-        places = [k for k, one in enumerate(given) if isinstance(one, Blocks)]
-        public: Any = tuple(None if k in places else one for k, one in enumerate(given))
-        if sum(getattr(one, "nbytes", 0) for one in public) > _INLINE:
-            public = self._submit(_same, True, public, ())
-        own = zip(*(given[k].parts for k in places), strict=True)
-        return self._like([self._submit(function, is_small(), public, places, *one) for one in own])
+        own = [one.parts for one in given if isinstance(one, Blocks)]
+        of_blocks = [isinstance(one, Blocks) for one in given]
+        public = [one for one in given if not isinstance(one, Blocks)]
+        return self._like(submit(self.client, function, own, of_blocks, public))
 
     def __getitem__(self, key: int) -> Blocks:
         return self.each(itemgetter(key))
@@ -64,19 +59,8 @@ class Blocks:
         parts = self.parts
         while len(parts) > 1:
             groups = [parts[k : k + _FAN_IN] for k in range(0, len(parts), _FAN_IN)]
-            parts = [
-                self._submit(_added, True, [None] * len(own), range(len(own)), *own)
-                for own in groups
-            ]
-        return self.gathered(parts)[0]
-
-    def gathered(self, parts: list[Any] | None = None) -> list[Any]:
-        """Return values of the blocks; an error of one of them is raised, without its frames."""
-        made = self.client.gather(self.parts if parts is None else parts)
-        for one in made:
-            if isinstance(one, _Failed):
-                raise one.error
-        return list(made)
+            parts = submit(self.client, _added, [groups], [True], [])
+        return gathered(self.client, parts)[0]
 
     def cut(self, values: Any) -> Blocks:
         """Return values of all users, which are public, in blocks."""
@@ -88,36 +72,60 @@ class Blocks:
         return self._like([int(first) for first in self.ends[:-1]])
 
 
+def submit(client: Any, function: Any, own: Any, of_blocks: Any, public: Any) -> list[Any]:
+    """Return futures of what a function gives in each block.
+
+    own: lists of values, one for each block; of_blocks: which args these are; public: other args.
+    """
+    from cloudpickle import dumps
+
+    how = {"of_blocks": of_blocks, "small": is_small(), "pure": False}
+    how["given"] = dumps((function, public))
+    how["key"] = getattr(function, "__name__", type(function).__name__).strip("_")
+    if len(how["given"]) > _INLINE:  # by a task, which Dask can do again, as no scatter
+        how["given"] = client.submit(bytes, how["given"], pure=False)
+    return list(client.map(_run, *own, **how))
+
+
+def gathered(client: Any, parts: list[Any]) -> list[Any]:
+    """Return values of futures; an error of one of them is raised, without its frames."""
+    made = client.gather(parts)
+    for one in made:
+        if isinstance(one, _Failed):
+            raise one.error
+    return list(made)
+
+
 class _Failed:
     """In the place of a result: Dask would log an error with the values that its task was given."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: Exception) -> None:
         self.error = error.with_traceback(None)
         error.__context__ = error.__cause__ = None
 
 
-def _run(function: Any, small: bool, public: Any, places: Any, *own: Any) -> Any:
-    """Call a function with a block's values in their places, and public values in the others."""
-    for one in (public, *own):
-        if isinstance(one, _Failed):
-            return one
-    args = list(public)
-    for place, value in zip(places, own, strict=True):
-        args[place] = value
+def _run(*own: Any, given: bytes, of_blocks: list[bool], small: bool) -> Any:
+    """Call a function with values of a block and with public ones, as in the curator's process."""
+    failed = [one for one in own if isinstance(one, _Failed)]
+    if failed:
+        return failed[0]
+    values = iter(own)
     try:
+        function, public = pickle.loads(given)
+        rest = iter(public)
+        args = [next(values) if of else next(rest) for of in of_blocks]
         with np.errstate(all="ignore"), sized(0 if small else 2**62):
             return function(*args)
     except Exception as error:
         return _Failed(error)
 
 
-def _same(*values: Any) -> Any:
-    return values
-
-
-def _added(*parts: Any) -> Any:
+def _added(parts: list[Any]) -> Any:
+    failed = [one for one in parts if isinstance(one, _Failed)]
+    if failed:
+        return failed[0]
     if isinstance(parts[0], tuple):
-        return tuple(_added(*own) for own in zip(*parts, strict=True))
+        return tuple(_added(list(own)) for own in zip(*parts, strict=True))
     total = parts[0].copy()
     for own in parts[1:]:
         total += own

@@ -28,6 +28,7 @@ from skdpmf.estimators.contract.answers import (
     row_labels,
     strongest,
 )
+from skdpmf.estimators.contract.cluster import client_of
 from skdpmf.estimators.contract.model_file import save_model
 from skdpmf.estimators.contract.parameters import Planner, check_count, check_where, require
 from skdpmf.estimators.contract.progress import RoundsMixin, SpentDisplay, with_callbacks, work_of
@@ -662,6 +663,7 @@ class BaseRecommender(
             check_is_fitted(self, "_item_model_")
         bounds = self._value_range
         warns = reset and bounds is self.rating_range and active_recorder() is None
+        warns = warns and client_of(X) is None  # whose workers look
         own = {"rating_range": bounds, "warns": warns, "stored": True}
         return check_ratings(self, X, reset=reset, **own)
 

@@ -294,11 +294,6 @@ class PrivatePlanner(Planner):
     def _value_range(self) -> Any:
         return (0.0, 1.0) if self._implicit else self.rating_range
 
-    @property
-    def _only_sums(self) -> bool:
-        """Whether all that is released are sums over users, so that blocks of them may be apart."""
-        return True
-
     def plan(
         self, n_items: int, n_rows: int | None = None, *, refreshes: int | None = None
     ) -> ReleasePlan:

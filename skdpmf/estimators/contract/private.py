@@ -22,6 +22,7 @@ from skdpmf.data.validation import (
 )
 from skdpmf.estimators.contract import refreshed
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
+from skdpmf.estimators.contract.cluster import blocks_of, check_cluster, client_of
 from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.parameters import PrivatePlanner, require
 from skdpmf.estimators.contract.progress import work_of
@@ -54,6 +55,7 @@ class Fit(NamedTuple):
     features: ItemColumns | None = None
     start: Start | None = None
     frame: Any = None  # `skdpmf.privacy.frame.Frame`; None: not yet
+    blocks: Any = None  # of a matrix in a cluster, whose form was checked
 
     @property
     def known(self) -> Any:
@@ -65,8 +67,8 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     """A recommender that spends a `budget`; it sees public settings and released values.
 
     A subclass has `_make_plan`, `_settings_of`, `_release` and `_publish`.
-    Solvers work in quarters of the rating range, from its middle. Where joblib is configured for a
-    backend of processes, blocks of users are spread over them (`skdpmf.distributed`).
+    Solvers work in quarters of the rating range, from its middle. Ratings
+    may be in a Dask cluster (`skdpmf.estimators.contract.cluster`).
     """
 
     item_means_: np.ndarray
@@ -338,8 +340,11 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     from which nothing is computed before the ledger is charged. Yields the fit with its frame.
     """
     check_savable(estimator._catalogue_)
+    check_cluster(estimator, R)
     if is_stored(R):
         R.check()
+    elif client_of(R) is not None:
+        fit = fit._replace(blocks=blocks_of(R, *_clipping(estimator)))
     warn_of_budget(estimator.budget, R.shape[0])
     plan, users = estimator._make_plan(R.shape[1], R.shape[0]), None
     if is_by_person(estimator.budget):
@@ -399,17 +404,28 @@ def _released(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None) -> An
 def release_on_blocks(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None = None) -> Any:
     """Return what an estimator's mechanism releases: it gets the curator of the rows, and no row.
 
-    estimator: whose parameters were checked; R (csr_array or ParquetRatings): canonical
-    ratings, or ratings on disk; fit: as `charged` yields it, with a frame; levels (n_rows,):
-    privacy levels, or None.
+    estimator: whose parameters were checked; R: canonical ratings, or ratings on disk or in a
+    cluster; fit: as `charged` yields it, with a frame; levels (n_rows,): privacy levels, or None.
     """
     work = work_of(estimator, R.shape)
-    if is_stored(R):
-        of_clicks = getattr(estimator, "_implicit", False)  # whose values may be counts
-        bounds = None if of_clicks else estimator._value_range
-        R = as_rating_matrix(R.read_rows(), rating_range=bounds)
+    if fit.blocks is not None:
+        R = fit.blocks
+    elif client_of(R) is not None:
+        R = blocks_of(R, *_clipping(estimator))
+    elif is_stored(R):
+        R = as_rating_matrix(R.read_rows(), rating_range=_clipping(estimator)[0])
     with sized(work):
         return _released(estimator, R, fit, levels)
+
+
+def _clipping(estimator: Any) -> tuple[Any, bool]:
+    """Return the range to which ratings are clipped, and whether a warning says that it is wrong.
+
+    Clicks are not clipped: their values may be counts.
+    """
+    bounds = None if getattr(estimator, "_implicit", False) else estimator._value_range
+    warns = bounds is not None and active_recorder() is None
+    return bounds, warns
 
 
 def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:

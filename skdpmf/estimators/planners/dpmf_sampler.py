@@ -133,10 +133,6 @@ class DPMFSamplerPlanner(PrivatePlanner):
         return posterior.make_plan(self.budget, self._posterior_settings(n_items), n_items)
 
     @property
-    def _only_sums(self) -> bool:
-        return self._draw is None
-
-    @property
     def _work_of_round(self) -> int:
         return 1 if self._draw is None else 1 << 26  # a chain compiles in any case
 

@@ -86,10 +86,6 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         n_rounds = len(self._fractions(n_items, n_rows or 0))
         return items.make_plan(budget, n_items, n_rounds, self.randomizer)
 
-    @property
-    def _only_sums(self) -> bool:
-        return self._gradients is None and self.randomizer == "privunit"
-
     def _n_reports(self) -> int:
         """Return the largest number of rounds of the protocol."""
         if self._gradients is not None:
@@ -106,7 +102,8 @@ class LocalDPGDDRPlanner(PrivatePlanner):
 
     @property
     def _is_by_vectors(self) -> bool:
-        return self._only_sums and self.budget.is_private
+        sums = self._gradients is None and self.randomizer == "privunit"
+        return sums and self.budget.is_private
 
     def _fractions(self, n_items: int, n_rows: int) -> tuple[float, ...]:
         """Return the share of the devices in each round; n_rows 0: not known, taken as many."""

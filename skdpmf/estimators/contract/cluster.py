@@ -1,0 +1,151 @@
+"""Ratings in a Dask cluster, as blocks of users whose rows workers read, and no other process.
+
+A block has whole rows, and each row is in one block. Blocks begin at multiples of `USERS_AT_ONCE`
+users, so that a model does not depend on where the ratings were cut.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+
+from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.parquet_ratings import ParquetRatings
+from skdpmf.data.validation import (
+    as_rating_matrix,
+    check_ratings,
+    clipped,
+    count_outside,
+    is_lazy,
+    warn_of_scale,
+)
+from skdpmf.exceptions import RatingStoreError
+from skdpmf.kernels.jit_and_threads import balanced_blocks
+from skdpmf.privacy.blocks import Blocks, gathered, submit
+from skdpmf.privacy.users import USERS_AT_ONCE
+
+# of a block of users: what it works with beside its ratings is short-lived, and should stay small
+_BLOCK_RATINGS = 1e7
+
+
+def client_of(X: Any) -> Any:
+    """Return the client of the cluster that holds a fit's ratings; None: they are in no cluster.
+
+    X: ratings; those on disk are read by a cluster where a client is active, but not by the fit of
+    one of its own tasks.
+    """
+    is_file, distributed = isinstance(X, ParquetRatings), sys.modules.get("distributed")
+    if not is_file and not is_lazy(X):
+        return None
+    client: Any = None
+    if distributed is not None:
+        with suppress(ValueError):  # there is none
+            client = distributed.default_client()
+    if client is None and not is_file:
+        raise ValueError(
+            f"X={_shown(X)} is in Dask and needs workers that keep its blocks: make a "
+            "dask.distributed.Client first, or pass X.compute()."
+        )
+    if client is not None and is_file:
+        with suppress(ValueError):  # this is no task
+            distributed.get_worker()  # type: ignore[union-attr]
+            return None
+    return client
+
+
+def check_cluster(estimator: Any, X: Any) -> None:
+    """Refuse ratings in a cluster where more than sums over users is released."""
+    sums = estimator.budget.is_private and estimator._reports is None
+    if not sums and client_of(X) is not None:
+        read = "X.read_rows()" if isinstance(X, ParquetRatings) else "X.compute()"
+        raise ValueError(
+            f"X={_shown(X)} must be in memory for {estimator!r}: without noise, or where more than "
+            f"sums over users is released, one process needs all ratings. Pass {read}, or close "
+            "the client of the cluster."
+        )
+
+
+def blocks_of(X: Any, bounds: Any, warns: bool) -> Blocks:
+    """Return the ratings as blocks of canonical rows, clipped to bounds, in the workers.
+
+    warns: whether a warning says that the bounds are not theirs.
+    """
+    client = client_of(X)
+    if isinstance(X, ParquetRatings):
+        (rows, at), n_threads = X._bounds, sum(client.nthreads().values())
+        n_blocks = n_threads * max(1, round(X.nnz / (n_threads * _BLOCK_RATINGS)))
+        ends = _cut(rows[[0, *(stop for _, stop in balanced_blocks(at, n_blocks))]])
+        public = [X, X.fingerprint, bounds]
+        parts = submit(client, _read, [ends[:-1], ends[1:]], [True, True, *[False] * 3], public)
+    else:
+        M = X.X if isinstance(X, RatingMatrix) else X
+        M = M if M.numblocks[1] == 1 else M.rechunk({1: -1})
+        chunks = client.compute(M.to_delayed().ravel().tolist())
+        parts = submit(client, _checked, [chunks], [True, False], [bounds])
+        rows = np.cumsum([0, *M.chunks[0]]).astype(int).tolist()
+        ends = _cut(rows)
+    facts = Blocks(client, parts, range(len(parts) + 1), 0)
+    n_outside, n_ratings = np.sum(gathered(client, facts[1].parts), axis=0)
+    if warns:
+        warn_of_scale(n_outside, n_ratings, bounds)
+    parts = facts[0].parts
+    if not isinstance(X, ParquetRatings) and ends != rows:
+        own, where = [], []
+        for start, stop in pairwise(ends):
+            meet = [k for k in range(len(parts)) if rows[k] < stop and rows[k + 1] > start]
+            own.append([parts[k] for k in meet])
+            where.append([(max(start - rows[k], 0), stop - rows[k]) for k in meet])
+        parts = submit(client, _stacked, [own, where], [True, True], [])
+    return Blocks(client, parts, ends, X.shape[1])
+
+
+def _cut(rows: Any) -> list[int]:
+    """Return ends of blocks near these, at multiples of `USERS_AT_ONCE` but for the last one."""
+    near = np.rint(np.asarray(rows[:-1]) / USERS_AT_ONCE).astype(int) * USERS_AT_ONCE
+    inner = near[(near > 0) & (near < rows[-1])]
+    return [0, *np.unique(inner).tolist(), int(rows[-1])]
+
+
+def _shown(X: Any) -> str:
+    return repr(X) if isinstance(X, ParquetRatings | RatingMatrix) else type(X).__name__
+
+
+def _with_facts(R: Any, bounds: Any) -> tuple[Any, Any]:
+    """Return ratings clipped to bounds, and how many lay outside, of how many."""
+    if bounds is None:
+        return R, (0, R.nnz)
+    return clipped(R, bounds), (count_outside(R.data, bounds), R.nnz)
+
+
+def _read(start: int, stop: int, ratings: Any, fingerprint: str, bounds: Any) -> tuple[Any, Any]:
+    """Read rows of ratings on disk."""
+    if ratings.fingerprint != fingerprint:
+        raise RatingStoreError(
+            f"path={str(ratings.path)!r} now holds other ratings (fingerprint "
+            f"{ratings.fingerprint[:12]}...) than those that were asked for "
+            f"({fingerprint[:12]}...). Nothing may replace ratings while they are in use: start "
+            "again with the present ones."
+        )
+    rows = ratings._bounds[0]
+    first, last = np.searchsorted(rows, start, "right") - 1, np.searchsorted(rows, stop)
+    R = ratings.read_rows(first, last)
+    if R.shape[0] != stop - start:
+        R = R[start - rows[first] : stop - rows[first]]
+    return _with_facts(as_rating_matrix(R), bounds)
+
+
+def _checked(chunk: Any, bounds: Any) -> tuple[Any, Any]:
+    """Return a block of a matrix as `fit` would take it."""
+    return _with_facts(check_ratings(BaseEstimator(), chunk, reset=True)[0], bounds)
+
+
+def _stacked(parts: list[Any], where: list[tuple[int, int]]) -> Any:
+    """Return rows of neighbouring blocks."""
+    pieces = [R[start:stop] for R, (start, stop) in zip(parts, where, strict=True)]
+    return as_rating_matrix(sparse.vstack(pieces, format="csr"))
