@@ -53,7 +53,7 @@ FRAME = "privacy/frame.py"
 BEGINS = {
     "Curator": {FRAME},
     "Frame": {FRAME},
-    "framed": {FRAME, "estimators/contract/private.py", "estimators/multi_task_ridge.py"},
+    "framed": {FRAME, "estimators/contract/charged.py", "estimators/multi_task_ridge.py"},
     "record_releases": {"privacy/recording.py", "evaluation/audit.py"},
     "Recorder": {"privacy/recording.py", "evaluation/audit.py"},
     "RecordingNoise": {"privacy/recording.py"},

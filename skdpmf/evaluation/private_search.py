@@ -29,7 +29,7 @@ from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.answers import kind_of
 from skdpmf.estimators.contract.base import BaseRecommender
 from skdpmf.estimators.contract.model_file import check_savable
-from skdpmf.estimators.contract.private import warn_of_budget
+from skdpmf.estimators.contract.parameters import warn_of_budget
 from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget

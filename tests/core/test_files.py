@@ -104,7 +104,7 @@ def test_few_files_decide_about_epsilon():
 
 
 def test_the_list_to_sign_is_theirs():
-    contract = PACKAGE / "estimators" / "contract" / "private.py"
+    contract = PACKAGE / "estimators" / "contract" / "charged.py"
     words = {PACKAGE / name for name in WORDS}
     assert section("Sign here") == below() - words | {contract}
 
