@@ -220,12 +220,7 @@ def _shape(total: BoundedSum | PiecedSum) -> tuple[int, ...]:
 
 
 def release_terms(
-    slot: Any,
-    kind: Any,
-    total: BoundedSum | PiecedSum,
-    index: int,
-    near: tuple[str, str],
-    private: bool,
+    slot: Any, kind: Any, total: Any, index: int, near: tuple[str, str], private: bool
 ) -> dict[str, Any]:
     """Return what noise a slot's release of this kind gets, or refuse the sum.
 

@@ -26,22 +26,10 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.noise import (
-    derived_key,
-    fresh_key,
-    noise_source,
-    recorded_key,
-    row_digest,
-)
+from skdpmf.privacy.sampler.noise import fresh_key, noise_source, recorded_key
+from skdpmf.privacy.sampler.streams import data_digest, derived_key
 from skdpmf.privacy.statement import PrivacyStatement, as_made
 from skdpmf.privacy.users import cut, each, few_of, refuse_unless_alike, set_once, total
-
-
-def data_digest(R: Any, first_row: int = 0, *aligned: Any) -> NDArray[np.uint64]:
-    """Digest of rows, and of numbers aligned with them: one adds up over blocks."""
-    columns = [(np.arange(len(own) + 1), np.zeros(len(own), np.int64), own) for own in aligned]
-    rows = [(R.indptr, R.indices, R.data), *columns]
-    return np.stack([row_digest(*own, first_row=first_row) for own in rows])
 
 
 @contextmanager

@@ -41,23 +41,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.sums import accumulate_rhs, row_norms
 from skdpmf.privacy import users as core
 from skdpmf.privacy.sampler.grid import check_exact, require_number, truncate_to_grid
-from skdpmf.privacy.users import (
-    USERS_AT_ONCE,
-    Handle,
-    PerUser,
-    Rows,
-    Users,
-    cut,
-    each,
-    reveal,
-    sealed,
-    total,
-)
+from skdpmf.privacy.users import Handle, PerUser, Rows, Users, each, reveal, sealed, total
 
 HAIR, _MOST = 2.0**-40, 1e50
 
@@ -89,10 +78,8 @@ class BoundedSum(Handle):
 
     def without_privacy(self) -> NDArray[np.float64]:
         """Return the exact sum, in a fit without privacy."""
-        if self.private:
-            raise PrivacyParameterError(
-                "the exact values of a BoundedSum are private: release it by the curator."
-            )
+        rule = "False for its exact values: release it by the curator."
+        require_that(not self.private, "private", self.private, rule)
         values: NDArray[np.float64] = reveal(self)
         return values
 
@@ -159,18 +146,8 @@ def item_scalars(
     return bounded(users, values, whole, max(both, whole), norm=norm)
 
 
-def _item_scalars(
-    rows: Rows,
-    private: bool,
-    t: Any,
-    share: Any,
-    clip: float,
-    grid: float,
-    s: float,
-    q: float,
-    signed: bool,
-    norm: str,
-) -> NDArray[np.float64]:
+def _item_scalars(rows: Rows, private: bool, t: Any, share: Any, *given: Any) -> Any:
+    clip, grid, s, q, signed, norm = given
     t = t if signed else np.maximum(t, 0.0)
     factor: Any = np.ones(rows.n_users)
     if private:
@@ -306,11 +283,8 @@ def _vectors_of(
     """Return the vectors of users [start, stop)."""
     x = mapped(rows, own, start, stop, slots=slots)
     x = x.toarray() if sparse.issparse(x) else x
-    if len(x) != stop - start:
-        raise PrivacyParameterError(
-            f"function={mapped.function!r} gave {len(x)} vectors for {stop - start} users and "
-            "must give one for each: return those of the users [start, stop) alone."
-        )
+    rule = f"{stop - start}, one for each user: return those of the users [start, stop) alone."
+    require_that(len(x) == stop - start, "number of vectors", len(x), rule)
     return x
 
 
@@ -323,7 +297,7 @@ def _products(
     *,
     diagonal: bool = True,
     influence: Any = None,
-    step: int = USERS_AT_ONCE,
+    step: int = core.USERS_AT_ONCE,
 ) -> BoundedSum:
     """Clip the vectors of users [start, stop), which a function of rows gives; sum their products.
 
@@ -339,16 +313,8 @@ def _products(
     return triangle(users, values[np.tril_indices(len(values))], clip)
 
 
-def _product_sums(
-    rows: Rows,
-    private: bool,
-    share: Any,
-    clip: float,
-    grid: float,
-    step: int,
-    vectors: Callable[..., Any],
-    *given: Any,
-) -> Any:
+def _product_sums(rows: Rows, private: bool, share: Any, *terms: Any) -> Any:
+    clip, grid, step, vectors, *given = terms
     radius, of = np.broadcast_to(clip * np.sqrt(share), rows.n_users), vectors(rows, *given)
 
     def part(first: int, last: int) -> Any:
@@ -389,12 +355,12 @@ def summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
     found: list[Any] = []
 
     def add(first: int, last: int) -> None:
-        own = part(first * USERS_AT_ONCE, min(last * USERS_AT_ONCE, rows.n_users))
+        own = part(first * core.USERS_AT_ONCE, min(last * core.USERS_AT_ONCE, rows.n_users))
         with lock:
             found[:] = [found[0] + own if found else own]
 
     # by the number of users alone: a function of some thousand rows may round by where they are cut
-    blocks = np.arange(max(-(-rows.n_users // USERS_AT_ONCE), 1) + 1)
+    blocks = np.arange(max(-(-rows.n_users // core.USERS_AT_ONCE), 1) + 1)
     run_blocks(add, blocks, rows.n_jobs if is_exact else 1)
     return found[0]
 
@@ -416,11 +382,9 @@ def bounded(
     n_slots: int | None = None,
 ) -> BoundedSum:
     """Return the sum with the bound of the users' neighbouring relation."""
-    if users.private and users.unit != unit:
-        raise PrivacyParameterError(
-            f"unit={users.unit!r} must be {unit!r} for this sum, whose bound is proved for one "
-            f"{unit}: plan another statistic, or a budget of unit={unit!r}."
-        )
+    rule = f"{unit!r} for this sum, whose bound is proved for one {unit}: plan another statistic, "
+    rule += f"or a budget of unit={unit!r}."
+    require_that(not users.private or users.unit == unit, "unit", users.unit, rule)
     sensitivity = float(replace if users.neighbors == "replace" else add_remove)
     near, n = (users.unit, users.neighbors), n_slots or users.n_slots
     bound = Bound(sensitivity, norm, layout, *near, n, users.private)
@@ -433,11 +397,8 @@ def own_values(users: Users, values: PerUser, *, of_users: bool = False) -> Any:
     wrong = (entry.place is None) != of_users
     if isinstance(own, np.ndarray):
         wrong |= len(own) != (rows.n_users if of_users else rows.nnz)
-    if wrong:
-        raise PrivacyParameterError(
-            f"a sum needs a value for each {'user' if of_users else 'rating'} of its users, and "
-            "was given others."
-        )
+    what, rule = "user" if of_users else "rating", "made for the users that are summed."
+    require_that(not wrong, f"a value for each {what}", "of others", rule)
     return own if entry.public.dtype == np.float64 else each(own, np.asarray, np.float64)
 
 
@@ -464,8 +425,7 @@ def require_terms(norm: str = "l2", **numbers: float) -> None:
     for name, value in numbers.items():
         remedy = "pass a public number."
         require_number(name, value, positive=name != "presence", remedy=remedy)
-    if norm not in ("l1", "l2"):
-        raise PrivacyParameterError(f"norm={norm!r} must be 'l1' or 'l2': pass one of them.")
+    require_that(norm in ("l1", "l2"), "norm", norm, "'l1' or 'l2': pass one of them.")
 
 
 def norms_of(rows: Rows, terms: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
@@ -479,4 +439,4 @@ def _influence(users: Users, influence: NDArray[np.float64] | None) -> Any:
     """Return factors f_i in [0, 1]: 1 without any."""
     if influence is None or not users.private:
         return 1.0
-    return cut(reveal(users), np.clip(np.where(np.isnan(influence), 0.0, influence), 0.0, 1.0))
+    return core.cut(reveal(users), np.clip(np.where(np.isnan(influence), 0.0, influence), 0.0, 1.0))

@@ -11,7 +11,8 @@ from tests import house
 
 PACKAGE = Path(skdpmf.__file__).parent
 PROOFS = PACKAGE.parent / "docs" / "proofs.rst"
-MOST_FILES, MOST_LINES = 15, 2600
+LATER = {"skdpmf.privacy.text", "skdpmf.privacy.composition"}  # no fit divides its budget
+MOST_FILES, MOST_LINES = 15, 2250
 # They decide nothing: words, errors, and streams that no release has.
 WORDS = {"privacy/text.py", "privacy/sampler/streams.py", "exceptions.py"}
 
@@ -124,4 +125,4 @@ def test_nothing_but_words_is_imported_in_functions():
                 continue
             for node in ast.walk(function):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("skdpmf"):
-                    assert node.module == "skdpmf.privacy.text", f"{path}:{node.lineno}"
+                    assert node.module in LATER, f"{path}:{node.lineno}"

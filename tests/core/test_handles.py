@@ -231,10 +231,10 @@ def test_values_have_the_length_of_their_users():
     with pytest.raises(PrivacyParameterError, match="an entry or a row for each user, or for each"):
         users_of(matrix()).map(three_values)
     users = users_of(matrix())
-    with pytest.raises(PrivacyParameterError, match="needs a value for each rating"):
+    with pytest.raises(PrivacyParameterError, match="a value for each rating"):
         sums.item_scalars(users, per_user(users, np.zeros(3), False), clip=1.0, grid=SINGLE)
     users = users_of(matrix())
-    with pytest.raises(PrivacyParameterError, match="needs a value for each user"):
+    with pytest.raises(PrivacyParameterError, match="a value for each user"):
         sums.gram(users, users.map(ones), clip=1.0, grid=GRID)
 
 
