@@ -250,14 +250,15 @@ MISTAKES = [
     # our own
     ("a user's values beside the next user's", MEANS, FILLED, FILLED + " + np.roll(out, 1)"),
     ("a running total over users", MEANS, FILLED, FILLED + " + 1e-3 * np.cumsum(out)"),
-    ("an assertion about ratings in a map", MEANS, MAP, mapped("assert rows.data.max() < 9.0")),
+    ("an assertion about ratings in a map", MEANS, MAP,
+     mapped("assert rows.data.max(initial=0.0) < 9.0")),
     ("ratings kept on the function of a map", MEANS, MAP,
      mapped("weighted_residuals.seen = rows.data")),
     ("ratings saved by a map", MEANS, MAP, mapped("np.savez('/dev/null', rows.data)")),
     ("a map made on the spot", MEANS, "self.users.map(count_weights, self.norm)",
      "self.users.map(lambda rows, norm: count_weights(rows, norm), self.norm)"),
     ("noise of a mechanism's own", MEANS, COUNTED,
-     COUNTED + "        measured = measured + np.random.default_rng().normal(size=len(measured))\n"),
+     COUNTED + "        measured = measured + np.random.default_rng().normal(size=1)\n"),
     ("the exact sum of a fit without privacy", MEANS, COUNTED,
      "        measured = total.without_privacy()\n"),
     ("the rows of a fit without privacy", MEANS, WEIGHTS,
@@ -278,7 +279,7 @@ MISTAKES = [
      "    budget = PrivacyBudget(2.0 * budget.epsilon, budget.delta, unit=budget.unit, "
      "neighbors=budget.neighbors)\n" + PLANNED),
     ("a central fit that says it is local", BASELINE, PLANNED, planned(
-        "    object.__setattr__(plan, 'local', True)\n    return plan\n")),
+        "    from dataclasses import replace\n\n    return replace(plan, local=True)\n")),
     ("an estimator that keeps its curator", ESTIMATOR, SOLVED,
      "        self.curator_ = curator\n" + SOLVED, {"tests": "estimators/test_base.py"}),
     ("a fit that counts before it is framed", ESTIMATOR, PUBLISHED, with_method(

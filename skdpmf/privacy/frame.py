@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.plan import ReleasePlan
@@ -100,6 +100,8 @@ class Frame:
         ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
         arrays of released values that the fit starts from.
         """
+        rule = "False: devices report by themselves, and nobody curates their rows."
+        require_that(not self.plan.local, "local", self.plan.local, rule)
         public = [part for part in (features, item_columns) if part is not None]
         R, noise = self.rows(R, prepare, settings, public=public, **more)
         given = features, item_columns
