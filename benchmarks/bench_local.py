@@ -28,7 +28,7 @@ from skdpmf.mechanisms.device_reports.protocol import (
     protocol_name,
     simulate,
 )
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 
 RANGE = (1.0, 5.0)
 FORGED_EPSILON = 4.0

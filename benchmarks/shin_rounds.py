@@ -17,7 +17,7 @@ from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.device_reports import gradient as solver
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 
 # The paper's figure, private and not, and the ratings it was measured on.
 PUBLISHED = {"private": (2.960, 1.697, 1.500, 1.409, 1.381, 1.372), "non-private": (1.269, 1.145)}

@@ -8,24 +8,17 @@ them, sums come up, and one process draws all noise.
 """
 
 # %%
-# One line around a fit
-# ---------------------
-# ``parallel_config`` spreads the fit over the workers of the last client. The example needs
+# A client, and a fit
+# -------------------
+# Where a client of a cluster is active, ``fit`` has its workers read the folder. The example needs
 # ``pip install "skdpmf[dask,parquet]"``.
 
 from tempfile import TemporaryDirectory
 
 from dask.distributed import Client
-from joblib import parallel_config
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import ParquetRatings, make_ratings
-
-
-def fit_on_cluster(ratings):
-    with parallel_config(backend="dask"):
-        return AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5)).fit(ratings)
-
 
 # %%
 # Two workers on this machine
@@ -36,11 +29,11 @@ def fit_on_cluster(ratings):
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:
         ratings = ParquetRatings.write(f"{folder}/ratings", make_ratings(5000, 200, random_state=0))
-        with Client(n_workers=2, threads_per_worker=1):
-            model = fit_on_cluster(ratings)
+        with Client(n_workers=2, threads_per_worker=1, dashboard_address=None):
+            model = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5)).fit(ratings)
     print(model.privacy_spent_.summary())
 
 # %%
 # The guarantee is that of a fit on one machine. It covers the model, and not what travels inside
-# the cluster: sums there have no noise yet. :doc:`Many processes and machines </distributed>` says
-# who must be trusted, and how a fit goes on after a crash.
+# the cluster: sums there have no noise yet. :doc:`Beyond one machine </distributed>` says who must
+# be trusted, and how a fit goes on after a crash.

@@ -32,7 +32,7 @@ LAYERS = {
 
 # Modules of `privacy` that sum by kernels, and those that hold private values.
 SUMMING = {
-    *("privacy/users.py", "privacy/blocks.py", "privacy/sums.py", "privacy/pair_sensitivity.py")
+    f"privacy/{name}.py" for name in ("users", "blocks", "sums", "other_sums", "pair_sensitivity")
 }
 HOLDING = SUMMING | {"privacy/curator.py"}
 # Modules of `privacy` whose own loops are compiled, by the one module that does.
@@ -52,7 +52,7 @@ FRAME = "privacy/frame.py"
 BEGINS = {
     "Curator": {FRAME},
     "Frame": {FRAME},
-    "framed": {FRAME, "estimators/contract/private.py", "estimators/multi_task_ridge.py"},
+    "framed": {FRAME, "estimators/contract/charged.py", "estimators/multi_task_ridge.py"},
     "record_releases": {"privacy/recording.py", "evaluation/audit.py"},
     "Recorder": {"privacy/recording.py", "evaluation/audit.py"},
     "RecordingNoise": {"privacy/recording.py"},
@@ -87,7 +87,7 @@ SETS_STATEMENTS = re.compile(
 MAPPERS = {"map", "keep", "products"}
 # Calls of maps that others notice, and methods that keep what they are given.
 SPEAKING = {"open", "print", "warnings", "logging", "os", "sys", "pickle", "setattr"}
-KEEPING = {"append", "extend", "add", "update", "setdefault", "tofile", "save", "savetxt", "dump"}
+KEEPING = {"append", "extend", "add", "update", "setdefault", "tofile", "dump"}
 MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit|sgd)|preprocessing/)")
 
 
@@ -300,6 +300,11 @@ def _methods_with_rows(path: str, estimator: ast.ClassDef) -> list[str]:
         name = getattr(node, "name", "")
         if name in FRAMED or (name == "_release_rows" and path not in ROWS):
             found.append(f"{node.lineno}: {name} of a private estimator is the contract's")
+        kept = (one for one in ast.walk(node) if isinstance(one, ast.Assign))
+        if any(
+            dotted(one.value) == "curator" and dotted(one.targets[0])[:5] == "self." for one in kept
+        ):
+            found.append(f"{node.lineno}: {name} keeps a curator")
         if name == "fit" and isinstance(node, ast.FunctionDef):
             last = [line for line in node.body if not isinstance(line, ast.Expr)]
             if len(last) != 1 or "return self._fit_rows(X, y" not in ast.unparse(last[0]):
@@ -342,11 +347,12 @@ def _effects(function: ast.FunctionDef) -> Iterator[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     for node in nodes:
-        if isinstance(node, ast.Global | ast.Nonlocal | ast.Raise | ast.Yield):
+        if isinstance(node, ast.Global | ast.Nonlocal | ast.Raise | ast.Assert | ast.Yield):
             yield f"{node.lineno}: {type(node).__name__} in the map {function.name}"
         if isinstance(node, ast.Call):
             names = dotted(node.func).split(".")
-            if names[0] in SPEAKING or names[-1] in KEEPING:
+            keeps = names[-1] in KEEPING or names[-1].startswith("save")
+            if names[0] in SPEAKING or keeps:
                 yield f"{node.lineno}: {ast.unparse(node.func)} in the map {function.name}"
         targets = getattr(node, "targets", [getattr(node, "target", None)])
         for target in targets if isinstance(node, ast.Assign | ast.AugAssign) else []:

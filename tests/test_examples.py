@@ -21,7 +21,7 @@ EXAMPLES = {path.stem: path for path in sorted((CHECKOUT / "examples").glob("*.p
 # Whatever an example may import; programs that are more than a narrative say what else they need.
 LIBRARIES = {"skdpmf", "matplotlib", "numpy", "pandas", "pathlib", "scipy", "sklearn"}
 PROGRAMS = {
-    "dask_cluster": {"dask", "joblib", "tempfile"},
+    "dask_cluster": {"dask", "tempfile"},
     "local_devices": {"http", "json", "threading"},
     "serve_model": {"io", "json", "socketserver", "urllib", "wsgiref"},
 }

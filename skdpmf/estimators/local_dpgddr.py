@@ -15,7 +15,8 @@ from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.protocol import Protocol, Settings, protocol_name, simulate
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, shuffle_note
 from skdpmf.mechanisms.gram.covariance import RIDGE
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key, recorded_key
+from skdpmf.privacy.sampler.noise import fresh_key, recorded_key
+from skdpmf.privacy.sampler.streams import derived_key
 
 _START = {True: 0.1, False: 0.3}  # deviation of the factors' start, by `center`
 

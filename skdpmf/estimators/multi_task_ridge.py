@@ -9,7 +9,7 @@ from scipy import sparse
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract import parameters as check
-from skdpmf.estimators.contract.private import warn_of_budget
+from skdpmf.estimators.contract.parameters import warn_of_budget
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.mechanisms import multi_task_ridge as solver
 from skdpmf.privacy.budget import PrivacyBudget

@@ -22,8 +22,7 @@ from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.recording import DrawRecord, Recording, ReleaseRecord, ReportRecord
-from skdpmf.privacy.sampler.noise import derived_key
-from skdpmf.privacy.sampler.streams import initial_normals
+from skdpmf.privacy.sampler.streams import derived_key, initial_normals
 
 ALARM = 1e-6  # false alarms of each statistical check
 _SAME = 1e-6  # of a sensitivity: float rounding

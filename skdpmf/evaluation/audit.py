@@ -45,8 +45,7 @@ from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.evaluation import _audit_releases as of_fits
 from skdpmf.evaluation._audit_releases import AuditCheck
 from skdpmf.privacy.recording import Recorder, Recording, record_releases
-from skdpmf.privacy.sampler.noise import derived_key
-from skdpmf.privacy.sampler.streams import initial_normals
+from skdpmf.privacy.sampler.streams import derived_key, initial_normals
 
 _NOT_TESTED = (
     "neighbours that were not tried, rows beyond the first 400 that are used, the source of random "

@@ -29,16 +29,16 @@ from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.answers import kind_of
 from skdpmf.estimators.contract.base import BaseRecommender
 from skdpmf.estimators.contract.model_file import check_savable
-from skdpmf.estimators.contract.private import warn_of_budget
+from skdpmf.estimators.contract.parameters import warn_of_budget
 from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import release_score
+from skdpmf.privacy.other_sums import release_score, user_scalars
 from skdpmf.privacy.sampler import noise as sampler
 from skdpmf.privacy.sampler.grid import exact_grid, truncate_to_grid
 from skdpmf.privacy.sampler.noise import noise_source, recorded_key
-from skdpmf.privacy.sampler.streams import slot_priorities
-from skdpmf.privacy.sums import BoundedSum, user_scalars
+from skdpmf.privacy.sampler.streams import derived_key, slot_priorities
+from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import Rows, Users, per_user
 
 _OWN = ("budget", "random_state", "rating_range", "feedback")  # the search's, or all candidates'
@@ -301,7 +301,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     def _split(self, R: Any) -> tuple[Any, Any]:
         """Training and held-out ratings: a function of slot, item and public randomness."""
         seed, fresh = self.random_state, sampler.fresh_key
-        key = recorded_key(fresh if seed is None else lambda: sampler.derived_key(seed, "split"))
+        key = recorded_key(fresh if seed is None else lambda: derived_key(seed, "split"))
         priorities = slot_priorities(key, "held out", R.indptr, R.indices)
         held_out = priorities < np.uint64(self.test_size * 2.0**64)
         return keep_entries(R, ~held_out), keep_entries(R, held_out)
@@ -313,7 +313,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         template = type(self.estimator).__name__, self.estimator.get_params(deep=False)
         text = f"private search {template!r} {list(words)!r}"
         seed, data = int(self.random_state), (R.indptr, R.indices, R.data)
-        return recorded_key(lambda: sampler.derived_key(seed, text, *data))
+        return recorded_key(lambda: derived_key(seed, text, *data))
 
     def _seed(self, key: bytes, index: int) -> int | None:
         """Return the random_state of a candidate: trials must not share noise."""

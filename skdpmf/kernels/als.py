@@ -21,6 +21,7 @@ import numpy as np
 
 from skdpmf.kernels.jit_and_threads import Array, jit, later, part, part_fast
 from skdpmf.kernels.rows import row_blocks
+from skdpmf.kernels.sums import truncated
 
 _gram = later("_gram")
 _vectors = later("_vectors")
@@ -32,6 +33,80 @@ _ATTEMPTS = 9
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
+
+
+@part
+def _truncate(array, grid):
+    """Truncate towards zero to the grid, a power of two: both scalings are exact."""
+    inverse = 1.0 / grid
+    for c in range(array.shape[0]):
+        array[c] = np.trunc(array[c] * inverse) * grid
+
+
+@part
+def _truncate_panel(panel, n, grid):
+    lanes = _vectors.lanes_of(panel)
+    for at in range(0, panel.shape[0], _vectors.slab_of(panel)):
+        _truncate(panel[at : at + n * lanes], grid)
+
+
+def _accumulate_items_plain(
+    indptr, users, weights, targets, factors, grid, start, stop, out_gram, out_rhs
+):
+    lower = np.tril_indices(factors.shape[1])
+    for j in range(start, stop):
+        own = slice(indptr[j], indptr[j + 1])
+        roots = np.sqrt(weights[own])
+        z = truncated.function(roots[:, None] * factors.take(users[own], axis=0), grid)
+        t = truncated.function(roots * targets[own], grid)
+        out_gram[j] = (z.T @ z)[lower] + 0.0  # no negative zero
+        out_rhs[j] = t @ z + 0.0
+
+
+@jit(plain=_accumulate_items_plain)
+def accumulate_items(
+    indptr, users, weights, targets, factors, grid, start, stop, out_gram, out_rhs
+):
+    """Sufficient statistics of every item's regression on its users, exact on a grid.
+
+    With z_ij = trunc(sqrt(w_ij) u_i) and t_ij = trunc(sqrt(w_ij) y_ij), truncated *towards zero*
+    to multiples of `grid`: gram_j = sum_i z_ij z_ij^T and rhs_j = sum_i t_ij z_ij. Truncation
+    never raises the norm of what sensitivities are stated for: the double sqrt(w_ij) u_i.
+
+    indptr (n_items + 1,) integer: item j (a column in CSC) owns the positions indptr[j] to indptr[j
+    + 1]; users (n_stored,) integer: user i of each position; weights, targets (n_stored,) float64:
+    w_ij >= 0 and y_ij; factors (n_users, k) float64: rows u_i, C-contiguous; grid: a power of two,
+    or 0 for no truncation (the non-private limit); out_gram (n_items, k (k + 1) / 2) float64: rows
+    [start, stop) are overwritten with the packed lower triangles: element (c, d), d <= c, stands at
+    c (c + 1) / 2 + d. Zeros for an item without ratings. out_rhs (n_items, k) float64: rows [start,
+    stop) are overwritten.
+
+    Notes
+    -----
+    Products and sums are exact, so that no order of the ratings can change a bit, as long as
+    sum_i |z_ic z_id| and sum_i |t_i z_ic| stay below 2^53 grid^2: the caller's condition, a bound
+    on the number of ratings times the squared norm. Without a grid the sums are rounded.
+    """
+    k = factors.shape[1]
+    panel, gram = _vectors.new_panel(k, out_gram), _vectors.new_gram(k, out_gram)
+    rhs = _vectors.scratch(gram.shape[1], out_gram)
+    roots, t = np.empty(_vectors.PANEL_ROWS), np.empty(_vectors.PANEL_ROWS)
+    for j in range(start, stop):
+        gram[:] = 0.0
+        rhs[:] = 0.0
+        for first in range(indptr[j], indptr[j + 1], _vectors.PANEL_ROWS):
+            n = min(_vectors.PANEL_ROWS, indptr[j + 1] - first)
+            for p in range(n):
+                roots[p] = np.sqrt(weights[first + p])
+                t[p] = roots[p] * targets[first + p]
+            _vectors.load_panel(factors, users[first : first + n], roots, n, panel)
+            if grid > 0.0:
+                _truncate_panel(panel, n, grid)
+                _truncate(t[:n], grid)
+            _vectors.add_panel(panel, t, n, gram, rhs)
+        _vectors.pack_lower(gram, k, out_gram[j])
+        for c in range(k):
+            out_rhs[j, c] = rhs[c]
 
 
 @part

@@ -1,12 +1,21 @@
-"""Item covariances: cleaning and products of packed matrices.
+"""Item covariances: sums of pairs, cleaning and products of packed matrices.
 
 A symmetric h x h matrix is its packed lower triangle, row by row: entry (i, j), j <= i, stands at
 i (i + 1) / 2 + j. Offsets are int64: a triangle may have more than 2^31 entries.
 """
 
-import numpy as np
+from math import isqrt
+from typing import Any
 
-from skdpmf.kernels.jit_and_threads import Array, jit, part, part_fast
+import numpy as np
+from numpy.typing import NDArray
+
+from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later, part, part_fast
+
+_vectors = later("_vectors")
+
+# How many entries of the next user's row are asked for while one row is read.
+_AHEAD = 128
 
 # Rows and columns of a tile of a product: in float64 it fills 32 KiB, and is read once for each
 # column of the other factor.
@@ -218,3 +227,126 @@ def clean_pairs(cov, wgt, mass, slope, relative, noise, least, shrinkage, mean, 
                 wgt[at + j] = w
             total = max(w + shrinkage, _LEAST_TOTAL)
             cov[at + j] = (np.float64(cov[at + j]) + shrinkage * mean) / total
+
+
+def triangle_starts(n_rows: int) -> NDArray[np.int64]:
+    """Return where each row of a packed triangle begins, and where the last one ends.
+
+    n_rows: h. Returns (n_rows + 1,) int64: i (i + 1) / 2: also the work of the rows for
+    `balanced_blocks` and `packed_product`.
+    """
+    rows = np.arange(n_rows + 1, dtype=np.int64)
+    return rows * (rows + 1) // 2
+
+
+def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int, int]]:
+    """Cut the rows of a triangle into blocks of about equal work and bounded size.
+
+    work (n_items + 1,) int64: cumulative work of the rows, such as `triangle_starts`; n_blocks:
+    number of blocks wished for, at least 1; the bound on their size can make it more;
+    max_entries: most entries of the triangle in a block, at least 1; a single longer row is a
+    block. Result: half-open row ranges that cover all rows in order.
+    """
+    blocks = []
+    for start, stop in balanced_blocks(work, n_blocks):
+        while start < stop:
+            room = start * (start + 1) // 2 + max_entries
+            # the largest row number whose row begins at or before `room`
+            end = (isqrt(8 * room + 1) - 1) // 2
+            end = min(stop, max(end, start + 1))
+            blocks.append((start, end))
+            start = end
+    return blocks
+
+
+@part
+def _add_row(indices, x, begin, last, left, n, sums):
+    """Add one user's share to one row of sums: even places for cov, odd ones for wgt."""
+    for p in range(np.uint64(begin), np.uint64(last + 1)):  # unsigned: no test for negative indices
+        j = np.uint64(2) * np.uint64(indices[p])
+        sums[j] += np.int64(left * x[p])
+        sums[j + np.uint64(1)] += n
+
+
+def _accumulate_pairs_plain(
+    indptr, indices, x, weight, item_ptr, item_user, item_entry, unit, start, stop, cov, wgt
+):
+    cov[:], wgt[:] = 0, 0
+    own = slice(item_ptr[start], item_ptr[stop])
+    users, entries = item_user[own], item_entry[own].astype(np.int64)
+    starts = triangle_starts(stop)[start:]
+    places = np.repeat(starts[:-1] - starts[0], np.diff(item_ptr[start : stop + 1]))
+    first, scaled = indptr[users].astype(np.int64), weight[users] * (1.0 / unit)
+    counts = entries - first + 1
+    left, whole = scaled * x[entries], scaled.astype(np.int64)
+    after = np.append(0, np.cumsum(counts))
+    block, done = 1 << 17, 0  # pairs at a time, which stay in the second-level cache
+    while done < len(users):
+        end = max(np.searchsorted(after, after[done] + block), done + 1)
+        t = np.repeat(np.arange(done, min(end, len(users))), counts[done:end])
+        entry = first[t] + np.arange(after[done], after[done] + len(t)) - after[t]
+        place = places[t] + indices[entry]
+        np.add.at(cov, place, (left[t] * x[entry]).astype(np.int64))
+        np.add.at(wgt, place, whole[t])
+        done = end
+
+
+@jit(plain=_accumulate_pairs_plain)
+def accumulate_pairs(
+    indptr, indices, x, weight, item_ptr, item_user, item_entry, unit, start, stop, cov, wgt
+):
+    """Sum w x x^T and w e e^T over users, exactly, in whole numbers of a unit.
+
+    Rows [start, stop) of the packed triangles of Cov and Wgt: each user u who rated i and j <= i
+    adds trunc(((w_u / unit) x_ui) x_uj) to Cov_ij and trunc(w_u / unit) to Wgt_ij; trunc rounds
+    towards zero, the products are rounded to float64 in this order.
+
+    indptr (n_users + 1,) integer: user u owns the positions indptr[u] to indptr[u + 1]; indices
+    (n_stored,) integer: items, ascending for each user. Fast in int32, faster in uint16. x
+    (n_stored,) float64 or float32: centred ratings. Float32 is read faster and taken for the
+    float64 that it equals. weight (n_users,) float64: w_u >= 0; item_ptr, item_user,
+    item_entry: who rated each item, users ascending, and where the rating stands in the users'
+    rows: a CSC pattern and positions; unit: a power of two; cov, wgt (stop (stop + 1)
+    / 2 - start (start + 1) / 2,) int64: overwritten with these rows of the triangles.
+
+    Notes
+    -----
+    Sums of integers depend on no order and no cut into blocks. They wrap around unless
+    sum_u w_u max(x_ui^2, 1) < 2^62 unit for every item i: the caller's condition.
+
+    The two products raise a magnitude by less than 2^-51 relative. With weights rounded down by
+    2^-50 no user counts for more than its exact abs(w_u x_ui x_uj / unit).
+    """
+    per_unit = 1.0 / unit
+    sums = _vectors.scratch(2 * stop, np.int64)
+    n_stored = item_user.shape[0]
+    at = 0
+    for i in range(start, stop):
+        for t in range(item_ptr[i], item_ptr[i + 1]):
+            ahead = min(t + 1, n_stored - 1)
+            begin = indptr[item_user[ahead]]
+            for p in range(begin, min(begin + _AHEAD, item_entry[ahead]), 16):
+                _vectors.prefetch(indices, p)
+                _vectors.prefetch(x, p)
+                _vectors.prefetch(x, p + 8)
+            u, last = item_user[t], item_entry[t]
+            scaled = weight[u] * per_unit  # exact
+            _add_row(indices, x, indptr[u], last, scaled * x[last], np.int64(scaled), sums)
+        for j in range(i + 1):  # loops compile sooner than slices
+            cov[at + j], wgt[at + j] = sums[2 * j], sums[2 * j + 1]
+            sums[2 * j] = sums[2 * j + 1] = 0
+        at += i + 1
+
+
+def pair_products(indptr: Array, indices: Array, x: Array, items: Any, unit: float) -> Array:
+    """Sum x x^T over users, exactly, in whole numbers of a unit, by `accumulate_pairs`.
+
+    indptr, indices, x: the users' rows, as there; items: item_ptr, item_user and item_entry,
+    as there; unit: a power of two of which all products are multiples. Returns
+    (n_items (n_items + 1) / 2,) int64: the packed triangle.
+    """
+    h = len(items[0]) - 1
+    cov, wgt = np.empty((2, h * (h + 1) // 2), np.int64)
+    columns = indices.astype(np.uint16 if h < 2**16 else np.int64)
+    accumulate_pairs(indptr, columns, x, np.ones(len(indptr) - 1), *items, unit, 0, h, cov, wgt)
+    return cov

@@ -80,7 +80,7 @@ from skdpmf.mechanisms.item_means.joint_release import (
 )
 from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as NOISE
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
-from skdpmf.privacy import sums
+from skdpmf.privacy import other_sums, sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
@@ -308,7 +308,7 @@ class _Fit:
             weights=clipped,
             influence=f,
         )
-        return sums.padded(gradient, (self.n_items, s.n_components + 1)), moments
+        return other_sums.padded(gradient, (self.n_items, s.n_components + 1)), moments
 
 
 def _solve_users(

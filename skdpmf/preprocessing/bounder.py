@@ -12,8 +12,8 @@ from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.matrix import bound_contributions
 from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract.parameters import is_count, require, require_random_state
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key, recorded_key
-from skdpmf.privacy.sampler.streams import slot_priorities
+from skdpmf.privacy.sampler.noise import fresh_key, recorded_key
+from skdpmf.privacy.sampler.streams import derived_key, slot_priorities
 
 
 class RatingStep:

@@ -43,15 +43,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings
 from skdpmf.estimators.contract import parameters as check
-from skdpmf.estimators.contract.private import Fit, charged, is_stored, release_on_blocks, state_of
+from skdpmf.estimators.contract.charged import Fit, charged, fit_framed
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.preprocessing.bounder import RatingStep, dense_of
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.other_sums import rating_sums
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import BoundedSum, item_scalars, rating_sums
+from skdpmf.privacy.sums import BoundedSum, item_scalars
 from skdpmf.privacy.users import Rows
 
 _COUNTS = "item counts"
@@ -224,24 +225,21 @@ class DPItemSelector(  # type: ignore[call-arg]
         """
         self._check_params()
         R = check_ratings(self, X, reset=True, stored=True)[0]
-        most = self._most(R.shape[1])
+        self._most(R.shape[1])
         with charged(self, X, R, Fit()) as fit:
-            self._fit(R, most, fit)
-        undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        self._statement = self.privacy_spent_.with_undeclared(undeclared)
+            fit_framed(self, R, fit)
         return self
 
-    def _fit(self, R: Any, most: int, fit: Fit) -> None:
-        self.counts_, deviation = release_on_blocks(self, R, fit)
-        keep = np.argsort(-self.counts_, kind="stable")[:most]
+    def _publish(self, released: Any) -> None:
+        self.counts_, deviation = released
+        keep = np.argsort(-self.counts_, kind="stable")[: self._most(self.counts_.size)]
         if self.min_signal is not None:
             seen = self.counts_[keep] > float(self.min_signal) * deviation
             keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
-        self.support_ = np.zeros(R.shape[1], bool)
+        self.support_ = np.zeros(self.counts_.size, bool)
         self.support_[keep] = True
-        self._statement = state_of(self, fit)
 
-    # what `release_on_blocks` asks for
+    # what `fit_framed` asks for
     _value_range, _reports, n_jobs = None, None, None
 
     def _preparation(self) -> tuple[Any, ...]:
@@ -249,6 +247,9 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     def _settings_of(self, n_items: int) -> None:
         return None
+
+    def _terms(self, released: Any) -> dict[str, Any]:
+        return {}
 
     def _release(self, curator: Curator, settings: None) -> Any:
         """Release the counts."""

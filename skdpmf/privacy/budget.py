@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from fractions import Fraction
 from typing import Any, overload
 
 from skdpmf.exceptions import require_that
-from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
+from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.sampler.grid import as_float
-from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.text import PrintedBudget
 
 UNITS = ("user", "rating")
 NEIGHBORS = ("add-remove", "replace")
 _SHARE_TOLERANCE = 1e-9
 _LEAST, _MOST = 1e-300, 1e15  # finite epsilons and positive deltas that the accounting is made for
-_MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts with
 
 
 class BudgetKeeper:
@@ -245,29 +242,9 @@ class PrivacyBudget(PrintedBudget):
         >>> PrivacyBudget(1.0).split({"means": 0.25, "factors": 0.75})["means"]
         PrivacyBudget(epsilon=0.25, delta=0.0)
         """
-        self.validate()
-        asked = list(shares.values() if isinstance(shares, Mapping) else shares)
-        checked, delta = check_shares(asked), float(self.delta)
-        rule = None if self.ledger is None else self.ledger.rule
-        deltas = [delta] * len(checked)
-        if math.isinf(self.epsilon):
-            epsilons = [math.inf] * len(checked)
-        elif delta == 0.0 or rule == "basic":
-            epsilons = _split_sum(float(self.epsilon), checked)
-            deltas = _split_sum(delta, checked)
-        else:
-            mu = self.mu if self.ledger is None else self.ledger._mu_of_parts(self.epsilon, delta)
-            if len(checked) > 1:
-                n_values = int(min(self.epsilon * 2.0**25, 2.0**26, delta * 2.0**60))
-                slack = {"eta": _MOST_SLACK * SAMPLER_ETA, "tau": _MOST_SLACK * SAMPLER_TAU}
-                mu = min(mu, gaussian_mu(self.epsilon, delta, n_values=n_values, **slack))
-            worth = gaussian_epsilon if self.ledger is None else self.ledger._epsilon_of
-            epsilons = [worth(mu * math.sqrt(share), delta) for share in checked]
-            for share, epsilon in zip(asked, epsilons, strict=True):
-                rule = f"worth an epsilon > 0 at delta={delta!r}: raise the share, or lower delta."
-                require_that(epsilon > 0.0, "share", share, rule)
-        pairs = zip(epsilons, deltas, strict=True)
-        parts = [replace(self, epsilon=epsilon, delta=delta) for epsilon, delta in pairs]
+        from skdpmf.privacy.composition import split_budget  # no fit needs it
+
+        parts = split_budget(self, list(shares.values() if isinstance(shares, Mapping) else shares))
         return dict(zip(shares, parts, strict=True)) if isinstance(shares, Mapping) else parts
 
 
@@ -288,15 +265,6 @@ def check_shares(shares: Sequence[float]) -> list[float]:
     rule = f"numbers of sum 1, not {total!r}: divide them by their sum."
     require_that(abs(total - 1.0) <= _SHARE_TOLERANCE, "shares", list(shares), rule)
     return [float(share) / max(total, 1.0) for share in shares]
-
-
-def _split_sum(whole: float, shares: list[float]) -> list[float]:
-    """Return share * whole, the largest lowered until the exact sum is not above the whole."""
-    parts = [whole * share for share in shares]
-    largest = parts.index(max(parts))
-    while (excess := sum(map(Fraction, parts), Fraction(0)) - Fraction(whole)) > 0:
-        parts[largest] = math.nextafter(parts[largest] - float(excess), 0.0)
-    return parts
 
 
 def public_rows(n_rows: int) -> int:

@@ -1,17 +1,20 @@
-"""The total spending of several mechanisms on the same data."""
+"""The total spending of several mechanisms on the same data, and the parts of one budget."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from skdpmf.exceptions import require_that
-from skdpmf.privacy.accounting import sum_up
-from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu, sum_up
+from skdpmf.privacy.budget import PrivacyBudget, check_shares
 from skdpmf.privacy.plan import Planned, Release, ReleasePlan, pure_total
 from skdpmf.privacy.pure import PureRelease
+from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
 
+_MOST_SLACK = 4.0  # of the sampler's bounds, that a plan of this package counts with
 _RULE = (
     "Composed of {names}, all from the same data: Gaussian releases by mu^2, pure ones by the sum "
     "of their epsilons, and the two parts by basic composition."
@@ -121,3 +124,42 @@ def _delta(deltas: Mapping[str, float], *, one: bool) -> float:
 def _union(texts: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
     """Return all texts, each once, in their order."""
     return tuple(dict.fromkeys(text for group in texts for text in group))
+
+
+def split_budget(budget: PrivacyBudget, shares: list[float]) -> list[PrivacyBudget]:
+    """Return the parts of `PrivacyBudget.split`, which has the rules and why they hold."""
+    budget.validate()
+    checked, delta = check_shares(shares), float(budget.delta)
+    rule = None if budget.ledger is None else budget.ledger.rule
+    deltas = [delta] * len(checked)
+    if math.isinf(budget.epsilon):
+        epsilons = [math.inf] * len(checked)
+    elif delta == 0.0 or rule == "basic":
+        epsilons = _split_sum(float(budget.epsilon), checked)
+        deltas = _split_sum(delta, checked)
+    else:
+        mu = (
+            budget.mu
+            if budget.ledger is None
+            else budget.ledger._mu_of_parts(budget.epsilon, delta)
+        )
+        if len(checked) > 1:
+            n_values = int(min(budget.epsilon * 2.0**25, 2.0**26, delta * 2.0**60))
+            slack = {"eta": _MOST_SLACK * SAMPLER_ETA, "tau": _MOST_SLACK * SAMPLER_TAU}
+            mu = min(mu, gaussian_mu(budget.epsilon, delta, n_values=n_values, **slack))
+        worth = gaussian_epsilon if budget.ledger is None else budget.ledger._epsilon_of
+        epsilons = [worth(mu * math.sqrt(share), delta) for share in checked]
+        for share, epsilon in zip(shares, epsilons, strict=True):
+            rule = f"worth an epsilon > 0 at delta={delta!r}: raise the share, or lower delta."
+            require_that(epsilon > 0.0, "share", share, rule)
+    pairs = zip(epsilons, deltas, strict=True)
+    return [replace(budget, epsilon=epsilon, delta=delta) for epsilon, delta in pairs]
+
+
+def _split_sum(whole: float, shares: list[float]) -> list[float]:
+    """Return share * whole, the largest lowered until the exact sum is not above the whole."""
+    parts = [whole * share for share in shares]
+    largest = parts.index(max(parts))
+    while (excess := sum(map(Fraction, parts), Fraction(0)) - Fraction(whole)) > 0:
+        parts[largest] = math.nextafter(parts[largest] - float(excess), 0.0)
+    return parts

@@ -13,7 +13,8 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import le
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.streams import slot_priorities
+from skdpmf.privacy.sampler.streams import Priorities
 from skdpmf.privacy.sums import BoundedSum, PiecedSum
 from skdpmf.privacy.users import (
     Handle,
@@ -34,7 +35,6 @@ from skdpmf.privacy.users import (
     set_once,
 )
 
-_SUM_IT = "sum over users by skdpmf.privacy.sums"
 _ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
 
 
@@ -141,7 +141,7 @@ class Curator:
         at the slot's noise multiplier. None: the slot's own.
         """
         terms = self._planned(name, total, BoundedSum, index, statistic)
-        released: NDArray[np.float64] = _drawn(total, self.__noise, n_jobs=self.n_jobs, **terms)
+        released: NDArray[np.float64] = drawn(total, self.__noise, n_jobs=self.n_jobs, **terms)
         return released
 
     @contextmanager
@@ -167,27 +167,24 @@ class Curator:
     ) -> dict[str, Any]:
         """Return the terms of a planned release, and record it; or refuse."""
 
-        def refuse(what: str, rule: str) -> NoReturn:
-            _refuse(name, index, what, rule)
+        def check(holds: bool, what: str, rule: str) -> None:
+            _refuse_unless(holds, name, index, what, rule)
 
-        if not isinstance(total, wanted):
-            refuse(f"was given a {type(total).__name__}", _SUM_IT)
-        if name not in self.__slots:
-            refuse("is not planned", f"the plan has {list(self.__slots)}")
-        slot = self.__slots[name]
-        if not 0 <= index < slot.count:
-            refuse("is one too many", f"it is planned {slot.count} times")
-        if any((made.slot, made.index) == (name, index) for made in self.__record):
-            refuse("was made before", "keep the first result")
-        if statistic not in (None, name, *slot.alternatives):
-            refuse(f"holds {statistic!r}", f"the slot may hold {(name, *slot.alternatives)}")
-        kind, budget = self.__slots[statistic or name], self.__plan.budget
-        near = budget.unit, budget.neighbors
-        terms = _terms(slot, kind, total, index, near, self.private)
-        if handle_entry(total).fit is not handle_entry(self.users).fit:
-            refuse("is a sum of another fit", "sum over the users of this curator")
-        bound, multiplier, shape = terms["sensitivity"], terms["noise_multiplier"], _shape(total)
-        self.__record.append(Released(name, index, kind.name, shape, bound, multiplier))
+        what = f"was given a {type(total).__name__}"
+        check(isinstance(total, wanted), what, "sum over users by skdpmf.privacy.sums")
+        check(name in self.__slots, "is not planned", f"the plan has {list(self.__slots)}")
+        slot, near = self.__slots[name], (self.__plan.budget.unit, self.__plan.budget.neighbors)
+        check(0 <= index < slot.count, "is one too many", f"it is planned {slot.count} times")
+        made = any((one.slot, one.index) == (name, index) for one in self.__record)
+        check(not made, "was made before", "keep the first result")
+        may = name, *slot.alternatives
+        check(statistic in (None, *may), f"holds {statistic!r}", f"the slot may hold {may}")
+        kind = self.__slots[statistic or name]
+        terms = release_terms(slot, kind, total, index, near, self.private)
+        own = handle_entry(total).fit is handle_entry(self.users).fit
+        check(own, "is a sum of another fit", "sum over the users of this curator")
+        law = terms["sensitivity"], terms["noise_multiplier"]
+        self.__record.append(Released(name, index, statistic or name, _shape(total), *law))
         return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
@@ -195,46 +192,16 @@ class Curator:
 
         It knows the key of what is random about single rows, and not that of the noise.
         """
-        return _Priorities(self.__noise.row_key(), purpose)
+        return Priorities(self.__noise.row_key(), purpose)
 
     def initial_normals(self, shape: tuple[int, ...], name: str = "factors") -> NDArray[np.float64]:
         """Return public starting values, as `NoiseSource.initial_normals`."""
         return np.array(self.__noise.initial_normals(shape, name))
 
 
-@dataclass(frozen=True)
-class _Priorities:
-    """Priorities of ratings, wherever their rows are."""
-
-    key: bytes = field(repr=False)
-    purpose: str
-
-    def __call__(self, rows: Rows) -> NDArray[np.uint64]:
-        ends = rows.indptr
-        if rows.slots is not None:  # a few rows, in the places that they have
-            number = np.zeros(rows.slots.max(initial=-1) + 2, ends.dtype)
-            number[rows.slots + 1] = rows.n_ratings
-            ends = np.cumsum(number, dtype=ends.dtype)
-        where = ends, rows.indices
-        return slot_priorities(self.key, self.purpose, *where, first_slot=rows.first)
-
-
-def release_score(
-    noise: Any, slot: Any, total: BoundedSum, index: int, near: tuple[str, str]
-) -> float:
-    """Release one number of a private search, whose trials no plan counts: they are secret.
-
-    noise: refuses an index the second time; slot: the planned score; total: of shape (1,); index:
-    number of the trial; near: unit and neighbouring relation of the search.
-    """
-    if not isinstance(total, BoundedSum):
-        _refuse(slot.name, index, f"was given a {type(total).__name__}", _SUM_IT)
-    terms = _terms(slot, slot, total, index, near, total.private)
-    return float(_drawn(total, noise, **terms)[0])
-
-
 @sealed
-def _drawn(total: BoundedSum, source: Any, /, **terms: Any) -> NDArray[np.float64]:
+def drawn(total: BoundedSum, source: Any, /, **terms: Any) -> NDArray[np.float64]:
+    """Return the released values of a sum."""
     return np.asarray(source.release(reveal(total), **terms))
 
 
@@ -252,34 +219,29 @@ def _shape(total: BoundedSum | PiecedSum) -> tuple[int, ...]:
     return shape
 
 
-def _terms(
-    slot: Any,
-    kind: Any,
-    total: BoundedSum | PiecedSum,
-    index: int,
-    near: tuple[str, str],
-    private: bool,
+def release_terms(
+    slot: Any, kind: Any, total: Any, index: int, near: tuple[str, str], private: bool
 ) -> dict[str, Any]:
     """Return what noise a slot's release of this kind gets, or refuse the sum.
 
     It is for the planned sensitivity; of pairs for their own, which is smaller, and public.
     """
-    public = handle_entry(total).public
+
+    def check(holds: bool, what: str, rule: str) -> None:
+        _refuse_unless(holds, slot.name, index, what, rule)
+
+    public, shape = handle_entry(total).public, _shape(total)
     found = public.norm, public.layout, public.unit, public.neighbors
     wanted = slot.norm, kind.layout, *near
-    if found != wanted:
-        what = f"is a sum of norm, layout, unit and neighbours {found}"
-        _refuse(slot.name, index, what, f"planned is {wanted}")
-    if total.private != private:
-        what = f"has private={total.private!r}"
-        _refuse(slot.name, index, what, f"the fit has private={private!r}")
-    if private and total.sensitivity > kind.sensitivity * _ROUNDING:
-        what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
-        _refuse(slot.name, index, what, f"planned is {kind.sensitivity!r}")
-    shape = _shape(total)
-    longer = any(a > b for a, b in zip(shape, kind.shape, strict=False))
-    if len(shape) != len(kind.shape) or longer:
-        _refuse(slot.name, index, f"has the shape {shape}", f"planned is at most {kind.shape}")
+    what = f"is a sum of norm, layout, unit and neighbours {found}"
+    check(found == wanted, what, f"planned is {wanted}")
+    what, rule = f"has private={total.private!r}", f"the fit has private={private!r}"
+    check(total.private == private, what, rule)
+    what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
+    holds = not private or total.sensitivity <= kind.sensitivity * _ROUNDING
+    check(holds, what, f"planned is {kind.sensitivity!r}")
+    holds = len(shape) == len(kind.shape) and all(map(le, shape, kind.shape))
+    check(holds, f"has the shape {shape}", f"planned is at most {kind.shape}")
     bound = kind.sensitivity
     if isinstance(total, PiecedSum):
         bound = min(bound, total.sensitivity)
@@ -294,8 +256,9 @@ def _terms(
     }
 
 
-def _refuse(name: str, index: int, what: str, rule: str) -> NoReturn:
-    raise PrivacyParameterError(
-        f"release {name!r}, index {index}, {what}: {rule}. A fit may release what its plan says, "
-        "and nothing else."
-    )
+def _refuse_unless(holds: bool, name: str, index: int, what: str, rule: str) -> None:
+    if not holds:
+        raise PrivacyParameterError(
+            f"release {name!r}, index {index}, {what}: {rule}. A fit may release what its plan "
+            "says, and nothing else."
+        )

@@ -22,26 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.noise import (
-    derived_key,
-    fresh_key,
-    noise_source,
-    recorded_key,
-    row_digest,
-)
+from skdpmf.privacy.sampler.noise import fresh_key, noise_source, recorded_key
+from skdpmf.privacy.sampler.streams import data_digest, derived_key
 from skdpmf.privacy.statement import PrivacyStatement, as_made
 from skdpmf.privacy.users import cut, each, few_of, refuse_unless_alike, set_once, total
-
-
-def data_digest(R: Any, first_row: int = 0, *aligned: Any) -> NDArray[np.uint64]:
-    """Digest of rows, and of numbers aligned with them: one adds up over blocks."""
-    columns = [(np.arange(len(own) + 1), np.zeros(len(own), np.int64), own) for own in aligned]
-    rows = [(R.indptr, R.indices, R.data), *columns]
-    return np.stack([row_digest(*own, first_row=first_row) for own in rows])
 
 
 @contextmanager
@@ -71,7 +59,8 @@ def framed(
         charge = budget.ledger.reserve(plan, seeded=random_state is not None, **record)
     with charge as charged:
         included = getattr(charged, "included", None)
-        included = others if included is None else included  # nobody pays for a public person
+        if others is not None:  # nobody pays for a public person
+            included = others if included is None else included & others
         frame = Frame(plan, random_state, included, public=_digest_of(public))
         try:
             yield frame
@@ -128,6 +117,8 @@ class Frame:
         ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
         arrays of released values that the fit starts from.
         """
+        rule = "False: devices report by themselves, and nobody curates their rows."
+        require_that(not self.plan.local, "local", self.plan.local, rule)
         if _digest_of(public) != self.__public:
             raise PrivacyParameterError(
                 "public rows of a fit must be those that its frame was made with: they were read "

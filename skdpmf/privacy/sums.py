@@ -3,9 +3,9 @@ r"""Bounded sums: the one way from values of users to a release.
 Every function here takes per-user values, clips each user's *whole* contribution x_i to a bound by
 itself, truncates it towards zero to a public grid and returns S = sum over users i of x_i as a
 `BoundedSum`, with the largest distance of S on neighbouring data. Whatever the values are, and
-whoever computed them, the bound holds: `_own` takes values that were made for these users alone, as
-many as there are, and `_bounded_values` clips each to 1e50 (NaN to 0) before any is multiplied, so
-that products of three of them and their squares are finite, and 0 times one is 0.
+whoever computed them, the bound holds: `own_values` takes values that were made for these users
+alone, as many as there are, and `bounded_values` clips each to 1e50 (NaN to 0) before any is
+multiplied, so that products of three of them and their squares are finite, and 0 times one is 0.
 
 **Why.** x_i depends on user i's row, on what was released before and on public values only
 (`skdpmf.privacy.users`). So neighbours at unit "user" differ in one x_i:
@@ -19,10 +19,9 @@ norms and products does not leave the ball. Truncation towards zero raises no ma
 norm. Sums of values on the grid are exact in float64, in any order and on any blocks of users
 (`check_exact`), so that nobody else's part of S changes by a bit.
 
-**Three kinds.** A linear sum (`item_scalars`, `item_vectors`, `user_scalars`, and for the unit of
-one rating `rating_sums`) adds vectors. A sum of rank one (`gram`, `products`, `centred_products`)
-adds x x', and <x x', y y'> = (x . y)^2 >= 0. The regression of each item (`item_grams`) adds one of
-each kind. Every kind has the bounds above.
+**Two kinds.** A linear sum (`item_scalars`, `item_vectors`) adds vectors. A sum of rank one
+(`gram`, `products`) adds x x', and <x x', y y'> = (x . y)^2 >= 0. Both have the bounds above.
+`skdpmf.privacy.other_sums` has more of them, which no fit of ratings needs with its defaults.
 
 ``influence`` holds public factors f_i, clipped to [0, 1]: the contribution of user i is clipped to
 f_i C, so that what user i changes is f_i times the bound (personal levels).
@@ -42,26 +41,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
-from skdpmf.kernels.sums import accumulate_items, accumulate_rhs, pair_products, row_norms
+from skdpmf.exceptions import require_that
+from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.kernels.sums import accumulate_rhs, row_norms
 from skdpmf.privacy import users as core
 from skdpmf.privacy.sampler.grid import check_exact, require_number, truncate_to_grid
-from skdpmf.privacy.users import (
-    USERS_AT_ONCE,
-    Handle,
-    PerUser,
-    Rows,
-    Users,
-    cut,
-    each,
-    reveal,
-    sealed,
-    total,
-)
+from skdpmf.privacy.users import Handle, PerUser, Rows, Users, each, reveal, sealed, total
 
-_HAIR, _MOST = 2.0**-40, 1e50
-_RATINGS_AT_ONCE = 2**21
+HAIR, _MOST = 2.0**-40, 1e50
 
 
 class Bound(NamedTuple):
@@ -91,10 +78,8 @@ class BoundedSum(Handle):
 
     def without_privacy(self) -> NDArray[np.float64]:
         """Return the exact sum, in a fit without privacy."""
-        if self.private:
-            raise PrivacyParameterError(
-                "the exact values of a BoundedSum are private: release it by the curator."
-            )
+        rule = "False for its exact values: release it by the curator."
+        require_that(not self.private, "private", self.private, rule)
         values: NDArray[np.float64] = reveal(self)
         return values
 
@@ -112,8 +97,8 @@ def shrink_to_ball(norm: Any, radius: Any) -> NDArray[np.float64]:
     """
     norm, radius = np.asarray(norm, np.float64), np.asarray(radius, np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        factor = radius * (1.0 - _HAIR) / norm
-    factor = np.where(norm <= radius * (1.0 - _HAIR / 16.0), 1.0, factor)
+        factor = radius * (1.0 - HAIR) / norm
+    factor = np.where(norm <= radius * (1.0 - HAIR / 16.0), 1.0, factor)
     return np.where(np.isfinite(norm), factor, 0.0)
 
 
@@ -148,35 +133,25 @@ def item_scalars(
     influence (n_users,): f_i, times all of x_i. Result: of shape (n_items,), or (n_items + 1,) with
     a presence.
     """
-    _require(norm, clip=clip, scale=scale, presence=presence)
+    require_terms(norm, clip=clip, scale=scale, presence=presence)
     s, q = float(scale), float(presence)
     if users.private:
         check_exact(users.n_slots, max(s, q), grid, degree=1)
-    given = _own(users, terms), _influence(users, influence), clip, grid, s, q, signed, norm
+    given = own_values(users, terms), _influence(users, influence), clip, grid, s, q, signed, norm
     values = total(each(reveal(users), _item_scalars, users.private, *given))
     if norm == "l1":
         whole, both = s + q, 2.0 * s + (q if signed else 0.0)
     else:
         whole, both = math.hypot(s, q), math.hypot(2.0 * s, q) if signed else math.sqrt(2.0) * s
-    return _bounded(users, values, whole, max(both, whole), norm=norm)
+    return bounded(users, values, whole, max(both, whole), norm=norm)
 
 
-def _item_scalars(
-    rows: Rows,
-    private: bool,
-    t: Any,
-    share: Any,
-    clip: float,
-    grid: float,
-    s: float,
-    q: float,
-    signed: bool,
-    norm: str,
-) -> NDArray[np.float64]:
+def _item_scalars(rows: Rows, private: bool, t: Any, share: Any, *given: Any) -> Any:
+    clip, grid, s, q, signed, norm = given
     t = t if signed else np.maximum(t, 0.0)
     factor: Any = np.ones(rows.n_users)
     if private:
-        t, size = _bounded_values(t, lambda t: _norms(rows, t, norm))
+        t, size = bounded_values(t, lambda t: norms_of(rows, t, norm))
         factor = shrink_to_ball(size, clip)
     presences = (factor if signed else 1.0) * share * (rows.n_ratings > 0)
     scale, U = factor * share * (s / clip), np.ones((rows.n_users, 1))
@@ -186,105 +161,6 @@ def _item_scalars(
         presences = truncate_to_grid(presences, grid) if private else presences
         values = np.append(values, presences.sum())
     return values
-
-
-@sealed
-def user_scalars(
-    users: Users,
-    values: PerUser,
-    *,
-    clip: float,
-    grid: float,
-    presence: float = 0.0,
-    norm: str = "l2",
-) -> BoundedSum:
-    r"""Sum one number for each user, and count the users.
-
-    x_i = (q [n_i > 0], v_i), abs(v_i) <= C, for users with ratings.
-
-    - unit "user", add-remove: sqrt(q^2 + C^2), in l1 q + C;
-    - unit "user", replace: q cancels where both have ratings: max(2 C, sqrt(q^2 + C^2)), in l1
-      max(2 C, q + C);
-    - unit "rating", for q = 0: a rating that comes or goes changes the value of its user, between
-      any two values: 2 C. One that is exchanged for any other changes those of two users: 4 C.
-
-    values: v_i; clip: C; grid: power of two; presence: q >= 0; norm: "l2" or "l1". Result: of shape
-    (2,), or (1,) without a presence.
-    """
-    _require(norm, clip=clip, presence=presence)
-    q, C = float(presence), float(clip)
-    if users.private:
-        check_exact(users.n_slots, max(q, C), grid, degree=1)
-    given = _own(users, values, of_users=True), C, grid, q
-    result = total(each(reveal(users), _user_scalars, users.private, *given))
-    if users.unit == "rating" and q == 0.0:
-        return _bounded(users, result, 2.0 * C, 4.0 * C, norm=norm, unit="rating")
-    whole = q + C if norm == "l1" else math.hypot(q, C)
-    return _bounded(users, result, whole, max(2.0 * C, whole), norm=norm)
-
-
-def _user_scalars(
-    rows: Rows, private: bool, values: Any, clip: float, grid: float, q: float
-) -> NDArray[Any]:
-    some = rows.n_ratings > 0
-    own, count = values[some], float(np.count_nonzero(some))
-    if private:
-        own = truncate_to_grid(np.clip(_bounded_values(own)[0], -clip, clip), grid)
-        q = float(truncate_to_grid(q, grid))
-    return np.array([count * q, own.sum()] if q > 0.0 else [own.sum()])
-
-
-@sealed
-def rating_sums(
-    users: Users,
-    *,
-    scale: float,
-    grid: float,
-    largest: float | None = None,
-    by_item: bool = True,
-    norm: str = "l2",
-) -> BoundedSum:
-    r"""Count the ratings of each item and sum their values: the unit is one rating.
-
-    A known cell contributes s to its item's count and v = y / Y, clipped to [-1, 1], to its sum.
-    Nothing else in the row matters. So a cell that comes or goes changes S by (s, v), and one that
-    is exchanged for any other cell, of any user, by (s, v) and (s, v') at two places, or by v - v'
-    at one. Add-remove: sqrt(s^2 + 1), in l1 s + 1; replace: max(2, sqrt(2 (s^2 + 1))), in l1
-    2 (s + 1). Counts alone: s, replace sqrt(2) s, in l1 2 s. Where all ratings are summed at one
-    place (``by_item`` False) these bounds hold too, as adding up places shortens no l1 distance and
-    the counts cancel there.
-
-    users: of unit "rating"; scale: s > 0; grid: power of two; largest: Y; None: counts alone; norm:
-    "l2" or "l1". Result: of shape (2, n_items), (2,), or (n_items,) for counts alone.
-    """
-    _require(norm, scale=scale, largest=1.0 if largest is None else largest)
-    s, n_slots = float(scale), users.n_slots * (1 if by_item else users.n_items)
-    if users.private:
-        for largest_value in (s, 1.0):
-            check_exact(n_slots, largest_value, grid, degree=1)
-        s = float(truncate_to_grid(s, grid))
-    given = s, grid, largest, by_item
-    values = total(each(reveal(users), _rating_sums, users.private, *given))
-    one, l1 = float(scale), norm == "l1"
-    whole, both = one, (2.0 if l1 else math.sqrt(2.0)) * one
-    if largest is not None:
-        whole = one + 1.0 if l1 else math.hypot(one, 1.0)
-        both = 2.0 * whole if l1 else max(2.0, math.sqrt(2.0) * whole)
-    return _bounded(users, values, whole, both, norm=norm, unit="rating", n_slots=n_slots)
-
-
-def _rating_sums(
-    rows: Rows, private: bool, s: float, grid: float, largest: float | None, by_item: bool
-) -> Any:
-    places = rows.indices if by_item else np.zeros(rows.nnz, np.intp)
-    n_places = rows.n_items if by_item else 1
-    values = s * np.bincount(places, minlength=n_places)
-    if largest is not None:
-        v = rows.data / largest
-        if private:
-            v = truncate_to_grid(np.clip(_bounded_values(v)[0], -1.0, 1.0), grid)
-        values = np.stack((values, np.bincount(places, weights=v, minlength=n_places)))
-    return values if by_item else values[..., 0]
 
 
 @sealed
@@ -306,13 +182,14 @@ def item_vectors(
     for products; influence (n_users,): f_i. Returns sums: of shape (n_items, k); clipped: c_i, at
     most f_i, 0 for users without ratings: weights for the `gram` that belongs to it.
     """
-    _require(clip=clip)
+    require_terms(clip=clip)
     if users.private:
         check_exact(users.n_slots, math.sqrt(clip), grid)
-    given = _own(users, terms), _own(users, factors, of_users=True), _influence(users, influence)
-    made = each(reveal(users), _item_vectors, users.private, *given, clip, grid)
+    own = own_values(users, terms), own_values(users, factors, of_users=True)
+    given = *own, _influence(users, influence), clip, grid
+    made = each(reveal(users), _item_vectors, users.private, *given)
     clipped = core.per_user(users, made[1], True, np.zeros(1))
-    return _bounded(users, total(made[0]), float(clip), 2.0 * clip), clipped
+    return bounded(users, total(made[0]), float(clip), 2.0 * clip), clipped
 
 
 def _item_vectors(
@@ -320,87 +197,11 @@ def _item_vectors(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     factor: Any = np.ones(rows.n_users)
     if private:
-        t, size = _bounded_values(t, lambda t: _norms(rows, t, "l2"))
-        U, length = _bounded_values(U, _lengths)
+        t, size = bounded_values(t, lambda t: norms_of(rows, t, "l2"))
+        U, length = bounded_values(U, lengths_of)
         factor = shrink_to_ball(size * length, clip * share)
     factor[rows.n_ratings == 0] = 0.0
     return _by_item(rows, private, t, factor, U, grid), np.minimum(factor, share)
-
-
-@sealed
-def item_grams(
-    users: Users,
-    weights: PerUser,
-    residuals: PerUser,
-    factors: PerUser,
-    *,
-    gram_clip: float,
-    clip: float,
-    grid: float,
-    of_ratings: bool = False,
-) -> tuple[BoundedSum, BoundedSum]:
-    r"""Sum what every item's regression on its users needs, by item.
-
-    x_i = (c_i w_ij u_i u_i')_j and (c_i w_ij e_ij u_i)_j, all items stacked, w >= 0 (enforced),
-    with one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C.
-    Add-remove: B (Frobenius) and C; replace: sqrt(2) B, as
-    <w u u', v y y'> = w v (u . y)^2 >= 0, and 2 C.
-
-    weights, residuals: w_ij and e_ij, aligned with the ratings; factors (n_users, k): u_i, or with
-    `of_ratings` (n_ratings, k): u_ij in its place: the norms are then
-    sqrt(sum_j w_ij^2 \|u_ij\|^4) and sqrt(sum_j w_ij^2 e_ij^2 \|u_ij\|^2), and each item's term is
-    bounded as before; gram_clip, clip: B and C; grid: power of two, for products. Result: of shapes
-    (n_items, k (k + 1) / 2), packed lower triangles, and (n_items, k).
-    """
-    _require(gram_clip=gram_clip, clip=clip)
-    if users.private:
-        check_exact(users.n_slots, math.sqrt(max(gram_clip, clip)), grid)
-    own = _own(users, weights), _own(users, residuals)
-    given = *own, _own(users, factors, of_users=not of_ratings), gram_clip, clip, grid, of_ratings
-    grams, vectors = total(each(reveal(users), _item_grams, users.private, *given))
-    B, C = float(gram_clip), float(clip)
-    packed = _bounded(users, grams, B, math.sqrt(2.0) * B, layout="packed")
-    return packed, _bounded(users, vectors, C, 2.0 * C)
-
-
-def _item_grams(
-    rows: Rows,
-    private: bool,
-    weight: Any,
-    residual: Any,
-    U: Any,
-    gram_clip: float,
-    clip: float,
-    grid: float,
-    of_ratings: bool,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    U, weight = np.ascontiguousarray(U), np.maximum(weight, 0.0)
-    if private:
-        weight, residual = _bounded_values(weight)[0], _bounded_values(residual)[0]
-        U, length = _bounded_values(U, _lengths)
-        each_one, whole = (length, 1.0) if of_ratings else (1.0, length)
-        size = _norms(rows, weight * each_one**2, "l2") * whole**2
-        other = _norms(rows, weight * residual * each_one, "l2") * whole
-        factor = np.minimum(shrink_to_ball(size, gram_clip), shrink_to_ball(other, clip))
-        weight = weight * np.repeat(factor, rows.n_ratings)
-    by_item = rows.by_item
-    weight, residual = weight[by_item.data], residual[by_item.data]
-    place = by_item.data.astype(by_item.indptr.dtype) if of_ratings else by_item.indices
-    k, pattern = U.shape[1], (by_item.indptr, place)
-    grams, vectors = np.empty((rows.n_items, k * (k + 1) // 2)), np.empty((rows.n_items, k))
-    given = *pattern, weight, residual, U, grid
-    run_blocks(
-        lambda start, stop: accumulate_items(*given, start, stop, grams, vectors),
-        by_item.indptr,
-        rows.n_jobs,
-    )
-    if private:  # the kernel's sums are exact, whatever it does, or they are none
-        for j in core.few_of(rows.n_items):
-            own = np.empty((1, grams.shape[1])), np.empty((1, k))
-            accumulate_items.plain(pattern[0][j : j + 2], *given[1:], 0, 1, *own)
-            if any(map(np.any, (own[0] != grams[j], own[1] != vectors[j]))):
-                raise PrivacyParameterError("accumulate_items gave other sums than its plain form.")
-    return grams, vectors
 
 
 @sealed
@@ -421,8 +222,8 @@ def gram(
     factors (n_users, k): u_i; clip: C; grid: power of two, for products; weights: w_i; None: 1;
     influence (n_users,): f_i: the bound is f_i C^2. Result: the packed lower triangle.
     """
-    own = None if weights is None else _own(users, weights, of_users=True)
-    given = _own(users, factors, of_users=True), own
+    own = None if weights is None else own_values(users, weights, of_users=True)
+    given = own_values(users, factors, of_users=True), own
     # more at once: threads would wait for each other between the short steps of few vectors
     return _products(users, _gram_vectors, given, clip, grid, influence=influence, step=2**13)
 
@@ -430,7 +231,7 @@ def gram(
 def _gram_vectors(rows: Rows, U: Any, weights: Any) -> Callable[[int, int], Any]:
     root = np.ones((rows.n_users, 1))
     if weights is not None:
-        root = np.sqrt(np.clip(_bounded_values(weights)[0], 0.0, 1.0))[:, None]
+        root = np.sqrt(np.clip(bounded_values(weights)[0], 0.0, 1.0))[:, None]
     return lambda start, stop: root[start:stop] * U[start:stop]
 
 
@@ -482,107 +283,9 @@ def _vectors_of(
     """Return the vectors of users [start, stop)."""
     x = mapped(rows, own, start, stop, slots=slots)
     x = x.toarray() if sparse.issparse(x) else x
-    if len(x) != stop - start:
-        raise PrivacyParameterError(
-            f"function={mapped.function!r} gave {len(x)} vectors for {stop - start} users and "
-            "must give one for each: return those of the users [start, stop) alone."
-        )
+    rule = f"{stop - start}, one for each user: return those of the users [start, stop) alone."
+    require_that(len(x) == stop - start, "number of vectors", len(x), rule)
     return x
-
-
-@sealed
-def centred_products(
-    users: Users, terms: PerUser, at: PerUser, head: Any, centres: Any, *, clip: float, grid: float
-) -> BoundedSum:
-    r"""Sum the products of each user's vector of items with itself, less one of a few centres.
-
-    x_i = (t_ij - m_j)_j over a head of items, m the centre of number w_i, the terms truncated
-    towards zero and the centres rounded to the grid; x_i = 0 where \|x_i\| > C, and for a user
-    without ratings of the head. The bounds are those of `gram`. With V and N the sums of t_i and
-    the numbers of the users of each centre,
-
-        S = sum_i t_i t_i' - V' m - m' V + m' diag(N) m,
-
-    and the work is that of pairs of a user's ratings, not of pairs of items. All sums are exact, as
-    \|t_i\| is at most \|m\| + C.
-
-    terms: t_ij, aligned with the ratings; at (n_users,): w_i; head (h,): items; centres (c, h):
-    public, or released; clip: C; grid: power of two, for products. Result: the packed lower
-    triangle. It is clipped without privacy, too.
-    """
-    _require(clip=clip)
-    m = np.vstack((np.rint(centres / grid) * grid, np.zeros(len(head))))
-    largest = math.sqrt(np.sum(m * m, axis=1).max())
-    check_exact(users.n_slots, 2.0 * (clip + largest), grid)
-    own = _own(users, terms), _own(users, at, of_users=True)
-    found = total(each(reveal(users), _centred_products, users.private, *own, head, m, clip, grid))
-    lower = np.tril_indices(len(head))
-    pairs, V, N = np.split(found, [len(lower[0]), len(lower[0]) + m.size])
-    cross = V.reshape(m.shape).T @ m
-    rest = (m * N[:, None]).T @ m - cross - cross.T
-    return _triangle(users, pairs + rest[lower], clip)
-
-
-def _centred_products(
-    rows: Rows, private: bool, given: Any, at: Any, head: Any, m: Any, clip: float, grid: float
-) -> Any:
-    n, squares = len(m) - 1, np.sum(m * m, axis=1)
-    w = np.clip(_bounded_values(at)[0], 0, n - 1).astype(np.int64)
-
-    def sums_of(start: int, stop: int) -> Any:
-        part, of = slice(rows.indptr[start], rows.indptr[stop]), w[start:stop]
-        pattern = rows.indices[part], rows.indptr[start : stop + 1] - rows.indptr[start]
-        R = sparse.csr_array((given[part], *pattern), (stop - start, rows.n_items))[:, head]
-        R.sort_indices()
-        own, user = Rows(R, 1), np.repeat(np.arange(len(of)), np.diff(R.indptr))
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = truncate_to_grid(R.data, grid)
-            change = x * (x - 2.0 * m[of[user], R.indices])
-            size = np.bincount(user, weights=change, minlength=len(of)) + squares[of]
-            outside = ~(size <= clip**2 * (1.0 - _HAIR)) | (own.n_ratings == 0)
-        x[outside[user]], of[outside] = 0.0, n  # whose centre is 0
-        C = own.by_item
-        pairs = pair_products(R.indptr, R.indices, x, (C.indptr, C.indices, C.data), grid * grid)
-        V = np.bincount(of[user] * len(head) + R.indices, weights=x, minlength=m.size)
-        return np.concatenate((pairs * (grid * grid), V, np.bincount(of, minlength=n + 1)))
-
-    def part_of(first: int, last: int) -> Any:
-        indptr, found = rows.indptr[first : last + 1], 0.0
-        for start, stop in balanced_blocks(
-            indptr, 1 + (indptr[-1] - indptr[0]) // _RATINGS_AT_ONCE
-        ):
-            found = found + sums_of(first + start, first + stop)
-        return found
-
-    return _summed(rows, private and grid, part_of)
-
-
-@sealed
-def stack(first: BoundedSum, second: BoundedSum) -> BoundedSum:
-    """Return two sums of one shape as one release, first and second row.
-
-    Its distance on neighbours is that of the pair: sqrt(a^2 + b^2), in l1 a + b.
-    """
-    one, two = core.handle_entry(first).public, core.handle_entry(second).public
-    values, fit = (reveal(first), reveal(second)), core.handle_entry(first).fit
-    if fit is not core.handle_entry(second).fit:
-        raise PrivacyParameterError("first and second are sums of two fits: release them apart.")
-    if one[1:] != two[1:] or values[0].shape != values[1].shape:
-        raise PrivacyParameterError(
-            f"first and second are of the kinds {one[1:]} and {two[1:]}, which must be equal, and "
-            "their shapes too: release them apart."
-        )
-    a, b = one.sensitivity, two.sensitivity
-    both = one._replace(sensitivity=a + b if one.norm == "l1" else math.hypot(a, b))
-    return core.make_handle(BoundedSum, fit, both, np.stack(values))
-
-
-@sealed
-def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
-    """Return a sum with zeros at the end of each axis, which nobody contributes to."""
-    values, own = np.zeros(shape), core.handle_entry(total)
-    values[tuple(map(slice, own.values.shape))] = own.values
-    return core.make_handle(BoundedSum, own.fit, own.public, values)
 
 
 def _products(
@@ -594,32 +297,24 @@ def _products(
     *,
     diagonal: bool = True,
     influence: Any = None,
-    step: int = USERS_AT_ONCE,
+    step: int = core.USERS_AT_ONCE,
 ) -> BoundedSum:
     """Clip the vectors of users [start, stop), which a function of rows gives; sum their products.
 
     The users of a `step` are taken at once.
     """
-    _require(clip=clip)
+    require_terms(clip=clip)
     if users.private:
         check_exact(users.n_slots, clip, grid, degree=2)
     terms = _influence(users, influence), clip, grid, step, vectors, *given
     values = total(each(reveal(users), _product_sums, users.private, *terms))
     if not diagonal:
         np.fill_diagonal(values, 0.0)
-    return _triangle(users, values[np.tril_indices(len(values))], clip)
+    return triangle(users, values[np.tril_indices(len(values))], clip)
 
 
-def _product_sums(
-    rows: Rows,
-    private: bool,
-    share: Any,
-    clip: float,
-    grid: float,
-    step: int,
-    vectors: Callable[..., Any],
-    *given: Any,
-) -> Any:
+def _product_sums(rows: Rows, private: bool, share: Any, *terms: Any) -> Any:
+    clip, grid, step, vectors, *given = terms
     radius, of = np.broadcast_to(clip * np.sqrt(share), rows.n_users), vectors(rows, *given)
 
     def part(first: int, last: int) -> Any:
@@ -630,14 +325,14 @@ def _product_sums(
             x = of(start, stop)
             factor: Any = rows.n_ratings[start:stop] > 0
             if private:
-                x, size = _bounded_values(x, lambda x: np.linalg.norm(x, axis=1))
+                x, size = bounded_values(x, lambda x: np.linalg.norm(x, axis=1))
                 factor = factor * shrink_to_ball(size, radius[start:stop])
             x = x * factor[:, None]
             x = truncate_to_grid(x, grid) if private else x
             found = found + x.T @ x
         return found
 
-    return _summed(rows, private and grid, part)
+    return summed(rows, private and grid, part)
 
 
 def _by_item(
@@ -651,31 +346,31 @@ def _by_item(
         accumulate_rhs(rows.indptr, rows.indices, t, scale, U, unit, start, stop, out)
         return out
 
-    return np.asarray(_summed(rows, private and grid, part))
+    return np.asarray(summed(rows, private and grid, part))
 
 
-def _summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
+def summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
     """Sum ``part(start, stop)`` over blocks of users, in threads where sums are exact."""
     lock = threading.Lock()
     found: list[Any] = []
 
     def add(first: int, last: int) -> None:
-        own = part(first * USERS_AT_ONCE, min(last * USERS_AT_ONCE, rows.n_users))
+        own = part(first * core.USERS_AT_ONCE, min(last * core.USERS_AT_ONCE, rows.n_users))
         with lock:
             found[:] = [found[0] + own if found else own]
 
     # by the number of users alone: a function of some thousand rows may round by where they are cut
-    blocks = np.arange(max(-(-rows.n_users // USERS_AT_ONCE), 1) + 1)
+    blocks = np.arange(max(-(-rows.n_users // core.USERS_AT_ONCE), 1) + 1)
     run_blocks(add, blocks, rows.n_jobs if is_exact else 1)
     return found[0]
 
 
-def _triangle(users: Users, values: NDArray[np.float64], clip: float) -> BoundedSum:
+def triangle(users: Users, values: NDArray[np.float64], clip: float) -> BoundedSum:
     """Return a packed sum of products of vectors of norm C at most."""
-    return _bounded(users, values, clip**2, math.sqrt(2.0) * clip**2, layout="packed")
+    return bounded(users, values, clip**2, math.sqrt(2.0) * clip**2, layout="packed")
 
 
-def _bounded(
+def bounded(
     users: Users,
     values: NDArray[Any],
     add_remove: float,
@@ -687,59 +382,53 @@ def _bounded(
     n_slots: int | None = None,
 ) -> BoundedSum:
     """Return the sum with the bound of the users' neighbouring relation."""
-    if users.private and users.unit != unit:
-        raise PrivacyParameterError(
-            f"unit={users.unit!r} must be {unit!r} for this sum, whose bound is proved for one "
-            f"{unit}: plan another statistic, or a budget of unit={unit!r}."
-        )
+    rule = f"{unit!r} for this sum, whose bound is proved for one {unit}: plan another statistic, "
+    rule += f"or a budget of unit={unit!r}."
+    require_that(not users.private or users.unit == unit, "unit", users.unit, rule)
     sensitivity = float(replace if users.neighbors == "replace" else add_remove)
     near, n = (users.unit, users.neighbors), n_slots or users.n_slots
     bound = Bound(sensitivity, norm, layout, *near, n, users.private)
     return core.make_handle(BoundedSum, core.handle_entry(users).fit, bound, values)
 
 
-def _own(users: Users, values: PerUser, *, of_users: bool = False) -> Any:
+def own_values(users: Users, values: PerUser, *, of_users: bool = False) -> Any:
     """Return values that were made for these users, one for each rating or for each user."""
     own, entry, rows = core.handle_values(users, values), core.handle_entry(values), reveal(users)
     wrong = (entry.place is None) != of_users
     if isinstance(own, np.ndarray):
         wrong |= len(own) != (rows.n_users if of_users else rows.nnz)
-    if wrong:
-        raise PrivacyParameterError(
-            f"a sum needs a value for each {'user' if of_users else 'rating'} of its users, and "
-            "was given others."
-        )
+    what, rule = "user" if of_users else "rating", "made for the users that are summed."
+    require_that(not wrong, f"a value for each {what}", "of others", rule)
     return own if entry.public.dtype == np.float64 else each(own, np.asarray, np.float64)
 
 
-def _bounded_values(values: Any, norms_of: Any = np.abs) -> tuple[Any, NDArray[np.float64]]:
+def bounded_values(values: Any, size_of: Any = np.abs) -> tuple[Any, NDArray[np.float64]]:
     """Return values of magnitude 1e50 at most, NaN as 0, and their norms.
 
     The norms say whether any value is larger.
     """
     with np.errstate(all="ignore"):  # in threads too
-        norms = norms_of(values)
+        norms = size_of(values)
         if not norms.max(initial=0.0) <= _MOST:
             values = np.clip(np.where(np.isnan(values), 0.0, values), -_MOST, _MOST)
-            norms = norms_of(values)
+            norms = size_of(values)
     return values, norms
 
 
-def _lengths(U: NDArray[np.float64]) -> NDArray[np.float64]:
+def lengths_of(U: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return users' lengths; numpy's norm would copy the squares of all vectors."""
     return np.asarray(np.sqrt(np.einsum("ik,ik->i", U, U)))
 
 
-def _require(norm: str = "l2", **numbers: float) -> None:
+def require_terms(norm: str = "l2", **numbers: float) -> None:
     """Raise unless the parameters of a sum are what its bound is proved for."""
     for name, value in numbers.items():
         remedy = "pass a public number."
         require_number(name, value, positive=name != "presence", remedy=remedy)
-    if norm not in ("l1", "l2"):
-        raise PrivacyParameterError(f"norm={norm!r} must be 'l1' or 'l2': pass one of them.")
+    require_that(norm in ("l1", "l2"), "norm", norm, "'l1' or 'l2': pass one of them.")
 
 
-def _norms(rows: Rows, terms: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
+def norms_of(rows: Rows, terms: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
     """Norm of each user's values, by compensated sums: right to some units in the last place."""
     out = np.empty(rows.n_users)
     rows.run(lambda start, stop: row_norms(rows.indptr, terms, norm == "l1", start, stop, out))
@@ -750,4 +439,4 @@ def _influence(users: Users, influence: NDArray[np.float64] | None) -> Any:
     """Return factors f_i in [0, 1]: 1 without any."""
     if influence is None or not users.private:
         return 1.0
-    return cut(reveal(users), np.clip(np.where(np.isnan(influence), 0.0, influence), 0.0, 1.0))
+    return core.cut(reveal(users), np.clip(np.where(np.isnan(influence), 0.0, influence), 0.0, 1.0))

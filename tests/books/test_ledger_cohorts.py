@@ -360,14 +360,14 @@ def killed_fits(ledger, rng, kind=DPItemMeans):
     if child == 0:
         try:
             own, here = np.random.default_rng(rng.randrange(2**32)), {}
-            release = private.release_on_blocks
+            release = private.fit_framed
 
             def told(estimator, R, fit, levels):
                 included = fit.frame._Frame__included
                 os.write(write, here["people"][included].astype("<i8").tobytes() + END)
                 return release(estimator, R, fit, levels)
 
-            private.release_on_blocks = told
+            private.fit_framed = told
             model = kind(PrivacyBudget(0.01, 1e-5, ledger=ledger))
             for number in itertools.count():
                 here["people"] = people = 1000 + own.choice(MANY, 20, replace=False)

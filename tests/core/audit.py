@@ -14,7 +14,7 @@ from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise, record_releases
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 from skdpmf.privacy.users import Users
 from tests.built import built
 

@@ -16,7 +16,8 @@ from skdpmf.privacy.pair_sensitivity import pair_sums
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key
 from skdpmf.privacy.statement import as_made
 from skdpmf.privacy.users import Rows, reveal
 from tests.core.audit import cost_of, recorded_curator, users_of

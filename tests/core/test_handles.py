@@ -12,7 +12,7 @@ from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import sums
+from skdpmf.privacy import other_sums, sums
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.pair_sensitivity import pair_sums
 from skdpmf.privacy.plan import Release, ReleasePlan
@@ -147,7 +147,7 @@ PARAMETERS = [
     (
         "user_scalars",
         ("clip",),
-        lambda u, **p: sums.user_scalars(u, per_user(u, np.ones(N_USERS), True), **p),
+        lambda u, **p: other_sums.user_scalars(u, per_user(u, np.ones(N_USERS), True), **p),
     ),
     (
         "item_vectors",
@@ -157,7 +157,7 @@ PARAMETERS = [
     (
         "item_grams",
         ("clip", "gram_clip"),
-        lambda u, **p: sums.item_grams(
+        lambda u, **p: other_sums.item_grams(
             u, u.map(ones), u.map(ones), u.map(halves), **{"gram_clip": 1.0, **p}
         )[0],
     ),
@@ -231,10 +231,10 @@ def test_values_have_the_length_of_their_users():
     with pytest.raises(PrivacyParameterError, match="an entry or a row for each user, or for each"):
         users_of(matrix()).map(three_values)
     users = users_of(matrix())
-    with pytest.raises(PrivacyParameterError, match="needs a value for each rating"):
+    with pytest.raises(PrivacyParameterError, match="a value for each rating"):
         sums.item_scalars(users, per_user(users, np.zeros(3), False), clip=1.0, grid=SINGLE)
     users = users_of(matrix())
-    with pytest.raises(PrivacyParameterError, match="needs a value for each user"):
+    with pytest.raises(PrivacyParameterError, match="a value for each user"):
         sums.gram(users, users.map(ones), clip=1.0, grid=GRID)
 
 
@@ -248,7 +248,9 @@ def test_gigantic_residuals_beside_zeros_move_no_more_than_the_bound(big):
         mine = rows.user == 0
         e, f = np.where(mine, big, 1.0), np.where(mine[:, None], 0.0, 0.5) * np.ones((rows.nnz, 2))
         values = (per_user(users, one, False) for one in (np.full(rows.nnz, 0.5), e, f))
-        return sums.item_grams(users, *values, gram_clip=1.0, clip=1.0, grid=GRID, of_ratings=True)
+        return other_sums.item_grams(
+            users, *values, gram_clip=1.0, clip=1.0, grid=GRID, of_ratings=True
+        )
 
     pair = zip(right_hand_sides(matrix()), right_hand_sides(matrix(0.0)), strict=True)
     for one, two in pair:
@@ -315,7 +317,7 @@ def test_a_sum_that_fails_shows_no_rows():
 
 
 def test_a_kernel_that_adds_otherwise_than_its_plain_form_is_found(monkeypatch):
-    real = sums.accumulate_items
+    real = other_sums.accumulate_items
 
     class Wrong:
         plain = staticmethod(real.plain)
@@ -324,8 +326,8 @@ def test_a_kernel_that_adds_otherwise_than_its_plain_form_is_found(monkeypatch):
             real(*given)
             given[-2][:] *= 1.0 + 2.0**-20
 
-    monkeypatch.setattr(sums, "accumulate_items", Wrong())
+    monkeypatch.setattr(other_sums, "accumulate_items", Wrong())
     users = users_of(matrix())
     values = users.map(ones), users.map(ones), users.map(halves)
     with pytest.raises(PrivacyParameterError, match="other sums than its plain form"):
-        sums.item_grams(users, *values, gram_clip=1.0, clip=1.0, grid=GRID)
+        other_sums.item_grams(users, *values, gram_clip=1.0, clip=1.0, grid=GRID)

@@ -14,9 +14,10 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.gram import item_item as noisy_gram
-from skdpmf.privacy import curator, users
+from skdpmf.privacy import users
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.recording import ReleaseRecord
+from skdpmf.privacy.sampler import streams
 from tests.core.audit import (
     HIGH,
     LOW,
@@ -204,7 +205,7 @@ def test_a_subset_by_one_random_stream_is_seen(monkeypatch):
     def priorities(key, purpose, indptr, indices, **_):
         return np.random.default_rng(0).permutation(len(indices)).astype(np.uint64)
 
-    monkeypatch.setattr(curator, "slot_priorities", priorities)
+    monkeypatch.setattr(streams, "slot_priorities", priorities)
     with pytest.raises(PrivacyParameterError, match="other values among all rows"):
         CASES["als dpals, trimmed"].fit()
     monkeypatch.setattr(users, "refuse_unless_alike", lambda *_: None)

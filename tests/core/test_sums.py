@@ -9,9 +9,10 @@ import pytest
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import sums
+from skdpmf.privacy import other_sums, sums
+from skdpmf.privacy.other_sums import padded, stack
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import padded, shrink_to_ball, stack
+from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import Users, per_user, reveal
 from tests.matrices import csr
 
@@ -107,7 +108,7 @@ def item_scalars(**terms):
 def item_grams(users, a, *, of_ratings=False):
     factors = per_user(users, a.x if of_ratings else a.u, not of_ratings)
     given = each(users, a.w), each(users, a.e), factors
-    return sums.item_grams(
+    return other_sums.item_grams(
         users, *given, gram_clip=2.0, clip=0.7, grid=GRID * users.private, of_ratings=of_ratings
     )
 
@@ -138,12 +139,12 @@ def centred_products(users, a):
     """Terms of items, less a centre by the sign and size of v."""
     place = per_user(users, (np.abs(np.nan_to_num(a.v)) % 3).astype(np.int64), True)
     given = each(users, a.t), place, HEAD, CENTRES
-    return [sums.centred_products(users, *given, clip=1.5, grid=CENTRED)]
+    return [other_sums.centred_products(users, *given, clip=1.5, grid=CENTRED)]
 
 
 def user_scalars(**terms):
     return lambda users, a: [
-        sums.user_scalars(users, own(users, a.v), clip=0.8, grid=SINGLE, **terms)
+        other_sums.user_scalars(users, own(users, a.v), clip=0.8, grid=SINGLE, **terms)
     ]
 
 
@@ -350,7 +351,7 @@ def test_no_rating_moves_sums_of_ratings_too_far(name, scale, neighbors):
     worst = 0.0
     for one, two in cells(VALUES, neighbors):
         a, b = (
-            sums.rating_sums(
+            other_sums.rating_sums(
                 of_matrix(X, neighbors), scale=scale, grid=2.0**-30, **OF_RATINGS[name]
             )
             for X in (one, two)
@@ -367,7 +368,9 @@ def test_no_rating_moves_sums_of_ratings_too_far(name, scale, neighbors):
 def test_no_rating_moves_scalars_of_users_too_far(norm, neighbors):
     for one, two in cells((-1e300, -0.5, 9.0), neighbors):
         a, b = (
-            sums.user_scalars(users, users.map(value_of_user), clip=0.8, grid=2.0**-30, norm=norm)
+            other_sums.user_scalars(
+                users, users.map(value_of_user), clip=0.8, grid=2.0**-30, norm=norm
+            )
             for users in (of_matrix(X, neighbors) for X in (one, two))
         )
         assert distance(a, reveal(a), reveal(b)) <= a.sensitivity * EXACT
@@ -385,7 +388,7 @@ def test_sums_of_users_are_refused_where_a_rating_is_the_unit(name):
 def test_sums_of_ratings_are_refused_where_a_user_is_the_unit():
     users, _ = built(BIG)
     with pytest.raises(PrivacyParameterError, match="unit='user' must be 'rating'"):
-        sums.rating_sums(users, scale=1.0, grid=SINGLE)
+        other_sums.rating_sums(users, scale=1.0, grid=SINGLE)
 
 
 def clipped(x, radius, private, order=2):

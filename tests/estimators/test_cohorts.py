@@ -3,7 +3,6 @@
 import pickle
 from contextlib import suppress
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -116,17 +115,6 @@ def test_a_left_out_row_counts_as_empty(tmp_path, kind):
 def test_ids_come_in_any_container(tmp_path, kind, source):
     model, twin = fit_beside(tmp_path, kind, source)
     assert_same(model, twin)
-
-
-@pytest.mark.parametrize("kind", [DPMFSampler, AdaptiveWeightALS], ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("source", [matrix_of, parts_of])
-def test_rows_are_left_out_in_every_process(tmp_path, kind, source):
-    with joblib.parallel_config(backend="loky", n_jobs=2):
-        model, twin = fit_beside(tmp_path, kind, source)
-    assert_same(model, twin)
-    (tmp_path / "alone").mkdir()
-    alone, _ = fit_beside(tmp_path / "alone", kind)
-    assert_same(model, alone)
 
 
 def unmasked_key(monkeypatch):

@@ -24,7 +24,7 @@ from skdpmf import (
 )
 from skdpmf.data import make_ratings
 from skdpmf.data.matrix import RatingMatrix
-from skdpmf.estimators.contract.private import FEATURES_ASSUMPTION
+from skdpmf.estimators.contract.refreshed import FEATURES_ASSUMPTION
 from skdpmf.evaluation import audit, rmse
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, TASTE_VARIANCE
 from skdpmf.local import LocalDevice

@@ -17,7 +17,8 @@ from skdpmf.privacy import PrivacyBudget, ReleasePlan
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.recording import record_releases
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key, noise_source, recorded_key
+from skdpmf.privacy.sampler.noise import fresh_key, noise_source, recorded_key
+from skdpmf.privacy.sampler.streams import derived_key
 
 N_USERS, N_ITEMS, SLOT = 30, 8, 4
 LOW, HIGH = 1.0, 5.0

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels._vectors import PANEL_ROWS
-from skdpmf.kernels.sums import accumulate_items
+from skdpmf.kernels.als import accumulate_items
 from tests.kernels._problems import (
     examples,
     forms,

@@ -6,9 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
+from skdpmf.kernels.covariance import (
+    accumulate_pairs,
+    clean_pairs,
+    packed_product,
+    packed_rows,
+    pair_blocks,
+    pair_sums,
+    triangle_starts,
+)
 from skdpmf.kernels.jit_and_threads import balanced_blocks
-from skdpmf.kernels.sums import accumulate_pairs, pair_blocks, triangle_starts
 from skdpmf.privacy.users import Rows
 from tests.kernels._problems import (
     Pattern,

@@ -12,7 +12,7 @@ from skdpmf.mechanisms.device_reports.item_means import (
 )
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.privacy.sampler.cipher import stream_key
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 
 RANGE = (1.0, 5.0)
 PROTOCOL = "00112233445566778899aabbccddeeff"

@@ -14,7 +14,7 @@ from scipy import stats
 
 from skdpmf.local import Announcement, ReleasedModel, messages
 from skdpmf.local.messages import MessageError, Report, VersionError
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 
 from .common import PROTOCOL, replace
 

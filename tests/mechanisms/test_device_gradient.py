@@ -11,7 +11,7 @@ from scipy import sparse, stats
 
 from skdpmf.mechanisms.device_reports import gradient as solver
 from skdpmf.mechanisms.device_reports import randomizers as local
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 from tests.matrices import csr
 from tests.reference import local_gradient as twin
 

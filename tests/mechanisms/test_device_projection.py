@@ -9,8 +9,7 @@ from scipy import stats
 
 from skdpmf.mechanisms.device_reports import gradient as solver
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.sampler.noise import derived_key
-from skdpmf.privacy.sampler.streams import initial_normals
+from skdpmf.privacy.sampler.streams import derived_key, initial_normals
 
 PUBLIC = derived_key(3, "public")
 WIDE, NARROW = 600, 60

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 from scipy import stats
 
 from skdpmf.mechanisms.posterior_draw.gibbs import GAMMA_SHAPE, GibbsChain, Target
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key
 
 ALPHA = 1e-4
 

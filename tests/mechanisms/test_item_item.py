@@ -11,7 +11,7 @@ from skdpmf.mechanisms.gram import item_item as solver
 from skdpmf.mechanisms.item_means.popularity import DOUBT, LIST, estimate_popularity
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 from skdpmf.privacy.users import Rows
 from tests.core.audit import users_of
 

@@ -13,7 +13,8 @@ from scipy import stats
 from skdpmf.mechanisms.posterior_draw import langevin
 from skdpmf.mechanisms.posterior_draw.gibbs import Target
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key
 from tests.reference.langevin import Grid
 
 TABLES = [None, 2**16]

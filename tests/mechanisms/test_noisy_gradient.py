@@ -11,7 +11,8 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy import frame
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key
 from tests.core import audit
 from tests.core.audit import BUDGET, N_ITEMS, N_USERS, base_ratings
 from tests.reference import noisy_gradient as twin

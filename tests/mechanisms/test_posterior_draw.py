@@ -15,7 +15,8 @@ from skdpmf import DPMFSampler, PrivacyBudget
 from skdpmf.mechanisms.posterior_draw import draw as solver
 from skdpmf.mechanisms.posterior_draw import langevin
 from skdpmf.mechanisms.posterior_draw.guarantee import inverse_temperature
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key
 from tests.built import built
 
 N_USERS, N_ITEMS, SLOT = 12, 14, 3

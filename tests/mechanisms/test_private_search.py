@@ -26,7 +26,7 @@ from skdpmf.privacy.accounting import SamplerSlack, gaussian_epsilon, gaussian_m
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 
 ALARM = 1e-6
 LAWS = [RandomTrials(mean) for mean in (1.25, 2.0, 10.0)]

@@ -29,7 +29,7 @@ from skdpmf.privacy.sampler.laws import (
     rounded_draws,
     scratch,
 )
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 
 pytestmark = pytest.mark.usefixtures("plain_where_small")
 

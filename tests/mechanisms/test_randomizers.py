@@ -26,7 +26,7 @@ from skdpmf.mechanisms.device_reports.randomizers import (
     shuffled_epsilon,
 )
 from skdpmf.privacy.sampler.cipher import stream_key
-from skdpmf.privacy.sampler.noise import derived_key
+from skdpmf.privacy.sampler.streams import derived_key
 from tests.privacy.test_cipher import twin_block
 
 pytestmark = pytest.mark.usefixtures("plain_where_small")

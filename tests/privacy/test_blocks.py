@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.laws import CHUNK, _row_of
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key, noise_source
+from skdpmf.privacy.sampler.noise import fresh_key, noise_source
+from skdpmf.privacy.sampler.streams import derived_key
 
 COMMON = {"name": "x", "sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
 KINDS = [

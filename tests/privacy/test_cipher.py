@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from skdpmf.privacy.sampler.cipher import LANES, blocks, chacha, set_key, set_position, states
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
-from skdpmf.privacy.sampler.streams import slot_priorities
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key, slot_priorities
 
 pytestmark = pytest.mark.usefixtures("form")
 

@@ -20,8 +20,8 @@ from skdpmf.privacy.sampler.grid import (
     exact_grid,
     truncate_to_grid,
 )
-from skdpmf.privacy.sampler.noise import derived_key, fresh_key, noise_source, recorded_key
-from skdpmf.privacy.sampler.streams import slot_priorities
+from skdpmf.privacy.sampler.noise import fresh_key, noise_source, recorded_key
+from skdpmf.privacy.sampler.streams import derived_key, slot_priorities
 from tests.privacy.grids import noise_parameters
 
 KEY = derived_key(7, "noise tests")
@@ -437,7 +437,8 @@ def test_other_errors(call, message):
 
 _SCRIPT = """
 import numpy as np
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key
 s = NoiseSource(derived_key(7, "no jit"))
 out = s.release(np.arange(276.0), name="x", sensitivity=1.0, noise_multiplier=2.0, bound=500.0,
                 layout="packed")

@@ -10,14 +10,8 @@ from scipy import stats
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.grid import check_exact, exact_grid, truncate_to_grid
-from skdpmf.privacy.sampler.noise import (
-    NoiseSource,
-    derived_key,
-    fresh_key,
-    noise_source,
-    recorded_key,
-)
-from skdpmf.privacy.sampler.streams import initial_normals
+from skdpmf.privacy.sampler.noise import NoiseSource, fresh_key, noise_source, recorded_key
+from skdpmf.privacy.sampler.streams import derived_key, initial_normals
 
 KEY = derived_key(7, "noise tests")
 COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}

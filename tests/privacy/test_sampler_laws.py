@@ -40,7 +40,8 @@ from skdpmf.privacy.sampler.laws import (
     scratch,
     staircase_tables,
 )
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key
 from tests.privacy.grids import noise_parameters
 from tests.privacy.test_cipher import twin_block
 

@@ -147,7 +147,7 @@ class BaseRecommender(
     def _fit_rows(self, X: Any, y: Any, start: Any = None, **metadata: Any) -> Any:
         """`fit`, with whatever else belongs to the rows handed on to `_fit`.
 
-        start: what a refresh starts from, of `skdpmf.estimators.contract.private`.
+        start: what a refresh starts from, of `skdpmf.estimators.contract.refreshed`.
         """
         self._check_params()
         self._table_, self._ranking_ = [], None

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,8 @@ from skdpmf.data.validation import require as require
 from skdpmf.privacy.accounting import gaussian_epsilon
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan, pure_total
-from skdpmf.privacy.text import Parameters
+from skdpmf.privacy.recording import active_recorder
+from skdpmf.privacy.text import WEAK, Parameters
 
 
 def is_int(value: Any) -> bool:
@@ -414,3 +416,36 @@ def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:
         f"noise of sums over all is {math.sqrt(n):.2f} times that of one fit alone.",
         f"{n} fits on everybody: epsilon {whole:.3g} for each person, all together.",
     )
+
+
+def ledger_record(estimator: Any, shape: tuple[int, int], features: Any) -> dict[str, Any]:
+    """Return what a ledger notes of a fit."""
+    params = estimator.get_params(deep=False)
+    if features is not None:
+        params["item_features"] = features.digest
+    of_all = estimator.get_params().items()
+    exact = (name.rpartition("__")[2].startswith("nonprivate_") and on for name, on in of_all)
+    names = {"estimator": type(estimator).__name__, "params": params}
+    return {**names, "shape": shape, "nonprivate": any(exact)}
+
+
+def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:
+    """Warn of a weak epsilon, and of a delta above one over the number of rows, which is public.
+
+    A replay warns of neither.
+    """
+    if not budget.is_private or active_recorder() is not None:
+        return
+    if budget.epsilon > WEAK:
+        warnings.warn(
+            f"epsilon={budget.epsilon:g} is weak, as all above {WEAK:g}: one person may make a "
+            "model more than 20,000 times as likely. Pass less for a promise that means something.",
+            stacklevel=2,
+        )
+    if budget.delta * n_rows > 1.0:
+        warnings.warn(
+            f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of rows: a "
+            "mechanism with such a delta may publish a whole row. Choose it well below, such as "
+            f"{0.1 / n_rows:.1g}.",
+            stacklevel=2,
+        )

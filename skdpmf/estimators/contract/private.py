@@ -1,73 +1,26 @@
-"""The way of a private fit: its frame, its blocks of users, its plan, and its released model."""
+"""A recommender that spends a budget: its plan, its refreshes, and its released model."""
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.feature_columns import ItemColumns
-from skdpmf.data.labels import RatingMatrix, labels_of
 from skdpmf.data.matrix import keep_entries
-from skdpmf.data.parquet_ratings import ParquetRatings
-from skdpmf.data.validation import (
-    as_rating_matrix,
-    check_ratings,
-    in_quarter_ranges,
-    middle_and_quarter,
-)
+from skdpmf.data.validation import check_ratings, in_quarter_ranges, middle_and_quarter
 from skdpmf.estimators.contract import refreshed
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
-from skdpmf.estimators.contract.cluster import blocks_of, check_cluster, client_of
-from skdpmf.estimators.contract.model_file import check_savable
+from skdpmf.estimators.contract.charged import Fit, charged, fit_framed
 from skdpmf.estimators.contract.parameters import PrivatePlanner, require
-from skdpmf.estimators.contract.progress import work_of
-from skdpmf.estimators.contract.public import PUBLIC_ASSUMPTION, PublicRows, public_rows_of
+from skdpmf.estimators.contract.public import public_rows_of
 from skdpmf.estimators.contract.recommend import recall
-from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.frame import framed
-from skdpmf.privacy.recording import active_recorder
-from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.privacy.text import COHORT_ASSUMPTIONS, WEAK, lifetime_note
 
 _N_RANKED = 20  # of the recall that scores clicks
-# of a block of users: what it works with beside its ratings is short-lived, and should stay small
-_BLOCK_RATINGS = 1e7
-
-
-class Start(NamedTuple):
-    """What a refresh starts from: released values of earlier fits, and public facts."""
-
-    known: Any  # Knowledge, or what a Gram model knows
-    features: ItemColumns | None
-    rows: str  # of people who come again: "new" or "whole"
-    people: str  # "any" or "new"
-
-
-class Fit(NamedTuple):
-    """All that a private fit hands on, but for the ratings."""
-
-    features: ItemColumns | None = None
-    start: Start | None = None
-    public: PublicRows | None = None
-    frame: Any = None  # `skdpmf.privacy.frame.Frame`; None: not yet
-    blocks: Any = None  # of a matrix in a cluster, whose form was checked
-
-    @property
-    def known(self) -> Any:
-        """What the fit starts from."""
-        return None if self.start is None else self.start.known
-
-    @property
-    def public_rows(self) -> Any:
-        """Rows of public people, prepared; None: there are none."""
-        return None if self.public is None else self.public.rows
 
 
 class PrivateRecommender(PrivatePlanner, BaseRecommender):
@@ -137,9 +90,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         """Set the fitted attributes."""
 
     def _fit(self, R: Any, y: Any, fit: Any = None, **metadata: Any) -> None:
-        released = release_on_blocks(self, R, fit, self._levels(**metadata))
-        self._publish(released)
-        self._statement = state_of(self, fit, **self._terms(released))
+        fit_framed(self, R, fit, self._levels(**metadata))
 
     def refresh(
         self,
@@ -214,17 +165,19 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         remedy = "use 'any' unless nobody in X_new was in an earlier fit"
         require(people in ("any", "new"), "people", people, "'any' or 'new'", remedy)
         refreshed.check_refreshable(self, budget)
-        adds_up = people == "any" and not is_by_person(budget)
+        adds_up = people == "any" and not refreshed.is_by_person(budget)
         if adds_up:
             refreshed.check_addable(self.privacy_spent_, budget)
         X, catalogue, n_new = refreshed.in_model_columns(X_new, self)
         model = clone(self).set_params(budget=budget)
         start = None
         if self._knowledge_.exposure.any():
-            start = Start(self._knowledge_.with_items(n_new), self._features_, rows, people)
+            start = refreshed.Start(
+                self._knowledge_.with_items(n_new), self._features_, rows, people
+            )
         model._fit_rows(X, None, start)
         if adds_up:
-            model._statement = refreshed.added_up(self.privacy_spent_, model.privacy_spent_)
+            refreshed.add_up(self, model)
         model._target_kind, model._catalogue_ = self._target_kind, catalogue
         vars(model).pop("feature_names_in_", None)
         if hasattr(self, "feature_names_in_"):
@@ -241,8 +194,6 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         public = None if start is not None else public_rows_of(self, X, R.shape[1])
         with charged(self, X, R, Fit(self._features_, start, public)) as fit:
             yield {"fit": fit}
-        undeclared = X.undeclared if isinstance(X, RatingMatrix) or is_stored(X) else ()
-        self._statement = self.privacy_spent_.with_undeclared(undeclared)
 
     def _check_start(self, known: Any) -> None:
         """Check the parameters against what a refresh starts from."""
@@ -319,152 +270,3 @@ def click_weights(R: Any, weighting: str | None) -> Any:
     most = np.maximum.reduceat(size, clicks.indptr[:-1][n > 0])
     clicks.data = 0.5 + 0.5 * size / np.repeat(most, n[n > 0])
     return clicks
-
-
-# -- the frame of a fit
-
-
-FEATURES_ASSUMPTION = (
-    "The item features are public: they were chosen without a look at these ratings, and are not "
-    "made of ratings, tags, reviews or counts of these people."
-)
-
-
-def is_by_person(budget: PrivacyBudget) -> bool:
-    """Return whether a fit charges the persons of its rows."""
-    return budget.ledger is not None and budget.ledger.at_most is not None
-
-
-def is_stored(X: Any) -> bool:
-    """Return whether X is ratings on disk, by reference."""
-    return isinstance(X, ParquetRatings)
-
-
-@contextmanager
-def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
-    """Frame a private fit: check what can be known before it costs anything, then charge for it.
-
-    It warns of a delta that is too large for so many rows.
-
-    estimator: whose parameters were checked; X: ratings; R: the same, whose form was checked, and
-    from which nothing is computed before the ledger is charged. Yields the fit with its frame.
-    """
-    check_savable(estimator._catalogue_)
-    check_cluster(estimator, R)
-    if is_stored(R):
-        R.check()
-    elif client_of(R) is not None:
-        fit = fit._replace(blocks=blocks_of(R, *_clipping(estimator)))
-    warn_of_budget(estimator.budget, R.shape[0])
-    plan, users = estimator._make_plan(R.shape[1], R.shape[0]), None
-    if is_by_person(estimator.budget):
-        users = X.user_ids if is_stored(X) else labels_of(X)[0]
-    public: Any = {"public": fit.public_rows}
-    if fit.public is not None and fit.public.others is not None:
-        public["others"] = fit.public.others
-        users = None if users is None else np.where(fit.public.others, users, None)
-    shape, params = R.shape, estimator.get_params(deep=False)
-    if fit.features is not None:
-        params["item_features"] = fit.features.digest
-    record = {
-        "estimator": type(estimator).__name__,
-        "params": params,
-        "shape": shape,
-        "nonprivate": any(
-            value
-            for name, value in estimator.get_params().items()
-            if name.rpartition("__")[2].startswith("nonprivate_")
-        ),
-    }
-    budget, seed = estimator.budget, estimator.random_state
-    with framed(budget, plan, seed, users=users, **public, **record) as frame:
-        yield fit._replace(frame=frame)
-
-
-def state_of(
-    estimator: Any, fit: Fit, *, assumptions: tuple[str, ...] = (), **more: Any
-) -> PrivacyStatement:
-    """Return the statement of a fit."""
-    frame: Any = fit.frame
-    notes = tuple(more.pop("notes", frame.plan.notes))
-    if fit.features is not None:
-        assumptions = (*assumptions, FEATURES_ASSUMPTION)
-    if fit.public is not None:
-        assumptions = (*assumptions, PUBLIC_ASSUMPTION.format(fit.public.rows.shape[0]))
-    by_person, ledger = is_by_person(estimator.budget), estimator.budget.ledger
-    if fit.start is not None:
-        unit = frame.plan.budget.unit
-        own, said = refreshed.of_refresh(fit.start.rows, fit.start.people, unit, by_person)
-        assumptions, notes = (*assumptions, *own), (*notes, *said)
-    if by_person:
-        assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
-        notes = (*notes, lifetime_note(ledger.limit, ledger.at_most))
-    statement: PrivacyStatement = frame.statement(assumptions=assumptions, notes=notes, **more)
-    return statement
-
-
-def _released(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None) -> Any:
-    settings = estimator._settings_of(R.shape[1])
-    public: dict[str, Any] = {"levels": levels, "known": fit.known}
-    public = {name: value for name, value in public.items() if value is not None}
-    given = R, estimator._preparation(), (type(estimator).__name__, settings)
-    frame: Any = fit.frame
-    if estimator._reports is not None:  # not by sums
-        R, source = frame.rows(*given, draw=estimator._reports, **public)
-        return estimator._release_rows(R, source, settings, levels)
-    columns = None if fit.features is None else fit.features.values
-    own = {"n_jobs": estimator.n_jobs, "item_columns": columns}
-    rows = fit.public_rows
-    curator = frame.curator(*given, public=rows, **own, **public)
-    if rows is not None and curator.private:
-        public["public"] = rows
-    return estimator._release(curator, settings, **public)
-
-
-def release_on_blocks(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None = None) -> Any:
-    """Return what an estimator's mechanism releases: it gets the curator of the rows, and no row.
-
-    estimator: whose parameters were checked; R: canonical ratings, or ratings on disk or in a
-    cluster; fit: as `charged` yields it, with a frame; levels (n_rows,): privacy levels, or None.
-    """
-    work = work_of(estimator, R.shape)
-    if fit.blocks is not None:
-        R = fit.blocks
-    elif client_of(R) is not None:
-        R = blocks_of(R, *_clipping(estimator))
-    elif is_stored(R):
-        R = as_rating_matrix(R.read_rows(), rating_range=_clipping(estimator)[0])
-    with sized(work):
-        return _released(estimator, R, fit, levels)
-
-
-def _clipping(estimator: Any) -> tuple[Any, bool]:
-    """Return the range to which ratings are clipped, and whether a warning says that it is wrong.
-
-    Clicks are not clipped: their values may be counts.
-    """
-    bounds = None if getattr(estimator, "_implicit", False) else estimator._value_range
-    warns = bounds is not None and active_recorder() is None
-    return bounds, warns
-
-
-def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:
-    """Warn of a weak epsilon, and of a delta above one over the number of rows, which is public.
-
-    A replay warns of neither.
-    """
-    if not budget.is_private or active_recorder() is not None:
-        return
-    if budget.epsilon > WEAK:
-        warnings.warn(
-            f"epsilon={budget.epsilon:g} is weak, as all above {WEAK:g}: one person may make a "
-            "model more than 20,000 times as likely. Pass less for a promise that means something.",
-            stacklevel=2,
-        )
-    if budget.delta * n_rows > 1.0:
-        warnings.warn(
-            f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of rows: a "
-            "mechanism with such a delta may publish a whole row. Choose it well below, such as "
-            f"{0.1 / n_rows:.1g}.",
-            stacklevel=2,
-        )

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,26 @@ from skdpmf.data.feature_columns import check_item_features, like_others, values
 from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of, labelled_rows
 from skdpmf.data.validation import refuse_table
 from skdpmf.estimators.contract.parameters import require, require_budget
+from skdpmf.estimators.contract.public import PUBLIC_ASSUMPTION
 from skdpmf.estimators.contract.recommend import ItemModel
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.composition import compose_statements
 from skdpmf.privacy.statement import PrivacyStatement
+from skdpmf.privacy.text import COHORT_ASSUMPTIONS, lifetime_note
+
+
+class Start(NamedTuple):
+    """What a refresh starts from: released values of earlier fits, and public facts."""
+
+    known: Any  # Knowledge, or what a Gram model knows
+    features: Any
+    rows: str  # of people who come again: "new" or "whole"
+    people: str  # "any" or "new"
+
+
+def is_by_person(budget: PrivacyBudget) -> bool:
+    """Return whether a fit charges the persons of its rows."""
+    return budget.ledger is not None and budget.ledger.at_most is not None
 
 
 def check_refreshable(model: Any, budget: Any) -> None:
@@ -38,6 +54,10 @@ def check_refreshable(model: Any, budget: Any) -> None:
         )
 
 
+FEATURES_ASSUMPTION = (
+    "The item features are public: they were chosen without a look at these ratings, and are not "
+    "made of ratings, tags, reviews or counts of these people."
+)
 # Assumptions of a refresh, and its notes
 _BY_LEDGER = (
     "This fit started from released values of earlier fits, all of which were charged to the "
@@ -70,11 +90,27 @@ _ADDED = (
 )
 
 
-def of_refresh(rows: str, people: str, unit: str, by_person: bool) -> tuple[Any, Any]:
-    """Return the assumptions and the notes of a refresh."""
+def words_of(estimator: Any, fit: Any, own: dict[str, Any]) -> dict[str, Any]:
+    """Return the words of a fit's statement, given those of its estimator alone."""
+    budget, start = estimator.budget, fit.start
+    assumptions = own.pop("assumptions", ())
+    notes = own.pop("notes", fit.frame.plan.notes)
+    if fit.features is not None:
+        assumptions = (*assumptions, FEATURES_ASSUMPTION)
+    if fit.public is not None:
+        assumptions = (*assumptions, PUBLIC_ASSUMPTION.format(fit.public.rows.shape[0]))
+    by_person = is_by_person(budget)
+    if start is not None and by_person:
+        assumptions = (*assumptions, _BY_LEDGER)
+        notes = (*notes, _OF_LEDGER, _AGAIN[start.rows])
+    elif start is not None and start.people == "new":
+        assumptions, notes = (*assumptions, _DISJOINT[budget.unit]), (*notes, _OF_NEW)
+    elif start is not None:
+        notes = (*notes, _AGAIN[start.rows])
     if by_person:
-        return (_BY_LEDGER,), (_OF_LEDGER, _AGAIN[rows])
-    return ((_DISJOINT[unit],), (_OF_NEW,)) if people == "new" else ((), (_AGAIN[rows],))
+        assumptions = (*assumptions, *COHORT_ASSUMPTIONS)
+        notes = (*notes, lifetime_note(budget.ledger.limit, budget.ledger.at_most))
+    return {**own, "assumptions": assumptions, "notes": notes}
 
 
 def check_addable(spent: PrivacyStatement, budget: PrivacyBudget) -> None:
@@ -92,10 +128,11 @@ def check_addable(spent: PrivacyStatement, budget: PrivacyBudget) -> None:
         )
 
 
-def added_up(spent: PrivacyStatement, own: PrivacyStatement) -> PrivacyStatement:
-    """Return the statement for people who were in a refresh and in all fits before."""
-    both = compose_statements({"earlier fits": spent, "this refresh": own})
-    return replace(both, notes=(_ADDED.format(own.epsilon), *both.notes))
+def add_up(earlier: Any, model: Any) -> None:
+    """State what a refresh and all fits before cost people who were in them."""
+    own = model.privacy_spent_
+    both = compose_statements({"earlier fits": earlier.privacy_spent_, "this refresh": own})
+    model._statement = replace(both, notes=(_ADDED.format(own.epsilon), *both.notes))
 
 
 def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:

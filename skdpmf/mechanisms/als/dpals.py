@@ -53,7 +53,7 @@ from skdpmf.mechanisms.als.item_update import ItemPosterior, lift, unpack_lower
 from skdpmf.mechanisms.als.loop import START, plan_of
 from skdpmf.mechanisms.als.ratings import FACTOR_PRECISION, ITEM_STATISTICS, OFFSET, TRAINING_RIDGE
 from skdpmf.mechanisms.common import planned_gram, planned_vectors
-from skdpmf.privacy import sums
+from skdpmf.privacy import other_sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
@@ -144,7 +144,7 @@ class _ClickFit(clicks.ClickFit):
 def learn(run: Any, update: Any, users: Any, weight: Any, residual: Any, phi: Any, t: int) -> None:
     """Release round t's sums of items, and update a posterior by them."""
     bound = run.settings.phi_bound
-    gram, rhs = sums.item_grams(
+    gram, rhs = other_sums.item_grams(
         *(users, weight, residual, phi),
         gram_clip=bound * bound,
         clip=run.settings.clip * bound,

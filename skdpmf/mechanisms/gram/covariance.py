@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.covariance import packed_rows
+from skdpmf.kernels.covariance import packed_rows, triangle_starts
 from skdpmf.kernels.jit_and_threads import in_threads
-from skdpmf.kernels.sums import triangle_starts
 from skdpmf.mechanisms.common import most_popular, shows_tastes
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.gram.item_item import (

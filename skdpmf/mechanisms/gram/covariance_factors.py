@@ -49,9 +49,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
-from skdpmf.kernels.covariance import clean_pairs, packed_product, packed_rows, pair_sums
+from skdpmf.kernels.covariance import (
+    clean_pairs,
+    packed_product,
+    packed_rows,
+    pair_sums,
+    triangle_starts,
+)
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
-from skdpmf.kernels.sums import triangle_starts
 
 Floats = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ For user i with clicks S_i, n_i of them on a head H of m items, and x_i their 0/
 q the share of each item of H in its clicks. The row is centred at what an average user with as many
 clicks would have, and its length is 1, whatever anybody clicks. G = sum_i y_i y_i' is the target.
 n_i q is rounded down to one of `_N_CENTRES` multiples of q, so that G is a sum over pairs of a
-user's clicks (`sums.centred_products`), and a row that is nearly along q has a length below 1.
+user's clicks (`centred_products`), and a row that is nearly along q has a length below 1.
 
 **What is released**, for adding or removing a user, and for replacing one:
 
@@ -88,8 +88,8 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy import sparse
 
+from skdpmf.kernels.covariance import pair_products
 from skdpmf.kernels.rows import centre_rows
-from skdpmf.kernels.sums import pair_products
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
     count_weights,
@@ -100,7 +100,7 @@ from skdpmf.mechanisms.common import (
     share_of_features,
 )
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
-from skdpmf.privacy import sums
+from skdpmf.privacy import other_sums, sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
@@ -327,7 +327,7 @@ def noisy_gram(
     centres = _STEP * np.arange(_N_CENTRES)[:, None] * (q / np.linalg.norm(q))
     centres = np.rint(centres / grid) * grid
     terms, number = users.map(centred_rows, chosen, head, q, centres, grid)
-    gram = sums.centred_products(users, terms, number, head, centres, clip=1.0, grid=grid)
+    gram = other_sums.centred_products(users, terms, number, head, centres, clip=1.0, grid=grid)
     del terms
     packed = curator.release(name, gram)
     least = max(float(popularity.sum()), n_users)

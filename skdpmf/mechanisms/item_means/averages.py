@@ -29,11 +29,11 @@ from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.other_sums import rating_sums, user_scalars
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sensitivity import item_statistics_sensitivity
-from skdpmf.privacy.sums import rating_sums, user_scalars
 from skdpmf.privacy.users import Rows, Users
 
 N_ROUNDS = 10  # the most of `n_average_rounds`

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms.common import count_weights
 from skdpmf.privacy.curator import Curator
-from skdpmf.privacy.sums import item_scalars, stack
+from skdpmf.privacy.other_sums import stack
+from skdpmf.privacy.sums import item_scalars
 from skdpmf.privacy.users import Rows, Users
 
 Floats = NDArray[np.float64]

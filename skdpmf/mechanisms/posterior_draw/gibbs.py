@@ -147,7 +147,7 @@ class GibbsChain:
     Examples
     --------
     >>> import scipy.sparse as sp
-    >>> from skdpmf.privacy.sampler.noise import derived_key
+    >>> from skdpmf.privacy.sampler.streams import derived_key
     >>> R = sp.csr_array(np.array([[1.0, 0.0], [-1.0, 0.5]]))
     >>> target = Target(R, np.ones(2), 0.5, 2.0, 3, 1.0, 0.5, 0.5)
     >>> chain = GibbsChain(target, NoiseSource(derived_key(0)))

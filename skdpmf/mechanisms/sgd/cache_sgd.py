@@ -39,7 +39,8 @@ import numpy as np
 from skdpmf.data.files import replaced_file
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.mechanisms.sgd.rating_batches import Batch, Batches, Workers
-from skdpmf.privacy.sampler.noise import NoiseSource, derived_key
+from skdpmf.privacy.sampler.noise import NoiseSource
+from skdpmf.privacy.sampler.streams import derived_key
 
 # One or two L2 caches of a current server core. Batches half as large cut the runs of items short,
 # which costs more than users' rows from L3: the kernel reads the next rows early.

@@ -373,46 +373,31 @@ def _add_plain(
 
 @jit(plain=_add_plain, same_bits=True)
 def add_grid_noise(
-    statistic,
-    units,
-    order,
-    bound,
-    words,
-    block,
-    noise,
-    bits,
-    high,
-    low,
-    guide,
-    law,
-    offset,
-    start,
-    stop,
-    out,
+    exact, units, k, bound, words, block, noise, bits, high, low, guide, law, at, start, stop, out
 ):
     """Round to the grid, add the stream's integers and scale back, for values [start, stop).
 
-    The release is a row of lower triangles, of order 1 where it is none; they have a unit for the
-    diagonal and one for the rest. The arrays hold a part of it, its values from ``offset`` on.
+    The release is a row of lower triangles of order k, 1 where it is none; they have a unit for
+    the diagonal and one for the rest. The arrays hold a part of it, its values from ``at`` on.
 
-    statistic: exact values; non-finite ones count as 0, others are clamped to [-bound, bound];
+    exact: values; non-finite ones count as 0, others are clamped to [-bound, bound];
     units: on and off the diagonal; words to law: as for `rounded_draws`; out: receives
-    unit * (rint(statistic / unit) + noise).
+    unit * (rint(exact / unit) + noise).
     """
-    place = (offset + start) % (order * (order + 1) // 2)
+    place = (at + start) % (k * (k + 1) // 2)
     row = _row_of(place)
     left = row * (row + 3) // 2 - place  # values before the next diagonal one
     while start < stop:
-        chunk, first = (offset + start) // CHUNK, start - (offset + start) % CHUNK
+        chunk, first = (at + start) // CHUNK, start - (at + start) % CHUNK
         last = first + CHUNK if first + CHUNK < stop else stop
         fill_chunk(chunk, bits, high, low, guide, law, words, block, noise)
         for i in range(start, last):
             unit = units[1] if left > 0 else units[0]
-            value = _clamp(statistic[i], bound) if np.isfinite(statistic[i]) else 0.0
+            value = _clamp(exact[i], bound) if np.isfinite(exact[i]) else 0.0
             total = np.rint(value / unit) + np.float64(noise[i - first])
             out[i] = unit * _clamp(total, _GRID_LIMIT)
             if left == 0:
-                row = row + 1 if row + 1 < order else 0
+                row = row + 1 if row + 1 < k else 0
             left = left - 1 if left > 0 else row
         start = last
 
@@ -440,3 +425,10 @@ def _laplace_cumulative_table() -> list[int]:
 def laplace_tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
     """Return the Laplace law's `staircase_tables`, with the tail as the last cell."""
     return staircase_tables(_laplace_cumulative_table())
+
+
+# purpose of the stream, cell tables and law of each kind of noise
+LAWS = {
+    "gaussian": ("release", normal_tables, NORMAL),
+    "laplace": ("laplace", laplace_tables, LAPLACE),
+}

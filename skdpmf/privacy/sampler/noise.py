@@ -29,7 +29,6 @@ I. Mironov, "On significance of the least significant bits for differential priv
 
 from __future__ import annotations
 
-import hashlib
 import math
 import operator
 import os
@@ -37,8 +36,6 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import pairwise
-from numbers import Integral
 from typing import Any, NoReturn
 
 import numpy as np
@@ -46,29 +43,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import require_that
 from skdpmf.kernels.jit_and_threads import in_threads
-from skdpmf.privacy.sampler.cipher import KEY_BYTES, feed, require_key, stream_key
+from skdpmf.privacy.sampler.cipher import KEY_BYTES, require_key, stream_key
 from skdpmf.privacy.sampler.grid import Layout, Noise, release_grid
-from skdpmf.privacy.sampler.laws import (
-    CHUNK,
-    LAPLACE,
-    NORMAL,
-    add_grid_noise,
-    laplace_tables,
-    normal_tables,
-    scratch,
-)
+from skdpmf.privacy.sampler.laws import CHUNK, LAWS, add_grid_noise, scratch
 from skdpmf.privacy.sampler.streams import Streams
 
 Floats = NDArray[np.float64]
 
-_HASHED_AT_ONCE = 1 << 20  # elements converted at a time, to bound memory
-_ROWS_AT_ONCE = 4096  # likewise
 _BLOCK = 512 * CHUNK  # values a thread draws at a time
-# purpose of the stream, cell tables and law of each kind of noise
-_KINDS = {
-    "gaussian": ("release", normal_tables, NORMAL),
-    "laplace": ("laplace", laplace_tables, LAPLACE),
-}
 # what stands for keys and noise where a test or an audit records fits: `privacy.recording` sets it
 RECORDER: ContextVar[Any] = ContextVar("skdpmf_recorder", default=None)
 
@@ -92,85 +74,6 @@ def fresh_key() -> bytes:
     take the noise off.
     """
     return os.urandom(KEY_BYTES)
-
-
-def derived_key(seed: int | Integral, *parts: bytes | str | NDArray[Any]) -> bytes:
-    """Return a 256-bit key that repeats for the same seed, plan and data, and only for these.
-
-    BLAKE2b over the seed and the parts, each preceded by its kind and length, so that no
-    two different lists of parts give the same input. A plain shared seed would give two fits the
-    same noise and so their statistics away; hashing everything the fit reads makes
-    that as unlikely as a collision. It does *not* protect against somebody who guesses the seed:
-    he can test candidates for the data. Published models use `fresh_key`.
-
-    Arrays enter as their shape and their values in row-major order, as little-endian int64
-    (booleans, integers) or float64 (floats; all NaN are one, -0.0 is 0.0), so that the key
-    depends neither on dtype nor on memory layout. The caller passes the data *as used*: clipped,
-    bounded, rows without influence empty. *parts: usually the plan's text and the bounded matrix's
-    ``indptr``, ``indices`` and ``data``.
-    """
-    holds = isinstance(seed, Integral) and not isinstance(seed, bool)
-    rule = "an integer: pass random_state as an int, or None for a fresh key."
-    require_that(holds, "seed", seed, rule)
-    digest = hashlib.blake2b(digest_size=KEY_BYTES, person=b"skdpmf key")
-    feed(digest, b"i", str(int(seed)).encode())
-    for part in parts:
-        if isinstance(part, str):
-            feed(digest, b"s", part.encode())
-        elif isinstance(part, bytes):
-            feed(digest, b"b", part)
-        else:
-            kind = str(getattr(part, "dtype", type(part).__name__))
-            rule = "a type with one canonical form: bytes, str, boolean, integer or float arrays."
-            holds = isinstance(part, np.ndarray) and part.dtype.kind in "biuf"
-            require_that(holds, "type of a part", kind, rule)
-            _feed_array(digest, part)
-    return digest.digest()
-
-
-def row_digest(
-    indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], *, first_row: int = 0
-) -> NDArray[np.uint64]:
-    """Return a digest of the rows of a CSR matrix that is the sum of those of any blocks of it.
-
-    BLAKE2b of each row's number, columns and values, 512 bits as eight words, summed modulo 2^64
-    over the rows; rows without entries count nothing. For `derived_key`, where data are in several
-    places. Sums have more collisions than hashes for whoever writes thousands of the rows; what
-    such a collision shows concerns only these rows, which he wrote.
-
-    indptr, indices, data: CSR structure, each row's columns ascending, and values; first_row:
-    number of the first row, when the rows are a block of a larger matrix. Returns (8,) uint64.
-    """
-    total = np.zeros(8, np.uint64)
-    for start in range(0, len(indptr) - 1, _ROWS_AT_ONCE):
-        bounds = np.asarray(indptr[start : start + _ROWS_AT_ONCE + 1], np.int64)
-        entries = slice(bounds[0], bounds[-1])
-        values = np.asarray(data[entries], "<f8") + 0.0
-        values[np.isnan(values)] = np.nan
-        places, content = np.asarray(indices[entries], "<i8").tobytes(), values.tobytes()
-        for row, (a, b) in enumerate(pairwise((8 * (bounds - bounds[0])).tolist()), start):
-            if a < b:
-                number = (first_row + row).to_bytes(8, "little")
-                digest = hashlib.blake2b(number + places[a:b], person=b"skdpmf row")
-                digest.update(content[a:b])
-                total += np.frombuffer(digest.digest(), "<u8")
-    return total
-
-
-def _feed_array(digest: Any, array: NDArray[Any]) -> None:
-    """Hash shape and values, converted a piece at a time."""
-    is_float = array.dtype.kind == "f"
-    shape = ",".join(map(str, array.shape)).encode()
-    feed(digest, b"F" if is_float else b"I", shape)
-    flat = array.reshape(-1)
-    for start in range(0, flat.size, _HASHED_AT_ONCE):
-        piece = flat[start : start + _HASHED_AT_ONCE]
-        if is_float:
-            values = piece.astype("<f8") + 0.0
-            values[np.isnan(values)] = np.nan
-            digest.update(values)
-        else:
-            digest.update(np.ascontiguousarray(piece, dtype="<i8"))
 
 
 # draws the noise of values that begin at a place of the release: (values, start, n_jobs)
@@ -331,7 +234,7 @@ class NoiseSource(Streams):
         require_that(min(shape, default=0) >= 0, "shape", shape, rule)
         grid = release_grid(shape, bound=bound, layout=layout, noise=noise, **scale)
         self._claim(name, index)
-        purpose, make_tables, law = _KINDS[noise]
+        purpose, make_tables, law = LAWS[noise]
         key, tables = stream_key(self.__key, purpose, name, index), make_tables()
 
         def draw(exact: Floats, first: int, n_jobs: int | None) -> Floats:
