@@ -133,18 +133,6 @@ def test_predictions_are_the_twins(rating_range, clean):
     np.testing.assert_allclose(model.decision_function(other), by_neighbors, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("predictor", ["svd", "knn"])
-def test_means_beyond_the_range_are_clipped(predictor):
-    """Moving averages so that the centred ratings have mean 0 can take one out of the range."""
-    X = np.full((1100, 102), np.nan)
-    X[:500, 0], X[500:1000, 1] = 1.0, 5.0
-    X[np.arange(1000, 1100), np.arange(2, 102)] = 5.0
-    model = fitted(X, predictor=predictor)
-    assert slow(X, model).means.max() > 2.0
-    assert model.item_means_.max() == 5.0
-    assert np.isfinite(model.predict(X)).all()
-
-
 @pytest.mark.parametrize("sigma", [0.2, 0.8, 2.0])
 def test_the_level_of_noise_before_clamping_is_that_of_a_normal_sample(sigma):
     x = np.clip(np.random.default_rng(0).normal(scale=sigma, size=200_000), -1.0, 1.0)
