@@ -11,10 +11,6 @@ targets; models are fitted on the others alone. All other settings are defaults.
 table for each metric.
 
     SKDPMF_DATA=folder python benchmarks/bench_clicks.py --split 1
-    python benchmarks/bench_clicks.py --synthetic --split 1
-    python benchmarks/bench_clicks.py --synthetic 20m --epsilons 1 5 20 --seeds 1 --held-out 2000
-    python benchmarks/bench_clicks.py --synthetic sparse --epsilons 20 --seeds 1 --methods pooled
-    python benchmarks/bench_clicks.py --synthetic popular --methods item-item pooled
     python benchmarks/bench_clicks.py --synthetic plays --log --methods item-item pooled
     python benchmarks/bench_clicks.py --synthetic papers --methods item-item pooled --seeds 3
 """

@@ -22,11 +22,12 @@ It takes about 20 seconds with made-up ratings.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
 from harness import SGD_SETTINGS, note, print_head, print_row
-from ratings import split_of, split_parser
+from ratings import budget_of, split_of, split_parser
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget
@@ -162,33 +163,27 @@ def main(arguments=None):
     options = PARSER.parse_args(arguments)
     game = Game(split_of(options)[0], options.choices, options.known, options.games)
 
-    def factors(budget, seed):
-        settings = {"random_state": seed, "n_jobs": options.n_jobs}
-        return AdaptiveWeightALS(budget, n_components=options.n_components, **settings)
-
-    def means(budget, seed):
-        return DPItemMeans(budget, random_state=seed, n_jobs=options.n_jobs)
-
-    def attack(name, epsilon, make):
-        right = game.play(make, epsilon < math.inf)
-        shares = [max(map(share, attacks)) for attacks in right.swapaxes(0, 1)]
-        note(f"{name}, epsilon {epsilon:g}: {shares[1][0]:.0%}, {shares[2][0]:.0%}")
-        return name, epsilon, shares
-
-    plain = PrivacyBudget.nonprivate()
-    results = [
-        attack(
-            "CacheSGDFactorizer",
-            math.inf,
-            # always one seed, which Eve knows: with others her second attack finds nothing
-            lambda seed: CacheSGDFactorizer(options.n_components, random_state=0, **SGD_SETTINGS),
-        )
-    ]
-    for name, make in (("AdaptiveWeightALS", factors), ("DPItemMeans", means)):
-        results.append(attack(name, math.inf, lambda seed, make=make: make(plain, seed)))
-        for epsilon in sorted(options.epsilons, reverse=True):
-            budget = PrivacyBudget(epsilon, DELTA)
-            results.append(attack(name, epsilon, lambda seed, m=make, b=budget: m(b, seed)))
+    settings = {"n_components": options.n_components, "n_jobs": options.n_jobs}
+    makers = {
+        # always one seed, which Eve knows: with others her second attack finds nothing
+        "CacheSGDFactorizer": lambda budget, seed: CacheSGDFactorizer(
+            options.n_components, random_state=0, **SGD_SETTINGS
+        ),
+        "AdaptiveWeightALS": lambda budget, seed: AdaptiveWeightALS(
+            budget, random_state=seed, **settings
+        ),
+        "DPItemMeans": lambda budget, seed: DPItemMeans(
+            budget, random_state=seed, n_jobs=options.n_jobs
+        ),
+    }
+    results = []
+    for name, make in makers.items():
+        epsilons = sorted(options.epsilons, reverse=True) * (name != "CacheSGDFactorizer")
+        for epsilon in (math.inf, *epsilons):
+            right = game.play(partial(make, budget_of(epsilon, DELTA)), epsilon < math.inf)
+            shares = [max(map(share, attacks)) for attacks in right.swapaxes(0, 1)]
+            note(f"{name}, epsilon {epsilon:g}: {shares[1][0]:.0%}, {shares[2][0]:.0%}")
+            results.append((name, epsilon, shares))
     rows = [
         (
             name,

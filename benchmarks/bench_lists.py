@@ -14,13 +14,12 @@ ratings of 6 and more and of all hidden ones; and of ten items, listed for four 
 genre at the highest rating, the share of this genre.
 
     SKDPMF_DATA=folder python benchmarks/bench_lists.py
-    python benchmarks/bench_lists.py --users 1000 --methods AdaptiveWeightALS --epsilons .5 1 2
     python benchmarks/bench_lists.py --planted --epsilons .5 1 4
 """
 
 import numpy as np
-from harness import SGD_SETTINGS, data_path, note, parser, print_head, print_row, spread
-from ratings import budget_of, liked_of, popular_part, some_users
+from harness import SGD_SETTINGS, note, parser, print_head, print_row, spread
+from ratings import budget_of, liked_of, popular_part, ratings_of, some_users
 from scipy import sparse
 
 from skdpmf import (
@@ -31,7 +30,6 @@ from skdpmf import (
     DPMFSampler,
     Pooled,
 )
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import ndcg_at_k, popularity, recall_at_k, split_ratings, split_users
 
 MODELS = {
@@ -152,15 +150,11 @@ def print_planted(options, budgets):
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
-    path = data_path(options)
     budgets = [budget_of(epsilon, options.delta) for epsilon in (*options.epsilons, np.inf)]
     if options.planted:
         print_planted(options, budgets)
         return
-    if path is None:
-        X = make_ratings(1500, 200, random_state=0)
-    else:
-        X = ratings_to_matrix(read_ratings(path)).X
+    X = ratings_of(options, 1500, 200)
     if options.items:
         X = popular_part(X, options.items)
     X, known, hidden = split_users(X, random_state=options.split)

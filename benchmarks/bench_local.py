@@ -22,12 +22,7 @@ from skdpmf.data.validation import as_rating_matrix, in_quarter_ranges
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.device_reports import item_means as solver
 from skdpmf.mechanisms.device_reports.privunit import GRID_BITS
-from skdpmf.mechanisms.device_reports.protocol import (
-    Protocol,
-    Settings,
-    protocol_name,
-    simulate,
-)
+from skdpmf.mechanisms.device_reports.protocol import Protocol, Settings, protocol_name, simulate
 from skdpmf.privacy.sampler.streams import derived_key
 
 RANGE = (1.0, 5.0)

@@ -20,13 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from bench_clicks import most_popular
-from harness import data_path, from_to, note, parser, print_head, print_row, spread
-from ratings import N_BUCKETS, clicks_of_ratings
+from harness import from_to, note, parser, print_head, print_row, spread
+from ratings import N_BUCKETS, clicks_of_ratings, ratings_of
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import split_users
 from skdpmf.evaluation.popularity import popularity_buckets
 
@@ -193,12 +192,7 @@ def print_recommendations(found: dict, problem: Problem, options: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     options = PARSER.parse_args(arguments)
-    path = data_path(options)
-    if path is None:
-        print("no ratings file: --data or $SKDPMF_DATA; made-up ratings\n")
-        R = make_ratings(*options.shape, density=0.2, random_state=0)
-    else:
-        R = ratings_to_matrix(read_ratings(path)).X
+    R = ratings_of(options, *options.shape, density=0.2)
     liked = clicks_of_ratings(R) if options.feedback == "implicit" else sparse.csr_array(R)
     X, known, _ = split_users(liked, random_state=1)
     params = {"feedback": options.feedback, "rating_range": tuple(options.rating_range)}

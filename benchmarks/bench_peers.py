@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from harness import SGD_SETTINGS, data_path, note, parser, print_head, print_row, spread
 from ratings import budget_of, split
-from sgd_solvers import Cornac, Surprise
+from sgd_solvers import Cornac, Surprise, at_entries, rows_of
 from sklearn.model_selection import ParameterGrid
 from threadpoolctl import threadpool_limits
 
@@ -71,17 +71,6 @@ def missing(module: str) -> str:
     except ImportError as error:  # also of what is installed and does not fit the others
         return f"{type(error).__name__}: {str(error).partition(' (/')[0]}"
     return ""
-
-
-def rows_of(R: Any) -> np.ndarray:
-    return np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-
-
-def at_entries(Y: Any, factors: Any) -> np.ndarray:
-    """Predictions mean + b_i + c_j + <u_i, v_j> at the entries of Y."""
-    row, item = rows_of(Y), Y.indices
-    products = np.einsum("nk,nk->n", factors.U[row], factors.V[item], dtype=float)
-    return factors.mean + factors.user_bias[row] + factors.item_bias[item] + products
 
 
 def surprise_svd(X, Y, *, n_factors=100, n_epochs=20, **settings):
@@ -155,10 +144,7 @@ MODELS = (
         "cornac",
     ),
     Model(
-        "CacheSGDFactorizer",
-        "skdpmf",
-        sgd,
-        {"n_components": RANKS, "alpha": [0.02, 0.04, 0.08]},
+        "CacheSGDFactorizer", "skdpmf", sgd, {"n_components": RANKS, "alpha": [0.02, 0.04, 0.08]}
     ),
     *(
         Model(name, "skdpmf", partial(private, kind), grid, private=True)

@@ -15,18 +15,16 @@ clicks in their place, as benchmarks/bench_clicks.py makes them. Prints a Markdo
 measure.
 
     SKDPMF_DATA=folder python benchmarks/bench_refresh.py
-    SKDPMF_DATA=folder python benchmarks/bench_refresh.py --model DPCovarianceRecommender
     SKDPMF_DATA=folder python benchmarks/bench_refresh.py --model AdaptiveWeightALS-clicks
 """
 
 from functools import partial
 
 import numpy as np
-from harness import data_path, note, parser, print_head, print_row
-from ratings import clicks_of_ratings, liked_of
+from harness import note, parser, print_head, print_row
+from ratings import clicks_of_ratings, liked_of, ratings_of
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
-from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import recall_at_k, split_users
 
 KINDS = {
@@ -83,10 +81,7 @@ def refitted(make, X, order, cohorts, budget, seed):
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
-    path, clicks = data_path(options), options.model in CLICKS
-    X = make_ratings(2400, 100, random_state=0)
-    if path is not None:
-        X = ratings_to_matrix(read_ratings(path)).X
+    X, clicks = ratings_of(options, 2400, 100), options.model in CLICKS
     if clicks:
         X = clicks_of_ratings(X)
     budget = PrivacyBudget(options.epsilon, options.delta)

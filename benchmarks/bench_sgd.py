@@ -10,9 +10,8 @@ import importlib.util
 import itertools
 import statistics
 
-import sgd_data
-from harness import CACHE, integers, note, parser, print_head, print_row
-from sgd_solvers import SOLVERS
+from harness import integers, note, parser, print_head, print_row
+from sgd_solvers import SOLVERS, made
 from threadpoolctl import threadpool_limits
 
 SAMPLE_SECONDS = 0.4  # Short epochs are timed together.
@@ -65,7 +64,7 @@ def main(arguments=None):
     print("Million ratings/s of the training loop (* one epoch or two only: the time budget)\n")
     print_head("data", "k", "threads", *names, *(f"ours / {name}" for name in peers))
     for shape in options.shapes:
-        train, _ = sgd_data.load(shape, CACHE)
+        train, _ = made(shape)
         prepared = {name: SOLVERS[name](train) for name in names}
         last = {}  # (name, threads): k, seconds of an epoch
         for k, n_threads in itertools.product(options.sizes, options.threads):

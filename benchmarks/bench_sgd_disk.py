@@ -1,8 +1,8 @@
 """CacheSGDFactorizer from disk: speed and memory beside a fit in memory, and a fit that is killed.
 
-Ratings shaped like Netflix (480,189 x 17,770, 60 million), streamed into `ParquetRatings` without
-ever being in memory together. Each step runs in a process of its own, so that its peak memory is
-its own; million ratings/s are medians over the rounds after the first, alternating between the two.
+Ratings shaped like Netflix (480,189 x 17,770, 60 million), in `ParquetRatings`. Each step runs in
+a process of its own, so that its peak memory is its own; million ratings/s are medians over the
+rounds after the first, alternating between the two.
 
     python benchmarks/bench_sgd_disk.py
     python benchmarks/bench_sgd_disk.py --shape S --repeats 1
@@ -16,121 +16,90 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
-import sgd_data
-from harness import SGD_SETTINGS, print_head, print_row
+from harness import SGD_SETTINGS, in_child, parser, print_head, print_row, seconds_of
 from memory import peak_gib, shown_size
-from sgd_solvers import Factors, RoundTimes
+from sgd_solvers import SHAPES, Factors, RoundTimes, at_entries, made
 
 from skdpmf import CacheSGDFactorizer, Snapshots
 from skdpmf.data import ParquetRatings, make_ratings
 
 
-def held_out(store, options):
-    """Held-out entries with the ratings' rows and columns (its users in order of appearance)."""
-    import numpy as np
+def make(options):
+    """Write the training ratings to Parquet files, and the others beside them."""
     import scipy.sparse as sp
 
-    parts = list(zip(*sgd_data.tables(sgd_data.SHAPES[options.shape], held_out=True), strict=True))
-    users, items, ratings = map(np.concatenate, parts)
-    rows, columns = (np.full(n, -1) for n in sgd_data.SHAPES[options.shape][:2])
-    rows[store.user_ids] = np.arange(store.shape[0])
-    columns[store.item_ids] = np.arange(store.shape[1])
-    known = (rows[users] >= 0) & (columns[items] >= 0)
-    places = rows[users[known]], columns[items[known]]
-    return sp.csr_array((ratings[known], places), shape=store.shape)
-
-
-def rmse(fitted, where):
-    biases = fitted.user_biases_, fitted.item_biases_, fitted.intercept_
-    return sgd_data.rmse(Factors(fitted.user_factors_, fitted.components_.T, *biases), where)
-
-
-def make(options):
-    """Stream the training ratings into Parquet files."""
-    begin = time.perf_counter()
-    tables = sgd_data.tables(sgd_data.SHAPES[options.shape])
-    store = ParquetRatings.write(options.store, tables, overwrite=True)
-    seconds = time.perf_counter() - begin
+    X, Y = made(options.shape)
+    sp.save_npz(options.store.with_suffix(".npz"), Y, compressed=False)
+    seconds = seconds_of(ParquetRatings.write, options.store, X, overwrite=True)
     size = sum(path.stat().st_size for path in options.store.iterdir()) / 2**20
-    return {"nnz": store.nnz, "seconds": seconds, "peak": peak_gib(), "MiB": size}
+    return {"nnz": X.nnz, "seconds": seconds, "MiB": size}
+
+
+def estimator(options, **settings):
+    settings |= SGD_SETTINGS | {"max_iter": options.rounds}
+    return CacheSGDFactorizer(options.size, n_jobs=options.threads, random_state=0, **settings)
 
 
 def fit(options):
     """Fit from the store or from memory; ratings/s of each round after the first."""
     CacheSGDFactorizer(options.size).fit(make_ratings(200, 100, random_state=0))  # compiles
-    store = ParquetRatings(options.store)
+    store, times = ParquetRatings(options.store), RoundTimes()
     X = store if options.step == "disk" else store.read_rows()
-    times = RoundTimes()
-    estimator = CacheSGDFactorizer(
-        options.size,
-        n_jobs=options.threads,
-        random_state=0,
-        **SGD_SETTINGS | {"max_iter": options.rounds},
-    )
-    before = peak_gib()
-    begin = time.perf_counter()
-    estimator.set_callbacks(times).fit(X)
-    seconds = time.perf_counter() - begin
-    marks = zip(times.ends[:-1], times.ends[1:], strict=True)
-    rates = [store.nnz / (end - start) / 1e6 for start, end in marks]
+    estimator(options).set_callbacks(times).fit(X)
+    rates = [store.nnz / (end - start) / 1e6 for start, end in pairwise(times.ends)]
     factors = 4 * sum(store.shape) * options.size / 2**30
-    return {
-        "rates": rates,
-        "seconds": seconds,
-        "before": before,
-        "peak": peak_gib(),
-        "factors": factors,
-    }
+    return {"rates": rates, "peak": peak_gib(), "factors": factors}
 
 
 def snapshot_fit(options):
-    """Fit from the store with snapshots; print the held-out RMSE."""
+    """Fit from the store with snapshots; the held-out RMSE by users' own factors."""
+    import numpy as np
+    import scipy.sparse as sp
+
+    from skdpmf.evaluation import rmse
+
     store = ParquetRatings(options.store)
-    estimator = CacheSGDFactorizer(
-        options.size,
-        n_jobs=options.threads,
-        random_state=0,
-        **SGD_SETTINGS | {"max_iter": options.rounds},
-        snapshots=Snapshots(
-            path=options.store.with_suffix(".snapshot"), every=max(1, store.shape[0] // 4096 // 3)
-        ),
-    )
-    begin = time.perf_counter()
-    estimator.fit(store)
-    return {
-        "seconds": time.perf_counter() - begin,
-        "rmse": rmse(estimator, held_out(store, options)),
-    }
+    every = max(1, store.shape[0] // 4096 // 3)
+    snapshots = Snapshots(path=options.store.with_suffix(".snapshot"), every=every)
+    m = estimator(options, snapshots=snapshots)
+    seconds = seconds_of(m.fit, store)
+    biases = m.user_biases_, m.item_biases_, m.intercept_
+    Y = sp.load_npz(options.store.with_suffix(".npz"))
+    predicted = at_entries(Y, Factors(m.user_factors_, m.components_.T, *biases))
+    return {"seconds": seconds, "rmse": rmse(Y.data, np.clip(predicted, 1.0, 5.0))}
 
 
 STEPS = {"make": make, "memory": fit, "disk": fit, "snapshots": snapshot_fit}
+PARSER = parser(__doc__, size=32, rounds=6, repeats=2)  # k; of SGD; of the fits
+PARSER.add_argument("--shape", choices=list(SHAPES), default="L")
+PARSER.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
+PARSER.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
+PARSER.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
 
 
-def command(step, options, threads):
-    words = [sys.executable, __file__, "--step", step, "--threads", str(threads)]
-    words += ["--shape", options.shape, "--size", str(options.size)]
-    return [*words, "--rounds", str(options.rounds), "--folder", str(options.folder)]
+def words(step, options, threads=1):
+    given = {"step": step, "threads": threads}
+    given |= {name: getattr(options, name) for name in ("shape", "size", "rounds", "folder")}
+    return [f"--{name}={value}" for name, value in given.items()]
 
 
 def run(step, options, threads=1):
-    done = subprocess.run(command(step, options, threads), stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return in_child(__file__, *words(step, options, threads)) or sys.exit(f"failed: {step}")
 
 
 def killed_and_resumed(options):
     """Kill a fit as soon as a second snapshot is there, and start it again."""
-    snapshot = options.store.with_suffix(".snapshot")
-    child = subprocess.Popen(command("snapshots", options, 1), stdout=subprocess.PIPE)
-    seen = set()
-    while len(seen) < 2 and child.poll() is None:
-        if snapshot.exists():
-            seen.add(snapshot.stat().st_mtime_ns)
-        time.sleep(0.02)
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    snapshot, seen = options.store.with_suffix(".snapshot"), set()
+    command = [sys.executable, __file__, *words("snapshots", options)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
+        while len(seen) < 2 and child.poll() is None:
+            if snapshot.exists():
+                seen.add(snapshot.stat().st_mtime_ns)
+            time.sleep(0.02)
+        child.kill()
     if not snapshot.exists():
         raise AssertionError("the fit was over before it could be killed; take more rounds")
     return run("snapshots", options)
@@ -141,42 +110,31 @@ def compare(options):
     names = "threads", "in memory, M/s", "from disk, M/s", "ratio", "peak GiB", "factors GiB"
     print_head(*names)
     for threads in (1, 2):
-        found = {"memory": [], "disk": []}
-        for _ in range(options.repeats):
-            for step, results in found.items():
-                results.append(run(step, options, threads))
-        rates = {
-            step: statistics.median(rate for result in results for rate in result["rates"])
-            for step, results in found.items()
-        }
-        peak = max(result["peak"] for result in found["disk"])
-        cells = [threads, *(f"{rate:.0f}" for rate in rates.values())]
-        cells += [f"{rates['disk'] / rates['memory']:.2f}", shown_size(peak)]
-        print_row(*cells, f"{found['disk'][0]['factors']:.2f}")
+        turns = [
+            (run("memory", options, threads), run("disk", options, threads))
+            for _ in range(options.repeats)
+        ]
+        memory, disk = (
+            statistics.median(rate for result in results for rate in result["rates"])
+            for results in zip(*turns, strict=True)
+        )
+        peak = shown_size(max(result["peak"] for _, result in turns))
+        cells = threads, f"{memory:.0f}", f"{disk:.0f}", f"{disk / memory:.2f}", peak
+        print_row(*cells, f"{turns[0][1]['factors']:.2f}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", choices=list(sgd_data.SHAPES), default="L")
-    parser.add_argument("--size", type=int, default=32, help="k")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
-    parser.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
-    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.step:
-        options.store = options.folder / f"{options.shape}.ratings"
-        print(json.dumps(STEPS[options.step](options)))
-        return
+def main(arguments=None):
+    options = PARSER.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         options.folder = options.folder or Path(folder)
         options.store = options.folder / f"{options.shape}.ratings"
-        made = run("make", options)
-        pace = made["nnz"] / made["seconds"] / 1e6
-        made["peak"] = shown_size(made["peak"], unit=" GiB")
-        text = "{nnz:,} ratings written in {seconds:.0f} s, peak {peak}, {MiB:.0f} MiB"
-        print(f"{text.format(**made)} on disk, {pace:.1f} M/s with drawing them\n", flush=True)
+        if options.step:
+            print(json.dumps(STEPS[options.step](options)))
+            return
+        stored = run("make", options)
+        pace = stored["nnz"] / stored["seconds"] / 1e6
+        print("{nnz:,} ratings written in {seconds:.0f} s".format(**stored), end=", ")
+        print(f"{pace:.1f} M/s, {stored['MiB']:.0f} MiB on disk\n", flush=True)
         compare(options)
         whole = run("snapshots", options)
         resumed = killed_and_resumed(options)

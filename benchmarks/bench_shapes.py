@@ -15,6 +15,7 @@ violations of these rules:
 """
 
 from functools import partial
+from itertools import pairwise, product
 
 import numpy as np
 from harness import SGD_SETTINGS, data_path, parser, print_head, print_row
@@ -155,36 +156,33 @@ def measure(X, Y, scale, options):
 
 def broken_rules(found, others, options):
     """Say which rules do not hold."""
-    broken = []
-
-    def mean(name, epsilon):
-        return float(found[name, epsilon].mean())
-
-    def error(name, epsilon):
-        errors = found[name, epsilon]
-        return float(errors.std(ddof=1) / np.sqrt(errors.size)) if errors.size > 1 else 0.0
-
-    for name in options.methods:
-        for low, high in zip(options.epsilons, options.epsilons[1:], strict=False):
-            rise = mean(name, high) - mean(name, low)
-            if rise > 2.0 * np.hypot(error(name, high), error(name, low)) + 5e-5:
-                broken.append(f"{name}: {rise:+.4f} from epsilon {low:g} to {high:g}")
-        for epsilon in options.epsilons:
-            limits = {"users' own means": others["users' own means"]}
-            if "DPItemMeans" in options.methods:
-                limits["DPItemMeans"] = mean("DPItemMeans", epsilon)
-            for other, limit in limits.items():
-                loss = mean(name, epsilon) - limit
-                if loss > 2.0 * error(name, epsilon) + 5e-5:
-                    broken.append(f"{name}: {loss:+.4f} against {other} at epsilon {epsilon:g}")
-    limit = None
-    if "AdaptiveWeightALS" in options.methods and np.inf in options.epsilons:
-        limit = mean("AdaptiveWeightALS", np.inf)
-    for other in ("CacheSGDFactorizer", "best of a grid"):
-        if limit is not None and limit > WORSE * others[other]:
-            broken.append(
-                f"AdaptiveWeightALS without privacy: {limit - others[other]:+.4f} against {other}"
+    means = {key: float(errors.mean()) for key, errors in found.items()}
+    error = {
+        key: float(e.std(ddof=1) / np.sqrt(e.size)) if e.size > 1 else 0.0
+        for key, e in found.items()
+    }
+    losses = []  # of what, against what, how much, and its standard error
+    for name, (low, high) in product(options.methods, pairwise(options.epsilons)):
+        rise = means[name, high] - means[name, low]
+        spread = np.hypot(error[name, high], error[name, low])
+        losses.append((name, f"from epsilon {low:g} to {high:g}", rise, spread))
+    for name, epsilon in product(options.methods, options.epsilons):
+        limits = {"users' own means": others["users' own means"]}
+        if "DPItemMeans" in options.methods:
+            limits["DPItemMeans"] = means["DPItemMeans", epsilon]
+        for other, limit in limits.items():
+            loss = means[name, epsilon] - limit
+            losses.append(
+                (name, f"against {other} at epsilon {epsilon:g}", loss, error[name, epsilon])
             )
+    broken = [
+        f"{name}: {loss:+.4f} {words}" for name, words, loss, e in losses if loss > 2.0 * e + 5e-5
+    ]
+    limit = means.get(("AdaptiveWeightALS", np.inf), 0.0)
+    for other in ("CacheSGDFactorizer", "best of a grid"):
+        if limit > WORSE * others[other]:
+            loss = limit - others[other]
+            broken.append(f"AdaptiveWeightALS without privacy: {loss:+.4f} against {other}")
     return broken
 
 

@@ -6,13 +6,7 @@ their other ratings, and all settings are the defaults. Prints Markdown tables.
 
     python benchmarks/bench_utility.py --data ml-1m.parquet --seeds 5
 
-Large synthetic ratings have names:
-
     python benchmarks/bench_utility.py --data synth10m --epsilons 1 4 8 20 inf --seeds 2 --n-jobs 2
-
-The table of one method alone, on split 0:
-
-    python benchmarks/bench_utility.py --methods DPItemMeans --fresh-splits --no-synthetic
 """
 
 import statistics

@@ -77,7 +77,10 @@ def against_epsilon(curves, levels, message, measure, adjust=lambda axes: None):
     for name, curve in curves.items():
         epsilons = plot(axes, curve, name)
     for name, value in levels.items():
-        axes.axhline(value, label=name, **LEVEL)
+        if isinstance(value, dict):
+            plot(axes, value, name, marker="None", **LEVEL)
+        else:
+            axes.axhline(value, label=name, **LEVEL)
     adjust(axes)
     epsilon_axis(axes, epsilons)
     heading(axes, message, measure)
@@ -122,21 +125,17 @@ def utility():
 def clicks():
     """Lists from clicks against epsilon: the best model of each kind."""
     found = curves_of("clicks.md", "Recall@20")
-    figure, (axes,) = panels()
-    plot(axes, found["item-item"], "item-item model")
-    plot(axes, found["pooled"], "AdaptiveWeightALS")
-    plot(axes, found["AdaDPALS, exponent 0"], "best published\nsolver")
-    popular = found["most popular"]
-    epsilons = plot(axes, popular, "most popular\nitems", marker="None", **LEVEL)
-    axes.set_ylim(bottom=0.1)
-    epsilon_axis(axes, epsilons)
-    heading(
-        axes,
+    return against_epsilon(
+        {
+            "item-item model": found["item-item"],
+            "AdaptiveWeightALS": found["pooled"],
+            "best published\nsolver": found["AdaDPALS, exponent 0"],
+        },
+        {"most popular\nitems": found["most popular"]},
         "From clicks, the item-item model makes the best private lists",
         "Recall@20 of hidden clicks, higher is better, MovieLens 1M",
+        lambda axes: axes.set_ylim(bottom=0.1),
     )
-    name_ends(axes)
-    return figure
 
 
 def multi_task():

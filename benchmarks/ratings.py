@@ -18,7 +18,6 @@ from skdpmf.evaluation import by_popularity, rmse, split_ratings, split_table
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.common import most_popular
 
-MOVIELENS_1M_ROWS = 1_000_209
 N_BUCKETS = 5
 LEAST_CLICKS = 5  # a user
 
@@ -78,6 +77,14 @@ def splits_of(options, made_up):
     frame = read_ratings(path)
     for seed in [0, *options.fresh_splits]:
         yield f"Split {seed}", *split(frame, seed)
+
+
+def ratings_of(options, *shape, **made_up):
+    """Return all ratings of the file or, without one, made-up ones."""
+    path = data_path(options)
+    if path is None:
+        return make_ratings(*shape, random_state=0, **made_up)
+    return ratings_to_matrix(read_ratings(path)).X
 
 
 def split_parser(doc, *, shape, n_components, **defaults):

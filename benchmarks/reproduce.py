@@ -1,9 +1,6 @@
 """What each of the five papers reports, beside what comes out here: one command a paper.
 
     python benchmarks/reproduce.py krichene --data ml-1m.parquet --large
-    python benchmarks/reproduce.py chien --data ml-1m.parquet --large
-    python benchmarks/reproduce.py liu --data ml-1m.parquet
-    python benchmarks/reproduce.py mcsherry --data ml-1m.parquet
     python benchmarks/reproduce.py shin
 
 Each prints one table: a claim, the paper's figure, ours under the paper's settings, and whether the
@@ -20,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import shin_rounds as figure9
-from bench_covariance import PAPER_MU, PAPER_PARTS, PAPER_THETA, SIZE_ITEMS, SIZE_RATINGS
+from bench_covariance import PAPER_MU, PAPER_PARTS, PAPER_THETA
 from bench_covariance import paper_shares as covariance_shares
 from bench_sgd import timed_rates
-from harness import note, parser, print_head, print_row
+from harness import parser, print_head, print_row
 from published_recipe import RECIPES, accounting_rows
-from ratings import LARGE, budget_of, own_mean_error, split
+from ratings import LARGE, budget_of, fits, own_mean_error, split
 from sgd_solvers import SOLVERS
 
 from skdpmf import (
@@ -41,7 +38,7 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import make_ratings, read_ratings
-from skdpmf.evaluation import by_popularity, rmse, split_ratings
+from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.mechanisms.posterior_draw.guarantee import item_loss_bound, loss_bound
 from skdpmf.privacy.accounting import gaussian_delta, gaussian_epsilon
 
@@ -106,16 +103,12 @@ def fitted(
     **params: Any,
 ) -> tuple[float, Any]:
     """Test RMSE and the RMSE of five buckets of items, rarest first, means over the noise seeds."""
-    rows = []
-    for seed in range((seeds or options.seeds) if budget.is_private else 1):
-        # Seeded, so that the table can be made again; a real release leaves random_state alone.
-        model = kind(budget, random_state=seed, n_jobs=options.n_jobs).set_params(**params).fit(X)
-        predicted = model.predict_entries(X, Y)
-        buckets = by_popularity(X, Y, predicted, n_buckets=5)["rmse"]
-        rows.append([rmse(Y, predicted), *buckets])
-    mean = np.mean(rows, axis=0)
-    note(kind.__name__, budget.epsilon, params, f"{mean[0]:.4f}")
-    return float(mean[0]), mean[1:]
+
+    def make(own: PrivacyBudget, random_state: int) -> Any:
+        return kind(own, random_state=random_state, n_jobs=options.n_jobs).set_params(**params)
+
+    cell = fits(make, budget, X, Y, seeds or options.seeds, f"{kind.__name__}, {params}")
+    return cell.error, np.mean(cell.buckets, axis=0)
 
 
 # The paper of Krichene et al. 2023
@@ -338,30 +331,8 @@ def mcsherry(options: Namespace) -> Iterator[Row]:
         error, _ = fit(budget_of(epsilon), **published)
         claim = f"svd, one user protected, epsilon {epsilon:g}"
         yield Row(claim, "", f"{error:.4f}", SCALE)
-    yield from loss_by_users(options, theta_epsilon, published)
     yield from accounting_of_covariance(theta_epsilon)
     yield from sensitivity_of_covariance()
-
-
-def loss_by_users(options: Namespace, epsilon: float, published: dict) -> Iterator[Row]:
-    """The loss to noise at the paper's theta, on made-up ratings of more and more users."""
-    whole = make_ratings(
-        max(options.sizes), SIZE_ITEMS, n_ratings=SIZE_RATINGS * max(options.sizes), random_state=0
-    )
-    losses = []
-    for n_users in options.sizes:
-        X, Y = split_ratings(whole[:n_users], random_state=0)
-        fit = partial(fitted, DPCovarianceRecommender, X=X, Y=Y, options=options)
-        plain, _ = fit(PrivacyBudget.nonprivate())
-        error, _ = fit(PrivacyBudget(epsilon, DELTA, unit="rating"), **published)
-        losses.append(error - plain)
-    users = ", ".join(f"{n:,}" for n in options.sizes)
-    yield judged(
-        f"loss by privacy at theta = {PAPER_THETA:g} with {users} users, made up",
-        "falls",
-        ", ".join(f"{loss:.4f}" for loss in losses),
-        all(np.diff(losses) < 0.0),
-    )
 
 
 def accounting_of_covariance(theta_epsilon: float) -> Iterator[Row]:
@@ -389,10 +360,7 @@ def accounting_of_covariance(theta_epsilon: float) -> Iterator[Row]:
 
 def sensitivity_of_covariance() -> Iterator[Row]:
     """A user whose one rating moves her centred ratings further than Theorem 4 says."""
-    limits = {
-        1: ALPHA + CLAMP,
-        2: ALPHA**2 / (4.0 * DAMPING) + CLAMP**2,
-    }
+    limits = {1: ALPHA + CLAMP, 2: ALPHA**2 / (4.0 * DAMPING) + CLAMP**2}
     for norm, limit in limits.items():
         most = max(moved(n, norm) for n in range(1, 400))
         yield judged(
@@ -491,13 +459,7 @@ def what_comes_back(options: Namespace) -> Row:
     return judged(claim, "about all", f"{kept:.2f}", kept > 0.9)
 
 
-PAPERS = {
-    "krichene": krichene,
-    "chien": chien,
-    "liu": liu,
-    "mcsherry": mcsherry,
-    "shin": shin,
-}
+PAPERS = {"krichene": krichene, "chien": chien, "liu": liu, "mcsherry": mcsherry, "shin": shin}
 EPSILONS = {"krichene": [1.0, 5.0, 20.0], "chien": [1.0, 5.0, 10.0], "mcsherry": [1.0, 4.0]}
 MOVIELENS_20M = (138_493, 26_744)
 
@@ -508,7 +470,6 @@ PARSER = parser(
     large=False,  # krichene, chien: and synth10m
     seeds=3,
     rate_factors=RATE_FACTORS,  # liu: k of the rate
-    sizes=[5_000, 20_000, 80_000, 200_000],  # mcsherry: users
     ratings=20_000_263,  # shin: made up
     rows=2_700,  # shin: q
     rounds=[1, 5, 20, 50],  # shin: k

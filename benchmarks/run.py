@@ -55,7 +55,7 @@ reproduce-liu
     quick: reproduce liu --data ml-1m.parquet --seeds 1
     full: reproduce liu --data ml-1m.parquet --seeds 3
 reproduce-mcsherry
-    quick: reproduce mcsherry --data ml-1m.parquet --epsilons 4 --sizes 5000 20000 --seeds 1
+    quick: reproduce mcsherry --data ml-1m.parquet --epsilons 4 --seeds 1
     full: reproduce mcsherry --data ml-1m.parquet --seeds 3
 reproduce-shin
     quick: reproduce shin --shape 14000 2700 --ratings 2000000 --rows 270 --seeds 1

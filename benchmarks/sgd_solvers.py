@@ -20,6 +20,39 @@ class Factors(NamedTuple):
     mean: float
 
 
+SHAPES = {  # of MovieLens 1M and 10M, and Netflix: users, items, ratings
+    "S": (6_040, 3_706, 1_000_000),
+    "M": (69_878, 10_677, 10_000_000),
+    "L": (480_189, 17_770, 60_000_000),
+}
+
+
+def made(name):
+    """Training and held-out ratings of a shape; one in twenty is held out."""
+    from skdpmf.data import make_ratings
+    from skdpmf.evaluation import split_ratings
+
+    *shape, n = SHAPES[name]
+    R = make_ratings(*shape, n_ratings=n, item_exponent=1.0, random_state=0).astype("float32")
+    return split_ratings(R, test_size=0.05, random_state=0)
+
+
+def rows_of(R):
+    """Return the row of each stored entry."""
+    import numpy as np
+
+    return np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+
+
+def at_entries(Y, factors):
+    """Predictions mean + b_i + c_j + <u_i, v_j> at the entries of Y."""
+    import numpy as np
+
+    row, item = rows_of(Y), Y.indices
+    products = np.einsum("nk,nk->n", factors.U[row], factors.V[item], dtype=float)
+    return factors.mean + factors.user_bias[row] + factors.item_bias[item] + products
+
+
 class RoundTimes:
     """A callback of scikit-learn (1.9 and later) that notes when each round ends."""
 
@@ -47,25 +80,14 @@ class Ours:
     def start(self, k, n_threads):
         self.k, self.n_threads = k, n_threads
 
-    def fit(self, settings, n_epochs, *callbacks):
-        from skdpmf import CacheSGDFactorizer
-
-        self.estimator = CacheSGDFactorizer(
-            self.k, max_iter=n_epochs, n_jobs=self.n_threads, random_state=0, **settings
-        )
-        self.estimator.set_callbacks(*callbacks)
-        return seconds_of(lambda: self.estimator.fit(self.train))
-
     def epochs(self, n):
         """Seconds of the rounds after the first, which prepares the batches."""
-        times = RoundTimes()
-        self.fit({}, n + 1, times)
-        return times.ends[-1] - times.ends[0]
+        from skdpmf import CacheSGDFactorizer
 
-    def model(self):
-        m = self.estimator
-        tables = m.user_factors_, m.components_.T, m.user_biases_, m.item_biases_
-        return Factors(*tables, m.intercept_)
+        times = RoundTimes()
+        settings = {"max_iter": n + 1, "n_jobs": self.n_threads, "random_state": 0}
+        CacheSGDFactorizer(self.k, **settings).set_callbacks(times).fit(self.train)
+        return times.ends[-1] - times.ends[0]
 
 
 class Cornac:
@@ -77,7 +99,7 @@ class Cornac:
         import numpy as np
         from cornac.data import Dataset
 
-        users = np.repeat(np.arange(train.shape[0], dtype=np.int64), np.diff(train.indptr))
+        users = rows_of(train)
         self.table = users, train.indices.astype(np.int64), train.data.astype(np.float32)
         self.shape = train.shape
         ids = (dict(zip(range(n), range(n), strict=True)) for n in train.shape)

@@ -25,12 +25,7 @@ MOVIELENS_SD = 1.052
 
 RATING_RANGE, EPSILON, START_STD = (0.5, 5.0), 0.1, 0.3
 SETTINGS = solver.Settings(
-    n_components=15,
-    max_iter=1,
-    step_size=1e-5,
-    user_step=0.03,
-    item_penalty=0.0,
-    user_penalty=0.0,
+    n_components=15, max_iter=1, step_size=1e-5, user_step=0.03, item_penalty=0.0, user_penalty=0.0
 )
 EXACT_STEP = 0.1  # the curve without privacy
 

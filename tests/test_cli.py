@@ -17,16 +17,13 @@ import pytest
 import skdpmf
 from skdpmf import PrivacyCard, PrivacyLedger, load_model
 from skdpmf.commands.cli import main
-from skdpmf.commands.with_ratings import least_liked
 from skdpmf.data import make_ratings, ratings_to_matrix
-from skdpmf.estimators.contract.model_file import card_of_file, load_description
+from skdpmf.estimators.contract.model_file import load_description
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import catalogue_coverage_at_k, ndcg_at_k, novelty_at_k, recall_at_k, rmse
 from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
-from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy import PrivacyStatement
 from skdpmf.privacy.text import SEEDED, UNDECLARED
-from tests.estimators.model_files import contents, forge
 from tests.matrices import matrix_to_ratings
 from tests.systems import with_path
 
@@ -126,18 +123,6 @@ def test_refresh_goes_on_with_new_people_and_items(run):
     assert code == 0
     assert plain["n_new"] == 0
     assert plain["privacy"]["epsilon"] == pytest.approx(1.0, rel=1e-3)
-
-
-def test_refresh_goes_on_with_whole_rows_of_clicks(run):
-    words = ("refresh", "clicks", "clicks.csv", "-o", "more-clicks")
-    code, out, _ = run(*words, "--rows", "whole")
-    assert code == 0
-    assert "counts twice" in out
-    assert "in this refresh and in all fits that it started from" in " ".join(out.split())
-    once, both = (load_model(name).privacy_spent_.epsilon for name in ("clicks", "more-clicks"))
-    assert once < both < 2 * once
-    assert run(*words, "--people", "new", "--overwrite")[0] == 0
-    assert load_model("more-clicks").privacy_spent_.epsilon == once
 
 
 def test_fit_writes_the_estimator_that_python_fits(run):
@@ -405,34 +390,6 @@ def test_evaluate_measures_lists(run, monkeypatch):
         assert entry == dict(zip([c.lower() for c in columns], expected, strict=True))
 
 
-def test_liked_ratings_lie_above_five_eighths_of_the_scale(run):
-    assert least_liked((1.0, 5.0)) == 3.5
-    for low, high in ((0.0, 1.0), (-2.0, 2.0), (1.0, 10.0)):
-        assert least_liked((low, high)) == pytest.approx(low + (high - low) * 5 / 8, rel=1e-15)
-    frame = pd.read_csv("test.csv")
-    evaluate = ("evaluate", "model", "train.csv", "--format", "json", "--held-out", "low.csv")
-    for largest in (3, 4):
-        frame[frame["rating"] <= largest].to_csv("low.csv", index=False)
-        code, out, err = run(*evaluate)
-        assert code == 0
-        assert len(json.loads(out)["lists"]) == (2 if largest > 3.5 else 0)
-        assert ("not measured, as no held-out rating is above 3.5" in err) == (largest < 3.5)
-
-
-def test_no_list_where_all_is_seen(run):
-    every = pd.DataFrame({"user": 1, "item": [f"i{j}" for j in range(16)], "rating": 5})
-    every.to_csv("every.csv", index=False)
-    words = ("every.csv", "--held-out", "every.csv")
-    code, out, err = run("evaluate", "model", *words)
-    assert code == 0
-    assert "Lists" not in out
-    assert "or the users have rated every item" in err
-    every[:15].to_csv("every.csv", index=False)  # the catalogue of the model of clicks
-    code, out, err = run("evaluate", "clicks", *words)
-    assert (code, out) == (1, "")
-    assert "its users have clicked on every item" in err
-
-
 def test_evaluate_on_held_out_ratings(run):
     frame = pd.read_csv("test.csv")
     stranger = frame[:3].assign(user=9999)
@@ -483,19 +440,6 @@ def test_show_writes_the_card(run):
     assert "card.html exists already" in run("show", "model", "-o", "card.html")[2]
     again = run("show", "model", "-o", "card.html", "--overwrite", "--format", "json")
     assert json.loads(again[1]) == {"wrote": "card.html"}
-
-
-def test_a_card_keeps_the_versions_of_its_file(folder, monkeypatch):
-    monkeypatch.setattr("skdpmf.books.card.version", lambda package: "0.0.7")
-    made = load_model("model")
-    made.save("made")
-    monkeypatch.undo()
-    assert card_of_file("made", "x").versions["skdpmf"] == "0.0.7"
-    header, arrays = contents(Path("made"))
-    for card in (None, {**header["card"], "versions": {"numpy": 2}}, {"format": 1}):
-        forge(Path("bad"), {**header, "card": card}, arrays)
-        with pytest.raises(ModelFileError, match="bad: its content does not fit together"):
-            card_of_file("bad", "x")
 
 
 def test_ledger_holds_the_limit(run):

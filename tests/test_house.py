@@ -81,7 +81,6 @@ PLANTED = {
     house.import_violations: {
         ("kernels/als.py",): (
             "from skdpmf.privacy import noise",
-            "import skdpmf.data.matrix as m",
             "from sklearn.base import clone",
             "import joblib",
         ),
@@ -91,7 +90,6 @@ PLANTED = {
             "import skdpmf",
             "import dp_accounting",
             "def f():\n    import matplotlib",
-            "import importlib\nimportlib.import_module('sklearn')",
             "def f(name):\n    __import__(name)",
         ),
         ("data/matrix.py",): (
@@ -110,7 +108,6 @@ PLANTED = {
             "exact = getattr(users, '_HANDLES')[total]",
             "plan = self.curator._Curator__plan",
             "total = make_handle(BoundedSum, fit, bound, values)",
-            "total = BoundedSum()",
             "values = handle_values(users, phi)",
             "users = Users(R, n_slots=9)",
             "phi = PerUser(x)",
@@ -142,7 +139,6 @@ PLANTED = {
             "import pickle",
             "from warnings import warn",
             "from dataclasses import astuple",
-            "exact = dataclasses.astuple(total)[0]",
             "def f(rows):\n    global kept\n    kept = rows.data",
             "globals()['kept'] = rows.data",
             "try:\n    users.map(f)\nexcept ValueError:\n    there = True",
@@ -157,7 +153,6 @@ PLANTED = {
             "self.users.map(self._residuals, b)",
             "def f(users):\n    def g(rows): ...\n    return users.keep(g)",
             "self.users.map(partial(f, b))",
-            "users.map(function=lambda rows: rows.data)",
             "sums.products(users, lambda rows, start, stop: rows.data, clip=1.0)",
             "sums.products(*(users, self.vectors, head), clip=1.0)",
             "from skdpmf import x\nusers.map(x.y.z)",
@@ -177,9 +172,7 @@ PLANTED = {
         ANYWHERE: (
             "from numba import njit",
             "import numba\nf = numba.jit(g)",
-            "f = jit(g, parallel=True)",
             "f = compiled(g, fastmath=True)",
-            "OPTIONS = {'fastmath': True}",
         ),
     },
     house.noise_violations: {
@@ -187,12 +180,9 @@ PLANTED = {
             "import random",
             "from os import urandom",
             "rng = np.random.default_rng(0)",
-            "noise = stats.norm.rvs(3)",
-            "from sklearn.utils import check_random_state",
             "sigma = sqrt(2 * log(1.25 / self.budget.delta))",
             "keep = math.expm1(user_epsilon)",
             "scale = sensitivity / budget.epsilon",
-            "epsilon_means = 0.1 * epsilon",
         )
     },
     house.path_violations: {
@@ -206,7 +196,6 @@ PLANTED = {
             "It is done.\nWhat it costs\nis said below.",
             "- Of ten users one is private.",
             "> Who reads it\n> signs.",
-            "**Costs.** What it takes is time.",
             "A noise tells nothing.",
             "```python\nx\n```\nThose of users differ.",
         )

@@ -1,7 +1,6 @@
 """The file of a ledger: how it is made, and what is refused that is damaged, cut short or none."""
 
 import contextlib
-import errno
 import os
 import re
 import sqlite3
@@ -69,17 +68,6 @@ def test_a_file_is_made_whole_or_not_at_all(tmp_path, monkeypatch, step):
     assert not (tmp_path / "ratings.ledger").exists()
     assert new_ledger(tmp_path).verify() == 0
     assert [file.name for file in tmp_path.iterdir()] == ["ratings.ledger"]
-
-
-def test_where_no_file_can_be_made(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "link", refuse)
-    match = "ratings.ledger' must be .* a local disk with room and hard links .*No space left"
-    with pytest.raises(LedgerError, match=match):
-        new_ledger(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_journal_of_a_ledger_that_is_gone(tmp_path):

@@ -81,18 +81,6 @@ def test_eight_processes_with_random_charges(tmp_path):
 
 
 @forks
-def test_many_processes_make_one_ledger(tmp_path):
-    def make():
-        ledger = new_ledger(tmp_path, 4.0)
-        ledger.reserve(gaussian_plan(0.01))
-        return ledger._identity
-
-    identities = in_forks([make] * PROCESSES)
-    assert len(set(identities)) == 1
-    assert new_ledger(tmp_path, 4.0).verify() == PROCESSES
-
-
-@forks
 def test_forks_beside_a_thread_that_charges(tmp_path):
     """A child that inherited an open transaction might end it for its parent."""
     ledger, stop, results = new_ledger(tmp_path, 50.0), threading.Event(), []

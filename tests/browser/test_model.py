@@ -1,6 +1,5 @@
 """The logic of the page is that of `recommend`, and refuses what is no model file."""
 
-import copy
 import json
 from uuid import UUID
 
@@ -166,31 +165,6 @@ def test_models_of_neighbours_are_refused(fitted, tmp_path):
         assert 'predictor="knn"' in said["error"]
 
 
-def test_singular_fold_in_is_that_of_python(tmp_path):
-    """No penalty and two equal factors: both add the same small multiple of the identity."""
-    path = tmp_path / "model"
-    model = DPItemMeans(BUDGET, random_state=0).fit(X)
-    model._item_model_ = model._item_model_._replace(
-        factors=np.ones((12, 2)), ridge=np.zeros((2, 2))
-    )
-    model.components_ = np.ones((1, 12))
-    model.save(path)
-    said = in_node([(path, as_lists(NEW))])[0]
-    assert distance(said, *model.recommend(NEW, 5)) < 1e-6
-
-
-def test_choices_that_speak_against_an_item_leave_its_popularity(fitted, tmp_path):
-    model = copy.deepcopy(fitted["lists"])
-    ranking = model._ranking_
-    lists = ranking.lists._replace(encoder=-ranking.lists.encoder)
-    model._ranking_, model._table_ = ranking._replace(lists=lists), []
-    model.save(tmp_path / "model")
-    assert (
-        distance(in_node([(tmp_path / "model", as_lists(NEW))])[0], *model.recommend(NEW, 5))
-        < 1e-11
-    )
-
-
 def test_catalogue_is_shown(tmp_path):
     path = tmp_path / "model"
     model = DPItemMeans(BUDGET).fit(X)
@@ -208,17 +182,6 @@ def test_catalogue_is_shown(tmp_path):
         model.save(path, catalogue=catalogue)
         said = in_node([(path, [])])[0]
         assert said["titles"] == titles
-
-
-def test_ratings_to_choose_from(tmp_path):
-    """Whole or half steps where there are few of them, else eleven values; the ends always."""
-    ranges = {(1, 5): 5, (1, 10): 10, (0, 10): 11, (0.5, 4): 8, (0.1, 0.7): 11, (-100, 100): 11}
-    for at, rating_range in enumerate(ranges):
-        DPItemMeans(BUDGET, rating_range=rating_range).fit(X).save(tmp_path / str(at))
-    answers = in_node([(tmp_path / str(at), []) for at, _ in enumerate(ranges)])
-    for ((low, high), count), said in zip(ranges.items(), answers, strict=True):
-        np.testing.assert_allclose(said["choices"], np.linspace(low, high, count))
-        assert (said["choices"][0], said["choices"][-1] <= high) == (low, True)
 
 
 def test_statement_in_short(fitted, tmp_path):

@@ -162,25 +162,6 @@ def test_a_visit(visit, site, model):
     assert opened.said == []
 
 
-def test_genres_filter(visit):
-    opened = visit()
-    chips = opened.locator("#genres button")
-    assert chips.all_inner_texts() == ["All", "Drama", "Comedy", "Horror"]
-    opened.get_by_role("button", name="Horror").click()
-    assert {j % 4 for j in items(opened, "best")} == {2}
-    assert opened.inner_text("#best-heading") == "Which of these in Horror do you know?"
-    assert opened.inner_text("#news").startswith("Which of these in Horror do you know?: Film")
-    give(opened, {17: 5, 44: 4, 3: 1})
-    assert opened.inner_text("#best-heading") == "For you in Horror"
-    assert {j % 4 for j in items(opened, "best")} == {2}
-    opened.get_by_role("button", name="All", exact=True).click()
-    assert len({j % 4 for j in items(opened, "best")}) > 1
-    search(opened, "film")
-    opened.get_by_role("button", name="Drama").click()
-    assert not opened.is_visible("#results")  # a genre takes the place of a search
-    assert {j % 4 for j in items(opened, "best")} == {0, 1}
-
-
 LEAKS = """(async () => {
   const refused = [];
   document.addEventListener("securitypolicyviolation", (e) => refused.push(e.effectiveDirective));
@@ -277,24 +258,6 @@ def test_files_are_chosen_from_the_device(chromium, site, model):
         opened.click("#badge")
         assert "epsilon = 1 and delta = 0.00001" in opened.inner_text("#short")
         assert opened.said == []
-
-
-def test_clicks_are_liked_or_not(visit):
-    opened = visit("?model=clicks.skdpmf")
-    assert "Like 3 titles" in opened.inner_text("#best-hint")
-    for item in (7, 8, 9):
-        assert f"item {item}" in search(opened, f"item {item}")
-        opened.click(f"#found [data-item='{item}'] .heart")
-    opened.fill("#search", "")
-    assert opened.inner_text("#best-heading") == "For you"
-    assert items(opened, "rated") == [9, 8, 7]
-    assert not {7, 8, 9} & set(items(opened, "best"))
-    assert opened.locator("#best .expected").count() == 0
-    liked = opened.get_by_role("button", name="Like item 7", exact=True)
-    assert liked.get_attribute("aria-pressed") == "true"
-    liked.click()
-    assert items(opened, "rated") == [9, 8]
-    assert opened.inner_text("#news").startswith("item 7: no rating any more. 1 more for your list")
 
 
 def tab_to(opened, selector):

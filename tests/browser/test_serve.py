@@ -1,13 +1,11 @@
 """`skdpmf serve`: the page with one model, by http to this machine alone, or as a folder."""
 
-import contextlib
 import http.client
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.request import urlopen
 
 import pytest
@@ -98,25 +96,6 @@ def test_as_a_program(model):
         finally:
             program.send_signal(signal.SIGINT)
         assert program.wait(30) == 0
-
-
-def test_the_browser_is_opened_unless_told_otherwise(model, monkeypatch, capsys):
-    opened, seen = [], threading.Event()
-    monkeypatch.setattr("webbrowser.open", lambda url: (opened.append(url), seen.set()))
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    server = SimpleNamespace(server_port=81, serve_forever=interrupted)
-    monkeypatch.setattr(
-        "skdpmf.commands.without_ratings.page_server", lambda *_: contextlib.nullcontext(server)
-    )
-    assert main(["serve", str(model), "--no-open"]) == 0
-    assert opened == []
-    assert main(["serve", str(model)]) == 0
-    assert seen.wait(30)
-    assert opened == ["http://127.0.0.1:81/"]
-    assert "is open at http://127.0.0.1:81/" in capsys.readouterr().out
 
 
 def test_a_folder_to_publish(model, tmp_path, capsys):

@@ -34,11 +34,7 @@ def written(path, content):
 @pytest.mark.parametrize("sep", ["::", "\t", ",", ";", "|", " "])
 @pytest.mark.parametrize(
     "header",
-    [
-        None,
-        ["userId", "movieId", "rating", "timestamp"],
-        ["user", "item", "stars", "date"],
-    ],
+    [None, ["userId", "movieId", "rating", "timestamp"], ["user", "item", "stars", "date"]],
 )
 @pytest.mark.parametrize("suffix", [".txt", ".dat"])
 def test_separators_and_headers_are_found(tmp_path, sep, header, suffix):

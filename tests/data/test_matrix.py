@@ -110,16 +110,6 @@ def test_bad_tables_are_refused(frame, arguments, message):
         ratings_to_matrix(frame, **arguments)
 
 
-def test_ids_may_be_tuples():
-    pairs = [("a", 1), ("b", 2)]
-    frame = pd.DataFrame({"user": pairs, "item": pairs[::-1], "rating": [4.0, 2.0]})
-    for declared in (None, pairs):
-        matrix = ratings_to_matrix(frame, users=declared, items=declared)
-        assert list(matrix.users) == list(matrix.items) == pairs
-        np.testing.assert_array_equal(matrix.X.toarray(), [[0, 4], [2, 0]])
-        assert matrix.rows(("b", 2)).X.toarray().tolist() == [[2.0, 0.0]]
-
-
 def test_what_is_no_table_with_single_columns_is_refused():
     for wide in (False, True):
         with pytest.raises(ValueError, match=r"frame=str must be .*: pass read_ratings\(path\)"):

@@ -89,12 +89,6 @@ def test_bad_parameters_are_refused(kwargs, message):
         make_ratings(**({"n_users": 10, "n_items": 5, "random_state": 0} | kwargs))
 
 
-def test_density_gives_way_to_the_least_number_of_ratings():
-    assert make_ratings(100, 50, density=1e-6, random_state=0).nnz == 100
-    assert make_ratings(100, 50, density=1e-6, min_ratings_per_user=0, random_state=0).nnz == 0
-    assert make_ratings(100, 50, density=0.5, random_state=0).nnz == 2500
-
-
 def test_tables_hold_the_same_ratings():
     X = make_ratings(80, 30, random_state=3)
     data = make_ratings(80, 30, random_state=3, as_frame=True)

@@ -4,12 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, ParameterGrid
 
-from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.evaluation import leave_one_out, recommender_scorer, split_ratings
+from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.als import pooled as pooled_als
 from tests.built import built
 
@@ -36,30 +34,6 @@ class Untouchable:
 
     def __len__(self):
         raise RuntimeError("data touched: len")
-
-
-def test_six_methods_run_from_one_grid():
-    """DPALS and DPSGD, uniform and tail, AdaDPALS and AdaDPSGD: no two are the same."""
-    X = make_ratings(200, 20, random_state=0)
-    known, last = leave_one_out(X, random_state=0)
-    weightings = ["uniform", "tail", "adaptive"]
-    grid = [
-        {"solver": [DPALS(item_means=False)], "solver__weighting": weightings},
-        {"solver": [DPSGD(item_means=False, n_inner_steps=2)], "solver__weighting": weightings},
-    ]
-    # without item means there is at least one factor, however few the ratings
-    model = AdaptiveWeightALS(
-        PrivacyBudget(20.0, 1e-05), max_ratings_per_user=4, max_iter=2, random_state=0
-    )
-    search = GridSearchCV(
-        model, grid, cv=2, scoring=recommender_scorer("recall", 3), error_score="raise"
-    )
-    search.fit(known, last)
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    fits = [clone(model).set_params(**params).fit(known) for params in ParameterGrid(grid)]
-    assert len({fit.components_.tobytes() for fit in fits}) == 6
-    for fit in fits:
-        assert 19.98 < fit.privacy_spent_.epsilon <= 20.0
 
 
 def baselines(train, test):

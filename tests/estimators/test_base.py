@@ -8,7 +8,6 @@ import pytest
 import sklearn
 from scipy import sparse
 from sklearn.base import clone
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import recommend
@@ -155,23 +154,6 @@ def test_arguments_out_of_range(call, message):
     X = ratings()
     with pytest.raises(ValueError, match=message):
         call(MeansSVD().fit(X), X)
-
-
-def blas_threads():
-    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-
-def test_one_blas_thread_while_anybody_is_inside():
-    with threadpool_limits(2, user_api="blas"):
-        before = blas_threads()
-        assert before
-        first, second = recommend._ONE_BLAS_THREAD, recommend._ONE_BLAS_THREAD
-        first.__enter__()
-        second.__enter__()
-        first.__exit__()  # leaves before the one that came later
-        assert set(blas_threads()) == {1}
-        second.__exit__()
-        assert blas_threads() == before
 
 
 class Recorder:

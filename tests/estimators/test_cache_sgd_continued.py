@@ -6,7 +6,7 @@ import pytest
 from skdpmf import CacheSGDFactorizer
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import split_ratings
-from tests.estimators.test_cache_sgd import fingerprint, fitted, modelled, rmse, shifted
+from tests.estimators.test_cache_sgd import fingerprint, fitted, modelled, rmse
 from tests.matrices import dense
 
 NAN = float("nan")
@@ -35,39 +35,6 @@ def test_warm_start_goes_on(data):
     np.testing.assert_allclose(modelled(model), modelled(whole), atol=1e-3)
     assert model.loss_curve_[0] < half[-1]
     assert len(model.loss_curve_) == model.n_iter_ == 4
-
-
-STANDSTILL = {"max_iter": 1, "learning_rate": 1e-9}
-
-
-@pytest.mark.parametrize("fit_bias", [True, False])
-@pytest.mark.parametrize(("a", "b"), [(0.0, 1.0), (0.5, 1.2)])
-def test_warm_start_begins_with_the_model_that_is_there(a, b, fit_bias, data):
-    """The first loss at rate 0 is that of the model, in rating units, on the new ratings."""
-    X = data[0][:400]
-    bounds = {"rating_range": (-100.0, 200.0)}
-    model = fitted(X, warm_start=True, fit_bias=fit_bias, **bounds)
-    other = shifted(X, a, b)
-    # without biases the mean is all that can follow the ratings
-    shift = 0.0 if fit_bias else other.data.mean() - model.intercept_
-    expected = rmse(modelled(model) + shift, dense(other))
-    model.set_params(**STANDSTILL).fit(other)
-    np.testing.assert_allclose(model.loss_curve_[0], expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("switch", [True, False])
-@pytest.mark.parametrize("n_rows", [2000, 1500])
-def test_warm_start_after_a_switch_of_fit_bias(switch, n_rows, data):
-    X = data[0][:n_rows]
-    model = fitted(data[0], warm_start=True, fit_bias=not switch)
-    if switch:  # nothing is lost: the first loss is that of the model without biases
-        known = modelled(model) if n_rows == 2000 else model.decision_function(X)
-        expected = rmse(known, dense(X))
-        model.set_params(fit_bias=True, **STANDSTILL).fit(X)
-        np.testing.assert_allclose(model.loss_curve_[0], expected, rtol=1e-3)
-    model.set_params(fit_bias=switch, max_iter=15, learning_rate=0.03).fit(X)
-    assert model.user_biases_.any() == model.item_biases_.any() == switch
-    assert -model.score(*data) < 0.92
 
 
 def test_warm_start_with_another_catalogue_or_size(data):
@@ -123,19 +90,6 @@ def test_partial_fit_takes_in_new_users(data):
     np.testing.assert_allclose(
         modelled(model)[1600:], model.decision_function(train[1600:]), atol=1e-5
     )
-
-
-def test_items_without_new_ratings_do_not_move(data):
-    model = fitted(data[0][:1000], alpha=0.04)
-    before = model.components_.copy(), model.item_biases_.copy()
-    new = dense(data[0])[1000:1010]
-    new[:, 20:60] = NAN
-    moved = ~np.isnan(new).all(axis=0)
-    assert 0 < moved.sum() < 110
-    model.partial_fit(new)
-    for now, then in zip((model.components_, model.item_biases_), before, strict=True):
-        np.testing.assert_array_equal(now[..., ~moved], then[..., ~moved])
-        assert (now[..., moved] != then[..., moved]).all()
 
 
 def test_partial_fit_checks_its_input(data):

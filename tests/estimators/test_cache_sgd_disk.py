@@ -6,21 +6,14 @@ import subprocess
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from skdpmf import CacheSGDFactorizer
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.mechanisms.sgd import cache_sgd as solver
-from tests.estimators.test_cache_sgd import cut_at, fingerprint, fitted, modelled
-from tests.mechanisms.sgd.test_cache_sgd import (
-    CrashError,
-    after_in_round,
-    fail,
-    interrupt,
-    own_threads,
-)
+from tests.estimators.test_cache_sgd import cut_at, fingerprint, fitted
+from tests.mechanisms.sgd.test_cache_sgd import CrashError, after_in_round, fail, own_threads
 
 pytest.importorskip("pyarrow")
 NAN = float("nan")
@@ -58,22 +51,6 @@ def test_files_give_the_bits_of_the_matrix(part_rows, group_rows, path, monkeypa
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
 
 
-def test_names_of_a_table_are_kept(path):
-    table = pd.DataFrame(
-        {"user": [7, 7, 8, 9], "item": ["b", "a", "a", "c"], "rating": [5.0, 1.0, 2.0, 4.0]}
-    )
-    model = fitted(ParquetRatings.write(path, [table]), 2)
-    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
-    assert model.n_features_in_ == 3
-    frame = pd.DataFrame([[NAN, 5.0, NAN]], columns=["a", "b", "c"])
-    assert model.predict(frame).shape == (1, 3)
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(frame[["b", "a", "c"]])
-    # and forgotten by a fit without names
-    store = ParquetRatings.write(path.with_name("other"), frame.to_numpy())
-    assert not hasattr(model.fit(store), "feature_names_in_")
-
-
 def test_y_with_a_store(X, path):
     store = ParquetRatings.write(path, X)
     model = CacheSGDFactorizer(4, random_state=0)
@@ -96,32 +73,6 @@ def test_predictions_take_rows_not_stores(X, path):
         with pytest.raises(TypeError, match="ParquetRatings, which fit reads") as error:
             method(store)
         assert "X.read_rows(0, 1)" in str(error.value)
-
-
-def test_partial_fit_with_a_store(X, path):
-    """The first call is a fit; later ones take rows, and say so."""
-    store = ParquetRatings.write(path, X)
-    model = CacheSGDFactorizer(8, random_state=0).partial_fit(store)
-    assert fingerprint(model) == fingerprint(fitted(store))
-    before = fingerprint(model)
-    with pytest.raises(TypeError, match="ParquetRatings"):
-        model.partial_fit(store)
-    assert fingerprint(model) == before
-    assert model.partial_fit(X[:5]).user_factors_.shape == (305, 8)
-
-
-def test_warm_start_with_a_store(X, path, tmp_path):
-    store = ParquetRatings.write(path, X, rows_per_part=64)
-    settings = {"alpha": 0.04, "learning_rate_decay": 0.8}
-    whole = fitted(store, max_iter=8, **settings)
-    model = fitted(store, max_iter=4, warm_start=True, **settings)
-    model.set_params(learning_rate=0.07 * 0.8**4).fit(store)
-    np.testing.assert_allclose(modelled(model), modelled(whole), atol=1e-3)
-    fewer = ParquetRatings.write(tmp_path / "fewer", X[:200])
-    with pytest.raises(ValueError, match=r"warm_start=True .* 200 users needs the 300") as error:
-        model.fit(fewer)
-    assert "pass warm_start=False" in str(error.value)
-    assert model.set_params(warm_start=False).fit(fewer).user_factors_.shape == (200, 8)
 
 
 def damage(file):
@@ -151,18 +102,6 @@ def test_a_file_that_changes_between_rounds_ends_the_fit(change, X, path, monkey
     with pytest.raises(RatingStoreError, match=file.name):
         fitted(store)
     assert own_threads() == []
-
-
-@pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("action", [fail, interrupt])
-def test_an_error_in_a_round_stops_the_reader(action, n_jobs, X, path, monkeypatch):
-    store = ParquetRatings.write(path, X, rows_per_part=10)
-    after_in_round(100, action, monkeypatch)
-    with pytest.raises(CrashError if action is fail else KeyboardInterrupt) as caught:
-        fitted(store, n_jobs=n_jobs)
-    assert own_threads() == []  # although the traceback still holds the frames
-    assert caught.tb is not None
 
 
 KILLED = """
@@ -297,15 +236,3 @@ def test_snapshot_every_may_change(every, left_over, path, tmp_path):
     expected = fit_with_snapshots(path, tmp_path / "other")
     resumed = fit_with_snapshots(path, left_over, snapshot_every=every)
     assert fingerprint(resumed) == fingerprint(expected)
-
-
-def test_a_warm_started_fit_is_resumed(X, tmp_path, monkeypatch):
-    model = fitted(X, warm_start=True, max_iter=2)
-    again = fitted(X, warm_start=True, max_iter=2)
-    again.fit(X)
-    model.set_params(snapshots__path=tmp_path / "s")
-    with monkeypatch.context() as patch:
-        after_in_round(2, fail, patch)
-        with pytest.raises(CrashError):
-            model.fit(X)
-    assert fingerprint(model.fit(X)) == fingerprint(again)

@@ -8,7 +8,6 @@ import pytest
 
 from skdpmf import DPCovarianceRecommender, NoisyCovariance, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.estimators.contract import recommend
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms.gram import covariance as solver
 from tests.built import built
@@ -20,7 +19,6 @@ SHARES = (0.1, 0.3, 0.6)  # with a covariance, whatever the noise
 UNITS = pytest.mark.parametrize("unit", ["user", "rating"])
 NOISES = pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 PREDICTORS = pytest.mark.parametrize("predictor", ["svd", "knn"])
-CLEAN = pytest.mark.parametrize("clean", [True, False])
 
 
 @pytest.fixture(scope="module")
@@ -114,40 +112,6 @@ def test_the_predictor_changes_neither_what_is_released_nor_the_embedding(small)
     np.testing.assert_array_equal(svd.transform(small), knn.transform(small))
     assert svd.privacy_spent_ == knn.privacy_spent_
     assert not np.allclose(svd.predict(small), knn.predict(small))
-
-
-@UNITS
-@CLEAN
-@PREDICTORS
-def test_the_covariance_is_symmetric_and_has_its_items(predictor, clean, unit, small):
-    model = fitted(small, budget_of(8.0, unit), predictor=predictor, clean=clean, shares=SHARES)
-    items, A = model.covariance_items_, model.covariance_
-    assert A.shape == (items.size, items.size) == (12, 12)
-    np.testing.assert_array_equal(A, A.T)
-    assert items.dtype == np.int64
-    assert np.all(np.diff(items) > 0)
-    # made anew: whoever changes it changes nothing
-    A[:] = 0.0
-    assert model.covariance_.any()
-    if clean:
-        assert np.all(np.diag(model.covariance_) > 0)
-
-
-@UNITS
-@pytest.mark.parametrize("shares", [(0.0, 1.0, 0.0), (0.3, 0.7, 0.0), "auto"])
-@PREDICTORS
-def test_a_covariance_that_is_left_out(predictor, shares, unit, small):
-    """By its share, or since it would drown; then all that is predicted are means and offsets."""
-    model = fitted(small, budget_of(0.05, unit), shares=shares, predictor=predictor)
-    assert model.covariance_.shape == (0, 0)
-    assert model.covariance_items_.shape == (0,)
-    assert not model.components_.any()
-    assert model.components_.shape == (20, 12)
-    offsets = recommend.fold_in(model._item_model_, small.tocsr())[:, :1]
-    np.testing.assert_allclose(
-        model.decision_function(small), model.item_means_ + offsets, rtol=0, atol=1e-12
-    )
-    np.testing.assert_array_equal(model.transform(small), 0.0)
 
 
 def rmse(data, budget, seeds=3, **params):

@@ -10,7 +10,6 @@ from scipy import stats
 from skdpmf import DPMFSampler, PosteriorDraw, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import split_ratings
-from skdpmf.mechanisms.posterior_draw.draw import Diagnostics
 from tests.built import built
 from tests.core.audit import fitted_state
 from tests.estimators.test_parameters import check_refused
@@ -172,21 +171,6 @@ def test_without_privacy_loss_the_draw_is_the_prior(sampler, item_bias):
         assert stats.kstest((model.item_means_ - 5.0) / (2.5 * 0.7), "norm").pvalue > 1e-4
     else:
         np.testing.assert_array_equal(model.item_means_, 5.0)
-
-
-@every_sampler
-@pytest.mark.parametrize("budget", [BUDGET, NONPRIVATE], ids=["private", "non-private"])
-def test_diagnostics_change_no_bit_of_the_model(budget, sampler, small):
-    params = {"sampler": sampler, "max_iter": 20}
-    model = posterior(small, budget, **params)
-    told = posterior(small, budget, nonprivate_diagnostics=True, **params)
-    assert model.nonprivate_diagnostics_ is None
-    assert isinstance(told.nonprivate_diagnostics_, Diagnostics)
-    for name in ("components_", "item_means_"):
-        np.testing.assert_array_equal(getattr(model, name), getattr(told, name))
-    assert told.privacy_spent_.epsilon == model.privacy_spent_.epsilon
-    outside = set(told.privacy_spent_.not_covered) - set(model.privacy_spent_.not_covered)
-    assert [text for text in outside if "nonprivate_diagnostics_" in text]
 
 
 def test_every_parameter_is_in_the_settings():

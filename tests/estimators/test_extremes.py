@@ -46,17 +46,14 @@ OWN = {
         *({"weight_exponent": value} for value in (10.0, 1e4)),
         *({"list_share": share} for share in (1e-6, 0.999)),
         {"max_ratings_per_user": 1, "weighting": "tail"},
-        {"max_iter": 1, "n_inner_steps": 1},
         *({"item_means": False}, {"n_components": 20, "alpha": 1e-12}),
     ],
     DPCovarianceRecommender: [
-        *({name: value} for name in ("clamp", "item_damping") for value in (1e-6, 1e6)),
-        {"n_neighbors": 1},
+        *({name: value} for name in ("clamp", "item_damping") for value in (1e-6, 1e6))
     ],
     DPMFSampler: [
         *({"alpha": value} for value in (1e-12, 1e12)),
         *({"max_ratings_per_user": 1}, {"max_iter": 1}, {"rating_std": 1e-3}),
-        {"user_std": 1e3, "item_std": 1e3},
         {"user_std": 1e-6, "item_std": 1e-6, "bias_std": 1e-6},
         *({"kappa": 1e6}, {"weight_cap": 1e-9}),
         {"sample_precisions": True, "item_bias": True},

@@ -201,18 +201,6 @@ def test_features_of_ratings_are_found_by_the_audit():
     assert audit(honest, rows, n_neighbors=10, n_runs=5).passed
 
 
-def test_new_items_have_some_popularity():
-    """The regression of a steep popularity on a feature is below 0 for the rarest."""
-    rng = np.random.default_rng(0)
-    feature = np.linspace(0.0, 1.0, 40)[:, None]
-    chosen = rng.random((800, 40)) < np.exp(-6.0 * feature[:, 0])
-    X = np.where(chosen, rng.integers(1, 6, chosen.shape), np.nan)
-    model = DPItemMeans(PrivacyBudget(4.0, 1e-5), item_features=feature, random_state=0).fit(X)
-    best, scores = model.with_items([[1.0], [1.6]]).recommend({0: 4.0}, n=41)
-    assert sorted(best[0]) == list(range(1, 42))
-    assert np.isfinite(scores).all()
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_new_items_are_like_others_of_their_genre(name, tmp_path):
     model = clone(MODELS[name]).set_params(item_features=GENRES).fit(X)

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 
 from skdpmf import (
@@ -19,11 +18,9 @@ from skdpmf import (
     LocalDPGDDR,
     NearestItems,
     PrivacyBudget,
-    load_model,
 )
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labels import RatingMatrix
-from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy.text import SEEDED
 from tests.matrices import matrix_to_ratings
@@ -118,19 +115,6 @@ def test_tables_hold_what_arrays_hold(name, fitted):
         first["contribution"], own[[ITEMS.index(i) for i in first["item"]]]
     )
     assert (np.diff(first["contribution"].abs()) <= 0).all()
-
-
-def test_a_table_of_polars(fitted):
-    polars = pytest.importorskip("polars")
-    model = pickle.loads(pickle.dumps(fitted["ALS"])).set_output(recommend="polars")
-    table = model.recommend(M[:2], 3)
-    assert isinstance(table, polars.DataFrame)
-    assert table.columns == ["user", "rank", "item", "title", "score"]
-    pandas = model.set_output(recommend="pandas").recommend(M[:2], 3)
-    assert table.to_dict(as_series=False) == pandas.to_dict("list")
-    mixed = RatingMatrix(X, None, ["a", 1, 2.5, *ITEMS[3:]])
-    model = DPItemMeans(BUDGET).set_output(recommend="polars").fit(mixed)
-    assert set(model.recommend({2.5: 4.0}, 20)["item"]) == {"a", "1", *ITEMS[3:]}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -250,23 +234,6 @@ def test_unknown_items(fitted):
             model.recommend({"m0": rating})
 
 
-def test_without_names_items_are_columns(means):
-    model = means.fit(X)
-    assert model.catalogue_["item"].tolist() == list(range(20))
-    np.testing.assert_array_equal(
-        model.recommend(as_dict(4, range(20)))[0], model.recommend(X[[4]])[0]
-    )
-    for item in ("m1", 20, -1, 1.5):
-        with pytest.raises(ValueError, match="the model knows no names, only the columns 0 to 19"):
-            model.recommend({item: 4.0})
-    with pytest.raises(ValueError, match=r"candidates=.* the model knows no names"):
-        model.recommend(X[:1], candidates=["m1"])
-    with pytest.raises(ValueError, match="exclude has shape"):
-        model.recommend(X[:1], exclude=X[:2])
-    with pytest.raises(ValueError, match="recommend='list' must be one of 'default'"):
-        model.set_output(recommend="list")
-
-
 def test_ids_of_several_parts_are_ids_alone_and_in_lists():
     ids = pd.Index([("a", j) for j in range(20)], tupleize_cols=False)
     model = DPItemMeans(BUDGET).fit(RatingMatrix(X, None, ids)).set_output(recommend="pandas")
@@ -290,22 +257,6 @@ def test_a_row_without_ratings_is_explained_by_popularity(fitted):
     assert table["why"][0] in ("popular with everybody", "your ratings say nothing of it")
     assert len(model.set_output(recommend="polars").explain({}, "m4")) == 1
     assert not len(model.explain(np.empty((0, 20)), "m4"))
-
-
-def test_names_survive_searches_and_clones():
-    grid = {"n_components": [2, 3]}
-    model = clone(MODELS["ALS"]).set_output(recommend="pandas")
-    private = PrivateSearchCV(model, grid, BUDGET, n_trials=2, random_state=0)
-    for search in (GridSearchCV(model, grid, cv=2), private):
-        search.fit(M)
-        best = search.best_estimator_
-        assert best.catalogue_["title"].tolist() == TITLES
-        assert best.recommend({"m1": 5.0}, 2)["item"].isin(ITEMS).all()
-    assert np.isfinite(cross_val_score(model, M, cv=2)).all()
-    train, test = train_test_split(M, test_size=0.2, random_state=0)
-    assert isinstance(train, RatingMatrix)
-    assert (train.shape, test.shape) == ((96, 20), (24, 20))
-    assert set(train.users) | set(test.users) == set(USERS)
 
 
 def test_names_survive_pipelines():
@@ -343,17 +294,3 @@ def test_names_of_ratings_on_disk(kind, tmp_path, means):
     assert untitled.titles is None
     found = RatingMatrix(X, USERS, ITEMS, undeclared=("users",))
     assert len(means.fit(ParquetRatings.write(tmp_path / "g", found)).privacy_spent_.unmet) == 2
-
-
-def test_with_items_extends_the_catalogue(tmp_path):
-    features = pd.DataFrame({"a": np.arange(20.0) % 2}, index=ITEMS)
-    model = DPItemMeans(BUDGET, item_features=features, random_state=0).fit(M)
-    more = model.with_items(pd.DataFrame({"a": [1.0]}, index=["new"]), titles=["Brand new"])
-    assert more.catalogue_.iloc[-1].tolist() == ["new", "Brand new"]
-    assert more.recommend({"m1": 4.0}, 21, False)[0].shape == (1, 21)
-    with pytest.raises(ValueError, match=r"titles=.* must be 1 texts"):
-        model.with_items(pd.DataFrame({"a": [1.0]}, index=["new"]), titles=[])
-    assert model.with_items([[1.0]]).catalogue_["item"].tolist() == list(range(21))
-    model.save(tmp_path / "model", catalogue={"item": ITEMS, "genres": ["Drama"] * 20})
-    more = load_model(tmp_path / "model").with_items(pd.DataFrame({"a": [1.0]}, index=["new"]))
-    assert more.catalogue_["genres"].tolist() == ["Drama"] * 20 + [""]

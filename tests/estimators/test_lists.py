@@ -17,7 +17,6 @@ from skdpmf import (
     LocalDPGDDR,
     NearestItems,
     PrivacyBudget,
-    load_model,
 )
 from skdpmf.estimators.contract.recommend import (
     ItemModel,
@@ -127,22 +126,6 @@ def test_without_privacy_it_is_ease():
     scores = model.decision_function(X) - model.item_means_
     np.testing.assert_allclose(scores, X @ B, rtol=0, atol=1e-10)
     assert 0.0 < model.item_means_.min() <= model.item_means_.max() <= 1e-3
-
-
-def test_without_factors_lists_are_by_popularity():
-    X = choices()
-    model = clicks_model(TINY).fit(X)
-    assert model.n_components_ == model.components_.shape[0] == 0
-    items, scores = model.recommend(X, 7)
-    left = np.where(X > 0, -np.inf, model.item_means_)
-    order = np.argsort(-left, axis=1, kind="stable")[:, :7]
-    np.testing.assert_array_equal(items, order)
-    np.testing.assert_array_equal(scores, np.take_along_axis(left, order, axis=1))
-    assert np.unique(model.item_means_).size > 1
-    assert model.explain(X, 0).nnz == np.count_nonzero(X)
-    assert not model.explain(X, 0).data.any()
-    # the second release is the counts again
-    assert [release.shape for release in model.privacy_spent_.releases] == [(30,), (30,)]
 
 
 def recall(hidden, items):
@@ -405,18 +388,6 @@ def test_lists_by_features_are_the_loops(with_genres, candidates, split):
     np.testing.assert_allclose(found[items >= 0], best[items >= 0], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("genre", range(6))
-def test_four_of_a_genre_at_an_end_of_the_scale_move_the_list(with_genres, genre, split):
-    """At the upper end half of a list is of the genre, at the lower end no more than by choices."""
-    own = np.flatnonzero(GENRES[:, genre])
-    popular = own[np.argsort(-(~np.isnan(split[0][:, own])).sum(axis=0))][:4]
-    rows = [dict.fromkeys(popular.tolist(), rating) for rating in (5.0, 1.0)]
-    said = [GENRES[with_genres.recommend(row, 6)[0][0], genre].sum() for row in rows]
-    chosen = GENRES[with_genres.recommend(rows[0], 6, taste=0.0)[0][0], genre].sum()
-    assert said[0] >= max(3, chosen)
-    assert chosen >= said[1]
-
-
 def test_explain_says_in_words_why(with_genres, split):
     """Names are those of the columns of features where the catalogue has no genres."""
     names = [f"genres={name}" for name in "ABCDEF"]
@@ -440,19 +411,3 @@ def test_taste_must_be_a_share(taste, explained):
     model, X = explained["ratings"]
     with pytest.raises(ValueError, match=r"taste=.* must be None or a number from 0 to 1"):
         model.recommend(X, taste=taste)
-
-
-def test_items_that_nobody_rated_are_listed_last_and_saved(tmp_path):
-    """Without privacy their count is 0, which has no logarithm."""
-    X = clustered_ratings()
-    X[:, [7, 29]] = np.nan
-    model = DPCovarianceRecommender(NONPRIVATE).fit(X)
-    best, scores = model.recommend(X[:5], n=60, taste=0.0)
-    assert np.isfinite(scores[best >= 0]).all()
-    assert np.sum(best >= 0) == np.sum(np.isnan(X[:5]))
-    for own in best:
-        assert set(own[own >= 0][-2:]) == {7, 29}
-    model.save(tmp_path / "model")
-    np.testing.assert_array_equal(
-        load_model(tmp_path / "model").recommend(X[:5], 60, taste=0.0)[0], best
-    )

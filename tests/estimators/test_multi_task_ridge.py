@@ -3,7 +3,6 @@
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -65,29 +64,6 @@ def test_data_that_do_not_fit(name):
         private_multi_task_ridge(
             features, targets, BUDGET, **BOUNDS, per_observation=per_observation
         )
-
-
-def test_containers_agree():
-    X, Y = data()
-    settings = {**BOUNDS, "random_state": 0}
-    expected = private_multi_task_ridge(X, Y, BUDGET, **settings).coef
-    containers = [
-        (X.tolist(), Y.tolist()),
-        (pd.DataFrame(X), pd.DataFrame(Y)),
-        (np.asfortranarray(X), as_coo(Y)),
-        (X, as_coo(Y).tocsc()),
-        (X, sparse.csr_matrix(as_coo(Y))),
-    ]
-    for features, targets in containers:
-        found = private_multi_task_ridge(features, targets, BUDGET, **settings).coef
-        np.testing.assert_array_equal(found, expected)
-    each = as_coo(Y).tocsr()
-    row = np.repeat(np.arange(len(Y)), np.diff(each.indptr))
-    found = private_multi_task_ridge(
-        X[row], each, PrivacyBudget.nonprivate(), **settings, per_observation=True
-    ).coef
-    expected = private_multi_task_ridge(X, Y, PrivacyBudget.nonprivate(), **settings).coef
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("per_observation", [False, True])

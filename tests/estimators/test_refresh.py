@@ -217,18 +217,6 @@ def test_a_refresh_says_whose_epsilon_it_states(tmp_path):
 # -- what is known ---------------------------------------------------------------------------------
 
 
-@every_model
-def test_a_refresh_from_nothing_is_a_fit(name):
-    model = copy.deepcopy(MODELS[name]).fit(base_ratings(1))
-    kind = type(model._knowledge_)
-    model._knowledge_ = kind(*(0.0 * part for part in model._knowledge_))
-    one, two = (
-        model.refresh(base_ratings(2), people="new"),
-        clone(MODELS[name]).fit(base_ratings(2)),
-    )
-    assert fitted_state(one) == fitted_state(two)
-
-
 def error(model, exact, X):
     counts = np.bincount(X.indices, minlength=X.shape[1])
     return np.sqrt(np.average((model.item_means_ - exact.item_means_) ** 2, weights=counts))

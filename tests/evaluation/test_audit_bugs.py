@@ -9,10 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans
+from skdpmf import DPCovarianceRecommender, DPItemMeans
 from skdpmf.data import make_ratings
-from skdpmf.data.matrix import keep_entries
-from skdpmf.data.validation import clipped as clip_to
 from skdpmf.estimators import local_dpgddr
 from skdpmf.evaluation import audit
 from skdpmf.evaluation.audit import _Run
@@ -34,18 +32,7 @@ from skdpmf.privacy.sampler import noise as noise_module
 from skdpmf.privacy.sampler.noise import noise_source
 from skdpmf.privacy.users import reveal
 
-from .audit_cases import (
-    BUDGET,
-    DRAWS,
-    ESTIMATORS,
-    RATING,
-    REPORTS,
-    SAMPLED,
-    SMALL,
-    SUMS,
-    failed,
-    ratings,
-)
+from .audit_cases import DRAWS, ESTIMATORS, RATING, REPORTS, SAMPLED, SUMS, failed, ratings
 
 # -- bugs of sums ----------------------------------------------------------------------------------
 
@@ -395,17 +382,6 @@ def test_exact_numbers_that_a_file_would_hold_are_found(name, plant, monkeypatch
 # -- bugs behind what small data release -----------------------------------------------------------
 
 
-def clicks_up_to_50(R):
-    return clip_to(keep_entries(R, R.data > 0.0), (0.0, 50.0))
-
-
-class ClicksUpTo50(AdaptiveWeightALS):
-    """Takes clicks with weights up to 50, where the bounds have 1."""
-
-    def _preparation(self):
-        return (clicks_up_to_50,)
-
-
 def head_of(monkeypatch, change):
     """Change by what the items of the covariance are chosen."""
     real = item_covariance._Fit.head
@@ -423,17 +399,6 @@ def subset_by_exact_counts(real, fit, popularity):
 def exact_number_of_users(real, fit, popularity):
     exact = np.count_nonzero(reveal(fit.users).n_ratings)
     return real(fit, popularity._replace(n_users=max(float(exact), 1.0)))
-
-
-@pytest.mark.parametrize("clipped", [True, False])
-def test_clicks_beyond_their_weight(clipped, monkeypatch):
-    """The sums clip them; without, Gram matrices exceed their bound at no typical release."""
-    if not clipped:
-        monkeypatch.setattr(sums, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))
-    X = (ratings() > 3.0).astype(float)
-    report = audit(ClicksUpTo50(BUDGET, feedback="implicit", solver="dpals", **SMALL), X)
-    assert failed(report) == (set() if clipped else {"sensitivities"})
-    assert clipped or report.ratios["Gram matrices"] > 2.0
 
 
 @pytest.mark.parametrize("plant", [subset_by_exact_counts, exact_number_of_users])

@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget, PrivacyLedger
+from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger
 from skdpmf.evaluation import (
     AuditDisplay,
     BudgetDisplay,
@@ -23,7 +23,7 @@ from skdpmf.evaluation import (
 )
 from skdpmf.evaluation.audit import AuditCheck, AuditReport
 from skdpmf.evaluation.displays import BLUE, VERMILION
-from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
+from skdpmf.exceptions import MissingExtraError
 from skdpmf.privacy import PrivacyStatement, ReleasePlan
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.pure import PureRelease
@@ -201,21 +201,6 @@ def test_clones_are_fitted_at_each_epsilon():
     np.testing.assert_allclose(again.scores, display.scores)
 
 
-@pytest.mark.parametrize(
-    ("epsilons", "scores", "message"),
-    [
-        ([], [], "finite one"),
-        ([math.inf], [1.0], "finite one"),
-        ([1.0, -1.0], [1.0, 1.0], r"\[1.0, -1.0\] must be a list of numbers > 0"),
-        ([1.0, 2.0], [1.0], "a score each"),
-        ([1.0], [[[1.0]]], "a column for each split"),
-    ],
-)
-def test_epsilons_and_scores_are_checked(epsilons, scores, message):
-    with pytest.raises(ValueError, match=message):
-        PrivacyUtilityDisplay(epsilons, scores)
-
-
 # -- popularity ------------------------------------------------------------------------------------
 
 
@@ -260,31 +245,6 @@ def test_releases_of_a_plan_make_up_the_whole():
     assert stated.title == title
     fitted = Toy(PrivacyBudget(1.0, 1e-5)).fit(ROWS)
     assert BudgetDisplay.from_estimator(fitted).shares == pytest.approx([1.0])
-
-
-def test_the_title_never_promises_more_than_is_spent():
-    sums = Release("sums", "sums", (2,), 1.0, noise_multiplier=3.7, count=2)
-    draw = PureRelease("draw", "V", (3,), 1.00004, "posterior sample", 1.0, "loss", count=1)
-    plan = ReleasePlan(PrivacyBudget(9.0, 1e-5), (sums, draw), condition="convergence", local=True)
-    display = BudgetDisplay.from_plan(plan)
-    assert display.names == ["sums, 2 times", "draw"]
-    assert display.ax_.get_xlabel() == "share of epsilon that is spent"
-    head, words = display.title.split("\n")
-    assert float(head.removeprefix("epsilon = ")) >= plan.epsilon
-    assert words == "one user, add-remove, delta = 1e-05, local, conditional"
-
-
-def test_what_has_no_shares_is_refused():
-    with pytest.raises(PrivacyParameterError, match="plan of type int"):
-        BudgetDisplay.from_plan(3)
-    nothing = CacheSGDFactorizer().plan(n_items=40)
-    with pytest.raises(PrivacyParameterError, match="without privacy"):
-        BudgetDisplay.from_plan(nothing)
-    # more is spent than by the releases that are named, as in a private search
-    plan = ReleasePlan(PrivacyBudget(9.0, 1e-5), (Release("a", "sums", (1,), 1.0, 1.0),))
-    more = replace(PrivacyStatement.from_plan(plan), epsilon=3.0 * plan.epsilon)
-    with pytest.raises(PrivacyParameterError, match="losers secret"):
-        BudgetDisplay.from_plan(more)
 
 
 def reserve(ledger, epsilon, name=""):

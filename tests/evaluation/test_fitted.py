@@ -9,7 +9,6 @@ from sklearn.pipeline import make_pipeline
 
 from skdpmf import (
     AdaptiveWeightALS,
-    CacheSGDFactorizer,
     DPItemMeans,
     PrivacyBudget,
     load_model,
@@ -18,7 +17,6 @@ from skdpmf import (
 )
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import PrivateSearchCV
-from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from tests.matrices import matrix_to_ratings
 
@@ -97,28 +95,3 @@ def test_dropped_items_count_for_nothing(matrix):
     for asked in (model.similar_items, lambda item: model.recommend(own, candidates=[item])):
         with pytest.raises(ValueError, match="which the model does not know"):
             asked(dropped[0])
-
-
-def test_the_step_and_unnamed_items_stay_as_they_are(matrix):
-    fitted = steps().fit(matrix.X)
-    model = recommender_of(fitted)
-    assert model is not fitted[-1]
-    assert privacy_spent(fitted[-1]).epsilon < 3.8 < model.privacy_spent_.epsilon <= 4.0
-    rows = matrix.X[:3]
-    np.testing.assert_array_equal(
-        model.recommend(fitted[:-1].transform(rows), 4)[0],
-        fitted[-1].recommend(fitted[:-1].transform(rows), 4)[0],
-    )
-    assert not recommender_of(CacheSGDFactorizer(2).fit(matrix)).privacy_spent_.is_private
-
-
-def test_no_recommender(matrix):
-    for fitted, found in (
-        (3, "int"),
-        (make_pipeline(ContributionBounder()).fit(matrix.X), "ContributionBounder"),
-        (GridSearchCV(DPItemMeans(REST), {}, refit=False), "GridSearchCV"),
-    ):
-        with pytest.raises(ValueError, match=f"at its end and has {found}: pass"):
-            recommender_of(fitted)
-    with pytest.raises(PrivacyParameterError, match="must be fitted"):
-        recommender_of(steps())

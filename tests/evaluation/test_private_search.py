@@ -184,21 +184,6 @@ def test_number_of_trials_follows_the_law(monkeypatch):
     assert law_p_value(40) < ALARM
 
 
-def test_trials_have_noise_of_their_own():
-    _, records = recorded(
-        toy_search(n_trials=30, space={"level": [3.0]}, random_state=1), ratings()
-    )
-    scores = [record for record in records if record.name == "score"]
-    assert len(scores) > 1
-    assert len({float(record.output[0]) for record in scores}) == len(scores)
-    assert len({float(record.statistic[0]) for record in scores}) == 1
-    assert [record.index for record in scores] == list(range(len(scores)))
-    fits = {float(record.output[0]) for record in records if record.name == "users"}
-    assert len(fits) == len(scores)
-    noise = np.array([record.output[0] - record.statistic[0] for record in scores])
-    assert stats.kstest(noise / scores[0].noise_scale, "norm").pvalue > ALARM
-
-
 def test_candidates_are_drawn_uniformly_with_replacement():
     space = [{"level": [2.0, 4.0]}, {"level": stats.uniform(2.0, 1.0)}]
     search = toy_search(space=space, random_state=0)
@@ -361,24 +346,6 @@ def test_black_box_finds_a_score_without_noise_and_clears_the_search(monkeypatch
 
 
 # Errors, and what must not tell the number of trials
-
-
-def test_warnings_of_candidates_are_silenced(monkeypatch):
-    real = ConstantRecommender.fit
-
-    def noisy(self, X, y=None):
-        warnings.warn("one more trial", stacklevel=1)
-        return real(self, X, y)
-
-    monkeypatch.setattr(ConstantRecommender, "fit", noisy)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        toy_search(n_trials=3, random_state=0).fit(ratings())
-        R = sparse.csr_array(np.nan_to_num(ratings()))
-        plan = SearchPlan.make(BUDGET, RandomTrials(1.0), bound=2.0)
-        private_search._run_trial(
-            ConstantRecommender(BUDGET), R, R, None, 2.0, plan
-        )  # as in a worker
 
 
 @pytest.mark.parametrize(

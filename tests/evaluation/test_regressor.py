@@ -8,10 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn import __version__ as sklearn_version
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import root_mean_squared_error
-from sklearn.model_selection import KFold, cross_val_predict, cross_val_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.fixes import parse_version
 
@@ -117,19 +114,6 @@ def test_declared_catalogue_and_users():
 # --- scikit-learn's tools
 
 
-def test_cross_validation_equals_a_loop(table):
-    X, y = xy(table)
-    model = RatingRegressor(MeansRecommender(), items=sorted(set(X.item)))
-    cv = KFold(4, shuffle=True, random_state=0)
-    scores = cross_val_score(model, X, y, cv=cv, scoring="neg_root_mean_squared_error")
-    predicted = cross_val_predict(model, X, y, cv=cv)
-    for score, (train, test) in zip(scores, cv.split(X), strict=True):
-        one = clone(model).fit(X.iloc[train], y.iloc[train]).predict(X.iloc[test])
-        assert score == pytest.approx(-root_mean_squared_error(y.iloc[test], one), rel=1e-13)
-        assert_allclose(predicted[test], one, rtol=1e-13)
-    assert scores.mean() > -0.8 * y.std()  # item and user effects are found
-
-
 # --- errors
 
 
@@ -172,19 +156,6 @@ def test_predict_refuses(table):
         model.predict(X[["item", "user"]])
     with pytest.raises(ValueError, match="lacks an id"):
         model.predict(pd.DataFrame({"user": [np.nan], "item": ["x"]}))
-
-
-def test_an_estimator_that_predicts_nan_is_named(table):
-    class Broken(MeansRecommender):
-        def predict_entries(self, X, where):
-            answer = super().predict_entries(X, where)
-            answer.data[0] = np.nan
-            return answer
-
-    X, y = xy(table)
-    model = RatingRegressor(Broken()).fit(X, y)
-    with pytest.raises(ValueError, match="Broken gave 399 finite predictions for 400 pairs"):
-        model.predict(X)
 
 
 # --- scikit-learn's generic checks

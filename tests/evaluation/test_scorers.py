@@ -9,10 +9,9 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_validate
 
-from skdpmf import DPCovarianceRecommender, DPItemMeans, PrivacyBudget
+from skdpmf import DPItemMeans, PrivacyBudget
 from skdpmf.data.labels import RatingMatrix
 from skdpmf.data.matrix import keep_entries
-from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (
     leave_one_out,
@@ -149,11 +148,3 @@ def test_without_y_a_fifth_of_each_row_is_hidden(name, ratings):
     assert search.cv_results_["split1_test_score"][search.best_index_] == scorer(best, ratings[30:])
     with pytest.raises(ValueError, match="too few ratings"):
         scorer(model, sparse.csr_array((2, 15)))
-
-
-def test_without_y_what_is_marked_down_is_no_target():
-    X = np.random.default_rng(0).choice([np.nan, -1.0, 1.0], (80, 30), p=[0.6, 0.2, 0.2])
-    model = DPCovarianceRecommender(PrivacyBudget.nonprivate(), feedback="implicit").fit(X)
-    clicks = as_rating_matrix(np.where(X > 0, X, np.nan))
-    scorer = recommender_scorer("recall", 20)
-    assert scorer(model, X) == scorer(model, clicks) == pytest.approx(model.score(clicks))

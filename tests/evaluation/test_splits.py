@@ -212,22 +212,6 @@ def test_rolling_folds_test_what_is_later_than_what_they_train_on(kind):
     assert [train.tolist(), test.tolist()] == [known.index.tolist(), later.index.tolist()]
 
 
-@pytest.mark.parametrize(
-    ("params", "words"),
-    [
-        ({"n_splits": 0}, "n_splits == 0, must be >= 1"),
-        ({"test_size": 0.0}, "test_size=0.0 must be a share of the rows > 0"),
-        ({"n_splits": 4, "test_size": 0.25}, "use less than 0.25"),
-        ({"n_splits": 3}, "must each hold a row that is later"),
-        ({"time": "when"}, "frame has no column 'when'"),
-    ],
-)
-def test_rolling_folds_refuse(params, words):
-    frame = pd.DataFrame({"time": [1] * 10 + [2] * 10})
-    with pytest.raises(ValueError, match=words):
-        rolling_folds(frame, **params)
-
-
 DAYS = pd.date_range("2021-01-01", "2024-12-31", periods=150).floor("s")
 FORMATS = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%m %d, %Y", "%b %d, %Y", "%d %B %Y", "%d%m%Y"]
 FORMATS += ["%Y%m%d", "%Y/%m/%d %H:%M", "%d.%m.%Y, %H:%M:%S", "%m/%d/%Y %I:%M %p", "%d-%b-%Y"]
@@ -274,20 +258,3 @@ def test_times_without_an_order_are_refused(times, words):
     frame = pd.DataFrame({"user": [1, 2][: len(times)], "time": times})
     with pytest.raises(ValueError, match=words):
         split_table(frame, by="time")
-
-
-def test_splits_by_time_of_other_names():
-    frame = pd.DataFrame(
-        {"who": [1, 1, 1, 2], "when": pd.to_datetime(["2026-01-02"] * 3 + ["2025-05-05"])}
-    )
-    _, test = split_table(frame, 0.34, by="user-time", user="who", time="when")
-    assert test.index.to_list() == [2]
-    assert split_table(frame, 0.1, by="time", time="when")[0].index.to_list() == [3]
-    for arguments, words in (
-        ({"by": "timestamp"}, "by='timestamp' must be None, 'time' or 'user-time'"),
-        ({"by": "time"}, "frame has no column 'time'"),
-        ({"by": "user-time", "time": "when"}, "frame has no column 'user'"),
-        ({"by": "user-time", "time": "when", "user": "who"}, "no user has the 10 rows"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            split_table(frame, **arguments)

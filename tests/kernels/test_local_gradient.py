@@ -2,11 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.kernels.local_gradient import (
-    gradient_values,
-    projected_gradient_values,
-    step_users,
-)
+from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
 from tests.kernels._problems import (
     examples,
     forms,

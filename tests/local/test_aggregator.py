@@ -234,37 +234,6 @@ def test_rounds_in_order():
     assert aggregator.model() == ReleasedModel.from_json(aggregator.model().to_json())
 
 
-@pytest.mark.parametrize("n_rounds", [1, 3])
-def test_no_reports_at_all(n_rounds):
-    aggregator = make_aggregator(N_ITEMS, fractions=(1 / n_rounds,) * n_rounds)
-    for _ in range(n_rounds):
-        assert aggregator.announcement.kind == "statistics"
-        aggregator.close_round()
-    model = aggregator.model()
-    assert model.item_means.tolist() == [3.0] * N_ITEMS
-    assert not model.significant
-    assert (model.user_damping, model.n_reports) == (10.0, (0,) * n_rounds)
-    assert aggregator.statement(1e-6) == aggregator.statement()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"n_items": 0}, "n_items=0"),
-        ({"rating_range": (5, 1)}, "rating_range="),
-        ({"epsilon": 0}, "epsilon=0"),
-        ({"fractions": (0.5, 0.4)}, "fractions="),
-        ({"user_damping": 0}, "user_damping=0"),
-        ({"protocol": "mine"}, "protocol='mine'"),
-        ({"n_devices": -1}, "n_devices=-1 is refused: Expected `int` >= 0"),
-    ],
-)
-def test_wrong_parameters_are_refused(change, words):
-    settings = {"n_items": 3, "rating_range": RANGE, "epsilon": 1.0, **change}
-    with pytest.raises(MessageError, match=words):
-        LocalAggregator(**settings)
-
-
 def test_epsilon_too_small_for_the_grid():
     with pytest.raises(PrivacyParameterError, match="too small"):
         LocalAggregator(10_000, RANGE, 1e-6)

@@ -79,24 +79,3 @@ def test_no_plan_leaves_everybody_without_noise(solver, monkeypatch):
     settings = AdaptiveWeightALS(BUDGET, feedback="implicit", solver="dpals")._settings()
     with pytest.raises(PrivacyParameterError, match=r"share=0\.0"):
         solver.make_plan(BUDGET, settings, 10)
-
-
-EXTREMES = [
-    {"alpha": 1e-12},
-    {"alpha": 1e12},
-    {"unobserved_weight": 1e-9},
-    {"unobserved_weight": 1e9},
-    {"weight_exponent": 50.0},
-    {"n_components": 40},
-    {"max_iter": 1},
-    {"max_ratings_per_user": 1},
-]
-
-
-@pytest.mark.parametrize("solver", ALL)
-@pytest.mark.parametrize("params", EXTREMES, ids=str)
-def test_extreme_settings_give_finite_models(solver, params):
-    for budget in (NONPRIVATE, BUDGET):
-        settings = {**CLICKS, "budget": budget, **params, "solver": solver}
-        model, _ = recorded_fit(base_clicks(), **settings)
-        assert np.isfinite(model.decision_function(base_clicks()[:5])).all()

@@ -133,18 +133,6 @@ def test_predictions_are_the_twins(rating_range, clean):
     np.testing.assert_allclose(model.decision_function(other), by_neighbors, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("predictor", ["svd", "knn"])
-def test_means_beyond_the_range_are_clipped(predictor):
-    """Moving averages so that the centred ratings have mean 0 can take one out of the range."""
-    X = np.full((1100, 102), np.nan)
-    X[:500, 0], X[500:1000, 1] = 1.0, 5.0
-    X[np.arange(1000, 1100), np.arange(2, 102)] = 5.0
-    model = fitted(X, predictor=predictor, clean=False)
-    assert slow(X, model).means.max() > 2.0
-    assert model.item_means_.max() == 5.0
-    assert np.isfinite(model.predict(X)).all()
-
-
 @pytest.mark.parametrize("tau", [0.0, 0.3, 1.2])
 @pytest.mark.parametrize(("n", "d"), [(8, 40.0), (30, 10.0)])
 def test_the_variance_of_users_levels_is_learnt_from_the_average_covariance(tau, n, d):

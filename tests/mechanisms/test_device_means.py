@@ -350,11 +350,3 @@ def test_counts_get_what_their_noise_asks_for():
         assert found[1] == pytest.approx(s, rel=0.01)
     assert design(0) == (3, 1.0)
     assert design(10, 2) == (2, 1.5)
-
-
-def test_nothing_is_released_before_a_round():
-    server = li.LocalItemMeans(3, 10.0)
-    add = lambda: server.add_residuals(np.zeros(4), 10, 1.0)  # noqa: E731
-    for attempt in (server.model, add, lambda: server.item_means, lambda: server.mass):
-        with pytest.raises(RuntimeError, match="no round has ended"):
-            attempt()

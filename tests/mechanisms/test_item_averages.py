@@ -79,19 +79,6 @@ def test_averages_are_posterior_means(noise, epsilon):
 
 
 @NOISES
-def test_variances_at_unit_rating(noise):
-    """That of the noise, for sums of half the ratings, and of sampling."""
-    found, (record,) = made(quarters(), noise)
-    N = np.maximum(record.output[0] / 0.5, max(deviation(record) / 0.5, 1.0))
-    expected = (2.0 * deviation(record) / N) ** 2 + im.RATING_VARIANCE / N
-    np.testing.assert_allclose(1.0 / found.precision, expected, rtol=1e-9)
-    np.testing.assert_allclose(found.popularity.mass, N, rtol=1e-10)
-    np.testing.assert_array_equal(found.popularity.n_ratings, found.popularity.mass)
-    np.testing.assert_allclose(found.counts, record.output[0] / 0.5, rtol=0, atol=1e-10)
-    assert found.popularity.n_users == 160
-
-
-@NOISES
 def test_measured_means_are_unbiased_with_the_variance_of_their_noise(noise):
     """At unit "rating", S / N: (2 sd / N)^2 (1 + x^2) by the noise of S and of N.
 

@@ -68,21 +68,3 @@ def test_laplace_noise_is_read_by_its_own_law():
         found = [estimate_popularity(x, 20.0, law).mean for law in ("laplace", "gaussian")]
         errors.append([np.mean((mean - TAIL) ** 2) for mean in found])
     assert np.less(*np.mean(errors, axis=0))
-
-
-@pytest.mark.parametrize("deviation", [0.0, 1e-12, 1.0, 1e9])
-def test_everything_is_finite(deviation):
-    pure = np.random.default_rng(3).normal(0.0, deviation, 500)
-    cases = {
-        "zeros": np.zeros(20),
-        "one item": np.array([7.0]),
-        "one item far below 0": np.array([-100.0 * deviation - 1.0]),
-        "all below 0": -abs(pure),
-        "outliers": np.append(pure, [1e15, -1e15]),
-    }
-    for name, x in cases.items():
-        found = estimate_popularity(x, deviation)
-        assert all(values.shape == x.shape for values in found), name
-        assert all(np.isfinite(values).all() for values in found), name
-        assert found.mean.min() > 0.0, name
-        assert found.variance.min() >= 0.0, name

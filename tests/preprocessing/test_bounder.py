@@ -106,20 +106,6 @@ def test_the_subset_is_uniform_and_fresh():
     assert not np.array_equal(*free, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_ratings_per_user", 0),
-        ("max_ratings_per_user", True),
-        ("rating_range", (5, 1)),
-        ("random_state", np.random.RandomState(0)),
-    ],
-)
-def test_bad_parameters(name, value):
-    with pytest.raises(ValueError, match=rf"{name}=.*must be"):
-        ContributionBounder().set_params(**{name: value}).fit(None)
-
-
 def test_bad_ratings():
     X = wide()
     X[0, 0] = np.inf

@@ -3,7 +3,6 @@
 from itertools import product
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.model_selection import cross_val_score
@@ -136,19 +135,6 @@ def test_dropped_items_come_back_unknown():
     assert fitted.inverse_transform(np.ones((2, 5), int)).dtype.kind == "f"
     with pytest.raises(ValueError, match="has 12 columns and must have 5"):
         fitted.inverse_transform(X)
-
-
-def test_names_run_through_a_pipeline():
-    """y of names is scored among all items: those that were dropped count as missed."""
-    names = np.array([f"film {j}" for j in range(12)], dtype=object)
-    X = pd.DataFrame(ratings(), columns=names)
-    model = make_pipeline(
-        DPItemSelector(BUDGET, n_items=5, random_state=0), DPItemMeans(BUDGET, random_state=0)
-    ).set_output(transform="pandas")
-    y = names[np.arange(len(X)) % 12]
-    predicted = model.fit(X, y).predict(X)
-    assert set(predicted) <= {"", *model[0].get_feature_names_out()}
-    assert model.score(X, y) == np.mean(predicted == y)
 
 
 def test_indices_in_y_do_not_pass_through_a_selection():

@@ -62,20 +62,6 @@ def test_the_constructor_stores_and_validate_complains():
     assert valid.validate() is valid
 
 
-@pytest.mark.parametrize(
-    "number", [Decimal("0.5"), Fraction(1, 2), *map(np.dtype, "efdg")], ids=lambda n: str(n)
-)
-def test_any_real_number_is_kept_as_a_float(number):
-    number = number.type(0.5) if isinstance(number, np.dtype) else number
-    budget = clone(PrivacyBudget(number, number / 256))
-    assert type(budget.epsilon) is type(budget.set_params(delta=number / 256).delta) is float
-    assert budget == PrivacyBudget(0.5, 0.5 / 256)
-    assert repr(budget) == "PrivacyBudget(epsilon=0.5, delta=0.001953125)"
-    assert calibrated_plan(budget) == calibrated_plan(PrivacyBudget(0.5, 0.5 / 256))
-    shares = [Fraction(1, 4), Decimal("0.75")]
-    assert budget.split(shares) == budget.split([0.25, 0.75])
-
-
 @pytest.mark.parametrize("epsilon", [1e-300, 1e-5, 1.0, 1e6, 1e15])
 @pytest.mark.parametrize("delta", [0.0, 1e-300, 1e-5, 0.999])
 def test_numbers_of_any_size_are_used_or_refused_in_words(epsilon, delta):

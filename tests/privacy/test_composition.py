@@ -70,10 +70,7 @@ def test_pure_parts_make_up_the_whole_and_never_more(epsilon, parts):
 
 @pytest.mark.parametrize(
     ("whole", "n_values"),
-    [
-        (WHOLE, 2 * 10**7),
-        (PrivacyBudget(19.0, 1e-3), 2),
-    ],  # by their number, by the tail
+    [(WHOLE, 2 * 10**7), (PrivacyBudget(19.0, 1e-3), 2)],  # by their number, by the tail
     ids=repr,
 )
 def test_a_split_without_room_for_the_sampler_would_overspend(whole, n_values):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf.data import ParquetRatings, parquet_ratings
 from skdpmf.data.validation import as_rating_matrix
@@ -118,18 +117,6 @@ def test_a_given_scale_shows_in_the_spread():
     batches = matrix_batches(X, 10, scale=Scale(1.0, 0.5))
     np.testing.assert_allclose(dense(batches), (X - 1.0) / 0.5, atol=1e-5)
     assert batches.spread == pytest.approx(np.sqrt(np.nanmean(((X - 1.0) / 0.5) ** 2)), rel=1e-6)
-
-
-def test_users_are_counted_in_16_bits():
-    X = sparse.csr_array(
-        (np.full(70_000, 4.0), (np.arange(70_000), np.arange(70_000) % 3)), (70_000, 3)
-    )
-    X.data[::2] = 2.0
-    batches = matrix_batches(X, 10**9)
-    assert [batch.stop for batch in batches.read(0)] == [1 << 16, 70_000]
-    found = dense(batches)
-    assert np.count_nonzero(~np.isnan(found)) == 70_000
-    assert found[69_999, 69_999 % 3] == 1.0
 
 
 def test_a_matrix_fingerprint_is_of_ratings_and_cut():

@@ -1,7 +1,6 @@
 """The workers. Events order what happens; no assertion depends on how long it takes."""
 
 import itertools
-import os
 import threading
 import time
 
@@ -22,9 +21,6 @@ from .threads import (
     wait,
 )
 
-needs_affinity = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity"), reason="the system sets no affinity"
-)
 needs_flush = pytest.mark.skipif(not CAN_FLUSH, reason="needs the JIT and a known CPU")
 
 
@@ -106,17 +102,6 @@ def test_an_error_ends_the_run_after_the_tasks_at_work():
     assert len(started) == n_started
 
 
-@pytest.mark.parametrize("error", [Planned("from a task"), StopIteration(), SystemExit(3)])
-def test_whatever_a_task_raises_reaches_the_caller(error):
-    def task(item, worker):
-        raise error
-
-    workers = Workers(2)
-    with workers, pytest.raises(type(error)) as caught:
-        workers.run(task, range(10))
-    assert caught.value is error
-
-
 # Ctrl-C
 
 
@@ -144,22 +129,6 @@ def test_ctrl_c_while_waiting_for_tasks(interrupts, n_threads, n_interrupts):
     assert len(started) <= n_threads
 
 
-@needs_signals
-def test_ctrl_c_while_the_iterator_blocks(interrupts):
-    cleaned = []
-
-    def items():
-        try:
-            yield 0
-            threading.Event().wait()
-        finally:
-            cleaned.append(True)
-
-    with Workers(2) as workers, pytest.raises(KeyboardInterrupt):
-        workers.run(lambda item, worker: interrupts.send(), items())
-    assert cleaned
-
-
 # Floating-point mode and CPUs
 
 
@@ -178,27 +147,6 @@ def test_workers_flush_and_the_caller_does_not(n_threads):
         assert flush_state() == 0
     assert 0 not in states
     assert set(seen_by_caller) == {0}
-
-
-@needs_affinity
-@pytest.mark.parametrize(
-    ("allowed", "n_threads", "pinned"),
-    [({3, 5}, 2, [{3}, {5}]), ({3, 5}, 1, []), ({3, 5}, 3, []), ({3}, 1, []), ({3, 5, 7}, 2, [])],
-)
-def test_who_is_pinned_where(monkeypatch, allowed, n_threads, pinned):
-    calls = []
-
-    def record(pid, cpus):
-        calls.append((pid, threading.current_thread(), cpus))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "sched_getaffinity", lambda pid: allowed)
-        patch.setattr(os, "sched_setaffinity", record)
-        with Workers(n_threads):
-            pass
-    assert sorted([cpus for _, _, cpus in calls], key=min) == pinned
-    assert all(pid == 0 and thread is not threading.main_thread() for pid, thread, _ in calls)
-    assert len({thread for _, thread, _ in calls}) == len(calls)
 
 
 # Among other threads and processes
