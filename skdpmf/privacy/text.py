@@ -118,6 +118,10 @@ _GAUSSIAN_LEGEND = (
     "L2 sens.: how far one change moves the values at most, as a vector; noise sd: standard "
     "deviation of the noise; noise mult.: noise sd / L2 sens.; share: of what all releases spend."
 )
+_OTHERS = (
+    "or: what a release holds instead where noise would hide its own values. A statement then "
+    "has both names, as in 'gradients: item residuals'."
+)
 _PURE_LEGEND = (
     "sensitivity: what one change does at most, in the measure named; epsilon: of one time; share: "
     "of what all releases spend."
@@ -210,11 +214,12 @@ def table_lines(releases: Iterable[Any], shares: list[float]) -> list[str]:
     gaussian: list[Row] = []
     pure: list[Row] = []
     release: Any
+    others = False
     for release, share in zip(releases, shares, strict=True):
         first = (release.name, " x ".join(map(str, release.shape)) or "1", str(release.count))
         last = "-" if math.isnan(share) else f"{100.0 * share:.1f} %"
         statistic = "; or ".join((release.statistic, *release.alternatives))
-        limit = f"{release.sensitivity:.4g}"
+        limit, others = f"{release.sensitivity:.4g}", others or bool(release.alternatives)
         if release.kind == "gaussian":
             scales = (f"{release.noise_multiplier:.4g}", f"{release.noise_scale:.4g}")
             gaussian.append((*first, limit, *scales, last, statistic))
@@ -231,6 +236,8 @@ def table_lines(releases: Iterable[Any], shares: list[float]) -> list[str]:
         for names, rows, legend in parts
         if rows
     ]
+    if others:
+        tables[0] += textwrap.wrap(f"({_OTHERS})", _WIDTH)
     return [line for table in tables for line in ("", *table)][1:] or ["Nothing is released."]
 
 
