@@ -61,7 +61,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als import clicks, ratings
-from skdpmf.mechanisms.als.loop import START, plan_of
+from skdpmf.mechanisms.als.loop import START, plan_of, shares_of
 from skdpmf.mechanisms.als.ratings import ITEM_STATISTICS, OFFSET
 from skdpmf.mechanisms.common import planned_vectors
 from skdpmf.privacy import sums
@@ -77,8 +77,8 @@ TRAINING_RIDGE = 0.05
 OTHER = 0.2  # of clicks: curvature of every direction
 FACTOR_VARIANCE = 0.3  # of v_j, relative to its squared score for everybody, divided by alpha
 GRADIENTS = "gradients"
-SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRADIENTS: 0.84}  # of the budget (of mu^2)
-CLICK_SHARES = {clicks.COUNTS: 0.06, START: 0.06, clicks.EVERYBODY: 0.04, GRADIENTS: 0.84}
+SHARES = shares_of(ITEM_STATISTICS, START, rest=GRADIENTS)
+CLICK_SHARES = shares_of(clicks.COUNTS, START, clicks.EVERYBODY, rest=GRADIENTS)
 
 
 @dataclass(frozen=True)
