@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from skdpmf.mechanisms.als import item_update as ip
 from skdpmf.mechanisms.als.item_update import ItemPosterior, unpack_lower
 
 D, N_ITEMS = 3, 8
@@ -47,7 +46,7 @@ def test_one_noisy_round_is_bayes_rule():
     posterior.update(packed(A), g)
     used = posterior.mass[:, None, None] * (A.sum(axis=0) / posterior.mass.sum())
     for j in range(N_ITEMS):
-        Q = s**2 * np.eye(D) + ip._RESIDUAL_VARIANCE * posterior.weight[j] * used[j]
+        Q = s**2 * np.eye(D) + posterior.weight[j] * used[j]
         gain = used[j] @ np.linalg.inv(Q)
         h = g[j] + used[j] @ prior[j]
         expected = np.linalg.solve(gain @ used[j] + L, gain @ h + L @ prior[j])

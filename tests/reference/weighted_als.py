@@ -78,7 +78,7 @@ def fit(y, k, *, exponent, rounds, alpha, damping, with_means, pooled_frame=True
         pooled = np.zeros((k + with_means, k + with_means))
         for j in range(n_items):
             users = np.flatnonzero(w[:, j] > 0)
-            strength = item_posterior._RESIDUAL_VARIANCE * typical[j]
+            strength = typical[j]
             A, h = np.zeros_like(pooled), np.zeros(k + with_means)
             for i in users:
                 phi = np.concatenate(([constants.OFFSET] * with_means, U[i]))

@@ -50,7 +50,7 @@ from scipy import linalg
 
 from skdpmf.mechanisms.als import clicks, ratings
 from skdpmf.mechanisms.als.item_update import ItemPosterior, lift, unpack_lower
-from skdpmf.mechanisms.als.loop import START, plan_of
+from skdpmf.mechanisms.als.loop import START, plan_of, shares_of
 from skdpmf.mechanisms.als.ratings import FACTOR_PRECISION, ITEM_STATISTICS, OFFSET, TRAINING_RIDGE
 from skdpmf.mechanisms.common import planned_gram, planned_vectors
 from skdpmf.privacy import other_sums
@@ -59,10 +59,8 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 
 GRAM, RHS = "Gram matrices", "right-hand sides"
-# Shares of the budget (of mu^2), all rounds together.
-SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRAM: 0.05, RHS: 0.79}
-CLICK_SHARES = {clicks.COUNTS: 0.06, START: 0.06, clicks.EVERYBODY: 0.04, GRAM: 0.04, RHS: 0.8}
-FACTOR_VARIANCE = 1.0  # of clicks: of v_j around its prior mean, in squares of that, over alpha
+SHARES = shares_of(ITEM_STATISTICS, START, GRAM, rest=RHS)
+CLICK_SHARES = shares_of(clicks.COUNTS, START, clicks.EVERYBODY, GRAM, rest=RHS)
 
 
 def make_plan(budget: PrivacyBudget, settings: ratings.Settings, n_items: int) -> ReleasePlan:
@@ -186,5 +184,6 @@ class _ClickPosterior(ItemPosterior):
         if not self.private:
             return super()._prior(items)
         prior = self.prior[items]
-        variance = FACTOR_VARIANCE / self.alpha * np.mean(prior**2, axis=1) + 1e-12
+        # of v_j around its prior mean, whose square it is
+        variance = np.mean(prior**2, axis=1) / self.alpha + 1e-12
         return np.eye(len(self.K)) / variance[:, None, None], prior / variance[:, None]

@@ -25,7 +25,7 @@ Gaussian releases, chosen adaptively: the mu^2 of max_iter * n_inner_steps of th
 **After the release** everything is a function of released values. K_j is the noisy popularity times
 a public guess of the users' second moments, so that one h_t suits popular and rare items alike. L_j
 is weight decay: with P_j the prior's precision, s the noise of the average gradient and v w_j the
-sampling error of a unit of curvature, the posterior mean is the fixed point for
+sampling error of a unit of curvature, v = 1, the posterior mean is the fixed point for
 L_j = P_j (s^2 / K_j + v w_j). Steps fall like 2/t, the rule for strongly convex losses: in units of
 K_j the last iterate then is the average of all steps' estimates theta_j + G_j / K_j in which late
 ones count more, step t about t (Lacoste-Julien, Schmidt, Bach, arXiv 1212.2002).
@@ -61,7 +61,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.als import clicks, ratings
-from skdpmf.mechanisms.als.loop import START, plan_of
+from skdpmf.mechanisms.als.loop import START, plan_of, shares_of
 from skdpmf.mechanisms.als.ratings import ITEM_STATISTICS, OFFSET
 from skdpmf.mechanisms.common import planned_vectors
 from skdpmf.privacy import sums
@@ -70,16 +70,15 @@ from skdpmf.privacy.curator import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import PerUser, Rows, Users
 
-STEP, CLICK_STEP, LATE = 0.2, 0.5, 2.0  # h_t = STEP / (1 + t STEP / LATE)
-MEAN_CLIP, MEAN_SQUARE = 0.8, 0.2  # guesses of the means of c_i and of c_i |x_i|^2
+STEP, LATE = 0.2, 2.0  # h_t = STEP / (1 + t STEP / LATE); of clicks STEP is 1
+MEAN_SQUARE = 0.2  # a guess of the mean of c_i |x_i|^2
 # Ridge of u_i, times alpha: |x_i| <= 1 regularises, and the longer x_i the less noise in x_i . v_j.
 TRAINING_RIDGE = 0.05
-RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
 OTHER = 0.2  # of clicks: curvature of every direction
 FACTOR_VARIANCE = 0.3  # of v_j, relative to its squared score for everybody, divided by alpha
 GRADIENTS = "gradients"
-SHARES = {ITEM_STATISTICS: 0.08, START: 0.08, GRADIENTS: 0.84}  # of the budget (of mu^2)
-CLICK_SHARES = {clicks.COUNTS: 0.06, START: 0.06, clicks.EVERYBODY: 0.04, GRADIENTS: 0.84}
+SHARES = shares_of(ITEM_STATISTICS, START, rest=GRADIENTS)
+CLICK_SHARES = shares_of(clicks.COUNTS, START, clicks.EVERYBODY, rest=GRADIENTS)
 
 
 @dataclass(frozen=True)
@@ -125,12 +124,12 @@ class _RatingFit(ratings.RatingFit):
             theta[:, 0] = means.mean / OFFSET
             prior[:, 0] = (means.mean if self.private else means.prior_mean) / OFFSET
             before[:, 0] = OFFSET**2 / means.prior_variance
-            curvature[:, 0] = MEAN_CLIP * OFFSET**2 * mass
+            curvature[:, 0] = OFFSET**2 * mass
         given = before.copy()
         if self.lead and self.private:
             given[:, 0] += OFFSET**2 / means.variance
         noise = self.curator.deviation(GRADIENTS) / np.sqrt(self.releases[GRADIENTS].count)
-        self.decay = RESIDUAL_VARIANCE * typical[:, None] * before + given * noise**2 / curvature
+        self.decay = typical[:, None] * before + given * noise**2 / curvature
         self.theta, self.prior, self.curvature, self.n_steps = theta, prior, curvature, 0
 
     def item_half(self, t: int) -> None:
@@ -167,7 +166,7 @@ class _ClickFit(clicks.ClickFit):
         for step in steps_of(self.settings, t):
             pull = released_gradient(self, users, weight, self.residuals(V, X), X, step)
             pull = pull - unobserved[:, None] * (V @ K) - decay[:, None] * V
-            h = CLICK_STEP / (1.0 + step * CLICK_STEP / LATE) if self.private else 1.0
+            h = 1.0 / (1.0 + step / LATE) if self.private else 1.0
             V = V + h * size[:, None] * (pull @ direction)
         self.factors = V
 

@@ -12,7 +12,7 @@ covariance Q_j = s^2 I + v w_j A_j, and the measurements of all rounds combine t
     P_j = gamma P_j + A_j Q_j^-1 A_j,   p_j = gamma p_j + A_j Q_j^-1 h_j,
     theta_j = (P_j + L)^-1 (p_j + L prior_j).
 
-Rounds share their users, hence zeta_j: v is multiplied by the number of rounds remembered. Old
+Rounds share their users, hence zeta_j: v = 1 is multiplied by the rounds remembered. Old
 rounds refer to older user vectors and are forgotten by gamma. Without noise gamma = 0 and
 theta_j = (A_j + v w_j L)^-1 (A_j theta_j + g_j + v w_j L prior_j): one exact ridge regression.
 
@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from skdpmf.kernels.jit_and_threads import run_blocks
 
 _FORGETTING = 0.9  # gamma
-_RESIDUAL_VARIANCE = 1.0  # v, in squared quarter ranges
 _LEAST_EIGENVALUE = 0.02  # of a pooled Gram matrix, relative to its trace
 _ITEMS_AT_ONCE = 1024
 
@@ -73,7 +72,7 @@ class ItemPosterior:
         self.n_rounds += 1
         self.pooled = lift(unpack_lower(gram.sum(axis=0) / self.mass.sum()))
         overlap = min(1.0 / (1.0 - self.forgetting), self.n_rounds)
-        spread = _RESIDUAL_VARIANCE * overlap * self.weight
+        spread = overlap * self.weight
 
         def block(start: int, stop: int) -> None:
             for first in range(start, stop, _ITEMS_AT_ONCE):

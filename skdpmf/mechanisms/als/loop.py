@@ -29,6 +29,7 @@ from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Users
 
 HEAD = 150  # items whose noisy second moments start the factors
+SHARE = 0.06  # of the budget (of mu^2), for a release that others build on
 START = "second moments of the head"
 
 
@@ -39,6 +40,11 @@ def head_release(
     head = min(HEAD, n_items)
     statistic = f"sum over users of {what}, pairs of the {head} most popular items"
     return common.planned_gram(budget, name, statistic, head, **more)
+
+
+def shares_of(*others: str, rest: str) -> dict[str, float]:
+    """Return shares of mu^2: `SHARE` for each of the others, and the rest for one release."""
+    return {**dict.fromkeys(others, SHARE), rest: 1.0 - SHARE * len(others)}
 
 
 def plan_of(
