@@ -169,6 +169,8 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
 
     def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
         if self._implicit:
+            if "public" in more:
+                more["public"] = noisy_gram.learn_public(more["public"])
             return noisy_gram.fit(curator, rounds=self._rounds(), **more)
         return solver.fit(curator, settings, rounds=self._rounds())
 

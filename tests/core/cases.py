@@ -135,6 +135,7 @@ _RANGE = {"rating_range": (LOW, HIGH)}
 _HEAD = {**_RANGE, "n_components": 3, "shares": (0.1, 0.4, 0.5)}
 _RATING = {**_RANGE, "n_components": 3, "shares": (0.0, 0.4, 0.6)}
 _AUTO = {**_RANGE, "n_components": 3}
+_PUBLIC = {"public": np.random.default_rng(7).integers(0, 2, (9, N_ITEMS)).astype(float)}
 _FEATURES = {"item_features": np.random.default_rng(6).normal(size=(N_ITEMS, 4))}
 
 als, clicks = (
@@ -205,6 +206,7 @@ _ALL = [
     lists("lists of clicks", epsilon=20.0),
     lists("lists of clicks, features", epsilon=20.0, params={"feedback": "implicit", **_FEATURES}),
     lists("lists of clicks, none", epsilon=0.5),
+    lists("lists of clicks, public", epsilon=20.0, params={"feedback": "implicit", **_PUBLIC}),
     sampler("sampler", epsilon=20.0),
     sampler("sampler, rank 0", epsilon=0.1),
     sampler("sampler, features", epsilon=20.0, params={**_SMALL, **_FEATURES}),

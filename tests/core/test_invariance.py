@@ -74,6 +74,8 @@ def test_almost_no_data_give_finite_models(name, data, epsilon):
     params = {}
     if X.size == 1 and "item_features" in case.params:
         params = {"item_features": np.ones((1, 2))}
+    if X.size == 1 and "public" in case.params:
+        params = {"public": np.ones((2, 1))}
     model, records = case.fit(X, **params)
     assert all(np.isfinite(record.output).all() for record in records)
     for attribute, value in vars(model).items():

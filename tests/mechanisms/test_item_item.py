@@ -402,3 +402,127 @@ def test_features_that_are_zero_are_none():
     users = clicks(n_users=3000)
     without, zero = (with_features(users, columns) for columns in (None, np.zeros((N_ITEMS, 2))))
     np.testing.assert_allclose(scores(zero, users[:9]), scores(without, users[:9]), atol=1e-12)
+
+
+def sampled(n_people, seed=3):
+    """Clicks of public people, of the same law."""
+    return sparse.csr_array(clicks(seed, n_people + SLOT + 1)[SLOT + 1 :])
+
+
+def both(public, budget, X=None, seed=0):
+    """Return the lists of a fit beside public people, and the records of its releases."""
+    X = clicks(0, 600) if X is None else X
+    recorder = Recorder(None)
+    noise = RecordingNoise(derived_key(seed, "test"), recorder)
+    plan = solver.make_plan(budget, N_ITEMS, X.shape[0])
+    people = None if public is None else solver.learn_public(public)
+    lists = solver.fit(Curator(sparse.csr_array(X), plan, noise, 1), public=people)[0]
+    return lists, recorder.recording
+
+
+def scores_of(lists):
+    """Scores by each item alone, in the order of popularity where there are no others."""
+    B = lists.encoder @ lists.decoder.T
+    np.fill_diagonal(B, 0.0)
+    return B / np.abs(B).max()
+
+
+def expected_gram(n_people=40_000):
+    """The Gram matrix of a person, from many."""
+    many = sampled(n_people, 9)
+    N = np.asarray(many.sum(axis=0), dtype=float)
+    head = np.arange(N_ITEMS)
+    return head, N / N.sum() * 2.0, solver._public_gram(many, head, N) / n_people
+
+
+def test_no_public_rows_change_nothing():
+    without, with_none = both(None, LARGE), both(sparse.csr_array((4, N_ITEMS)), LARGE)
+    for one, other in zip(without[0], with_none[0], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rows_of_public_people_are_as_those_of_private_ones():
+    """Up to the rounding of centres."""
+    X = clicks(0, 300)
+    records = both(None, LARGE, X)[1]
+    head = released_head(records)
+    N = estimate_popularity(records[0].output, records[0].noise_scale).mean
+    exact = unpack_lower(records[1].statistic)
+    np.testing.assert_allclose(
+        solver._public_gram(sparse.csr_array(X), head, N), exact, atol=0.01 * exact.max()
+    )
+
+
+def test_infinite_noise_leaves_public_people_alone_and_none_the_release():
+    """Without noise the release of many is far more exact than few people; with it, nothing is."""
+    head, N, G = expected_gram()
+    n_users, people = 1e7, solver.learn_public(sampled(300))
+    N = N * n_users
+    features, rounds = np.zeros((N_ITEMS, 0)), range(solver.N_ROUNDS)
+
+    def matrix(private):
+        clean = solver.with_public_gram(people, N, n_users, features, rounds, private)
+        whole = clean.loadings @ clean.loadings.T + np.diag(clean.own)
+        return clean.head, whole / n_users, clean.ridge
+
+    alone, noisy = matrix(None), matrix((head, G * n_users, 1e6 * n_users))
+    np.testing.assert_array_equal(alone[0], noisy[0])
+    np.testing.assert_allclose(noisy[1], alone[1], atol=1e-3 * np.abs(alone[1]).max())
+    assert alone[2] == noisy[2]
+    exact = matrix((head, G * n_users, 1e-3))[1]
+    L, own = solver.clean_gram(G * n_users, 1e-3, rounds)
+    private = (L @ L.T + np.diag(own)) / n_users
+    far = [np.linalg.norm(found - private) for found in (exact, alone[1])]
+    assert far[0] < 0.25 * far[1]
+
+
+def test_both_together_are_nearer_than_either():
+    head, N, G = expected_gram()
+    n_users, rng = 3000.0, np.random.default_rng(0)
+    off, features = ~np.eye(N_ITEMS, dtype=bool), np.zeros((N_ITEMS, 0))
+    far, deviation = [], 12.0
+    for seed in range(8):
+        noise = np.tril(rng.normal(size=G.shape), -1)
+        released = n_users * G + (noise + noise.T) * deviation / np.sqrt(2.0)
+        people = solver.learn_public(sampled(150, seed))
+        given = people, N * n_users, n_users, features, range(5)
+        L = solver.clean_gram(released, deviation, range(5))[0]
+        found = [L @ L.T]
+        for private in (None, (head, released, deviation)):
+            clean = solver.with_public_gram(*given, private)
+            found.append(clean.loadings @ clean.loadings.T)
+        far.append([np.linalg.norm((one - n_users * G)[off]) for one in found])
+    private, public, joint = np.mean(far, axis=0)
+    assert joint < 1.02 * min(private, public), (private, public, joint)
+
+
+def test_people_who_are_unlike_others_count_for_little():
+    """One learnt variance: fans of a few items are worth fewer, people of the same law are not."""
+    X = clicks(0, 600)
+    counts = np.asarray(X / np.sqrt(np.maximum(X.sum(axis=1), 1.0))[:, None]).sum(axis=0)
+    terms = (counts, 1.0), (counts, np.full(N_ITEMS, 1.0)), 600.0
+    like = [solver.with_public_counts(solver.learn_public(sampled(200, s)), *terms) for s in (1, 2)]
+    assert min(people.worth for people, *_ in like) > 150.0
+    fans = clicks(3, 200)
+    fans[:, : N_ITEMS // 3] = 0.0
+    unlike = solver.with_public_counts(solver.learn_public(sparse.csr_array(fans)), *terms)
+    assert unlike[0].worth < 20.0
+    np.testing.assert_allclose(unlike[1], counts, rtol=0.15)
+
+
+def test_popularity_is_by_precision():
+    """With large noise it is that of public people, of many without noise that of private ones."""
+    N, public = np.linspace(50.0, 200.0, N_ITEMS), solver.learn_public(sampled(400))
+    vague = solver.with_public_counts(public, (N, 1e9), (N, np.full(N_ITEMS, 1e9)), 1000.0)[1]
+    own = public.counts * float(N @ public.counts) / float(public.counts @ public.counts)
+    np.testing.assert_allclose(vague, own, rtol=1e-6)
+    exact = (1e6 * N, 1e-3), (1e6 * N, np.full(N_ITEMS, 1e-3)), 1e9
+    np.testing.assert_allclose(solver.with_public_counts(public, *exact)[1], 1e6 * N, rtol=1e-3)
+
+
+@pytest.mark.parametrize("n_people", [1, 3, 40])
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 50.0])
+def test_few_public_people_give_finite_lists(n_people, epsilon):
+    for own in (clicks(), np.zeros((N_USERS, N_ITEMS))):
+        lists, _ = both(sampled(n_people), PrivacyBudget(epsilon, 1e-5), own)
+        assert all(np.all(np.isfinite(part)) for part in lists)

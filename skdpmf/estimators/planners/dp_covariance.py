@@ -120,6 +120,10 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
             shares=shares,
         )
 
+    @property
+    def _takes_public(self) -> bool:
+        return self._implicit
+
     def _check_params(self) -> None:
         super()._check_params()
         self._require_choice("noise", ("gaussian", "laplace"))

@@ -73,6 +73,24 @@ its q: an item that comes later has its place in lists by popularity alone. A re
 head, or the first one where a much larger head is in reach, chooses the head that `COHORTS` cohorts
 would support; lists use the part of it, if any, that the cohorts so far support.
 
+**Public people.** Clicks of n people who agreed to open use estimate the same matrices exactly, but
+with the sampling error of few people, and cost nobody anything: what is released stays the same.
+Popularity N_j, of variance v_j, is that of a gamma law, and public clicks are Poisson counts of it.
+For the matrix let A be theirs, on a wide head, the items with `PUBLIC_CLICKS` of them at least, and
+M the expected one, per n_users rows. If rows were normal with covariance M, errors of A would have
+the covariance M (x) M / n, and those of the release, on H, that of noise s^2 and M (x) M / n_users.
+R is the release less the public people's matrix on H, in units of A. The best linear estimate is
+
+    C = A + W (K * (U' R U)) W',    M_HH = U diag(l) U',    W = M_.H U,
+    K_ab = 1 / (n (s^2 + l_a l_b / n_users) + l_a l_b),
+
+so that each pair of directions has its mean by precision: A where noise is large, and the release
+where only A has errors. Entry jl has the variance (M_jj M_ll - sum_ab W_ja^2 K_ab W_lb^2) / n.
+Cleaning is as above, of C over g_j g_l, in which the noise is nearly even. M is what it gives from
+a first mixture, by the whole variances. Where people who agree differ from others, R and the
+difference of counts vary more than that. The excess, less two of its errors, is taken for one more
+sampling error: n becomes `worth`, and public people who are unlike private ones count for little.
+
 The release is the item covariance of F. McSherry and I. Mironov, "Differentially private
 recommender systems", KDD 2009, with rows of norm 1 in the place of clipped ones; the lists are
 those of H. Steck, "Embarrassingly shallow autoencoders for sparse data", WWW 2019. The semicircle
@@ -126,6 +144,10 @@ MOST_CENTRE, _N_CENTRES = 4.0, 512  # of s n |q|, and values that it has
 _STEP = MOST_CENTRE / _N_CENTRES
 COHORTS = 24.0  # that the head of a refresh is for
 TIE = 1e-3  # score of the most popular item for a user without clicks
+PUBLIC_CLICKS, PUBLIC_HEAD = 5.0, 1500
+PUBLIC_RIDGE = 1.2  # lambda, in a matrix of public people alone
+SURE_OF_SHIFT = 2.0  # errors that the excess is lowered by
+LEAST_LEVEL = 0.1  # private rows that are not empty, at least
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
 
@@ -198,6 +220,15 @@ class CleanGram(NamedTuple):
     sums: GramSums | None = None  # what was released, with earlier cohorts
 
 
+class PublicClicks(NamedTuple):
+    """What public people add."""
+
+    counts: Floats  # (n_items,), as in the release of counts
+    clicks: Any  # csr_array (n_people, n_items) of weights
+    worth: float  # in people: fewer than they are, where they differ from the private ones
+    excess: tuple[float, float] = (0.0, 0.0)  # what says so: weighted, and the sum of weights
+
+
 class Lists(NamedTuple):
     """Item-item model: score of item j = offsets_j + z . decoder_j, z the sum of encoders."""
 
@@ -242,13 +273,17 @@ def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative:
 
 
 def fit(
-    curator: Curator, *, rounds: Iterable[int] = range(N_ROUNDS), known: GramKnowledge | None = None
+    curator: Curator,
+    *,
+    rounds: Iterable[int] = range(N_ROUNDS),
+    known: GramKnowledge | None = None,
+    public: PublicClicks | None = None,
 ) -> tuple[Lists, GramKnowledge | None]:
     """Make both releases of clicks; return the lists that they give, and what the next fit knows.
 
     curator: of weights in (0, 1] of clicks, and of a plan of `make_plan`; rounds: of the cleaning,
-    possibly wrapped in a progress display; known: released values of fits on other people. Without
-    privacy nothing is kept.
+    possibly wrapped in a progress display; known: released values of fits on other people; public:
+    see `learn_public`. Without privacy nothing is kept.
     """
     users, grid = curator.users, exact_grid(curator.n_rows, 1.0)
     total = sums.item_scalars(users, users.map(count_weights), clip=1.0, grid=grid, signed=False)
@@ -262,21 +297,28 @@ def fit(
     before = known or GramKnowledge(nothing, nothing, np.zeros(1), *NO_SUMS)
     exposure, by_noise = before.exposure + n_rows, curator.deviation(COUNTS)
 
-    def of_all_cohorts(own: Any, deviation: float) -> tuple[Any, float, Any, Any]:
-        """Counts, the deviation of their noise, the popularity and its deviations."""
+    def of_all_cohorts(own: Any, deviation: float) -> tuple[Any, ...]:
+        """Counts, the deviation of their noise, the popularity and its deviations, its people."""
         counts = before.counts + own
         deviation = float(np.hypot(np.sqrt(before.variance[0]), deviation))
         found, here = estimate_popularity(counts, deviation), n_rows / exposure
-        return counts, deviation, found.mean * here, np.sqrt(found.variance) * here
+        popularity, doubt, people = found.mean * here, np.sqrt(found.variance) * here, public
+        if people is not None:
+            given = (counts * here, deviation * here), (popularity, doubt), n_rows
+            people, popularity, doubt = with_public_counts(people, *given)
+        return counts, deviation, popularity, doubt, people
 
-    counts, deviation, popularity, doubt = of_all_cohorts(own, by_noise)
+    counts, deviation, popularity, doubt, people = of_all_cohorts(own, by_noise)
     terms = curator, users, users.map(_clicks), GRAM, popularity, doubt
-    clean = noisy_gram(*terms, rounds, known=earlier)
+    clean = noisy_gram(*terms, rounds, known=earlier, public=people)
     held, n_users = clean.sums, float(exposure.max())
     if held is None:
         again = curator.release(GRAM, total, statistic=COUNTS)
         both = (own, by_noise), (again, curator.deviation(GRAM, COUNTS))
-        counts, deviation, popularity, _ = of_all_cohorts(*mean_by_precision(*both))
+        counts, deviation, popularity, _, people = of_all_cohorts(*mean_by_precision(*both))
+        if people is not None:
+            scaled, columns = popularity * (n_users / n_rows), curator.item_columns
+            clean = with_public_gram(people, scaled, n_users, columns, range(N_ROUNDS))
     else:
         n_users = held.n_users
     lists = lists_of(clean, popularity * (n_users / n_rows), n_users)
@@ -293,6 +335,7 @@ def noisy_gram(
     rounds: Iterable[int] = range(N_ROUNDS),
     *,
     known: GramSums | None = None,
+    public: PublicClicks | None = None,
 ) -> CleanGram:
     """Release G of private users under a planned name, and clean it with that of earlier cohorts.
 
@@ -344,10 +387,141 @@ def noisy_gram(
     if used.size < head.size:
         place = np.flatnonzero(np.isin(head, used))
         head, released = head[place], released[np.ix_(place, place)]
+    if public is not None:
+        given = popularity * (n_users / n_rows), n_users, curator.item_columns, rounds
+        both = with_public_gram(public, *given, (head, released, deviation))
+        return both._replace(sums=held)
     features = _of_features(released, curator.item_columns, diagonal, head, deviation)
     chance = diagonal[head] / np.sqrt(n_users)
     loadings, own = clean_gram(released, deviation, rounds, features[head], chance)
     return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True, features, held)
+
+
+def learn_public(clicks: Any) -> PublicClicks | None:
+    """Return what public people add, from weights in (0, 1] of their clicks; None: nothing."""
+    if not clicks.nnz:
+        return None
+    n = np.diff(clicks.indptr)
+    counts: Any = np.bincount(clicks.indices, np.repeat(n, n) ** -0.5, clicks.shape[1])
+    return PublicClicks(counts, clicks, float(clicks.shape[0]))
+
+
+def with_public_counts(
+    public: PublicClicks,
+    released: tuple[Floats, Any],
+    popularity: tuple[Floats, Floats],
+    n_users: float,
+) -> tuple[PublicClicks, Floats, Floats]:
+    """Return public people with their worth, and the popularity by all, with its deviations.
+
+    released: counts in so many rows, and the deviation of their noise; popularity: what they say,
+    with its deviations.
+    """
+    (counts, noise), (N, doubt) = released, popularity
+    own = public.counts * (n_users / public.clicks.shape[0])
+    own = own * max(float(counts @ own) / float(own @ own), LEAST_LEVEL)
+    chance = 0.5 * (N + own) * n_users / max(float(own.sum()), n_users)
+    public = _worth(public, counts - own, noise**2 + chance, n_users * chance)
+    t = n_users / max(float(N.sum()), n_users)
+    variance, exposure = doubt**2 + t * N, public.worth / (n_users * t)
+    rate = N / variance + exposure
+    both = (N**2 / variance + own * exposure) / rate
+    return public, both, np.sqrt(both / rate)
+
+
+def _worth(public: PublicClicks, apart: Floats, variance: Floats, spread: Floats) -> PublicClicks:
+    """Return public people with a worth by one more difference between them and private ones.
+
+    variance: of the private part; spread: of one public person.
+    """
+    n = float(public.clicks.shape[0])
+    weight = spread / (variance + spread / n) ** 2
+    beyond = public.excess[0] + float(np.sum(weight * (apart**2 - variance - spread / n)))
+    total = public.excess[1] + float(np.sum(weight * spread))
+    shift = max(beyond - SURE_OF_SHIFT * np.sqrt(2.0 * total), 0.0) / max(total, 1e-300)
+    return public._replace(worth=1.0 / (1.0 / n + shift), excess=(beyond, total))
+
+
+def with_public_gram(
+    public: PublicClicks,
+    popularity: Floats,
+    n_users: float,
+    columns: Floats,
+    rounds: Iterable[int],
+    private: tuple[NDArray[np.int64], Floats, float] | None = None,
+) -> CleanGram:
+    """Return the cleaned Gram matrix by public people and, if there is one, by a release.
+
+    popularity: counts in so many rows, by all; columns: item features; private: head, released
+    matrix, and the deviation of its noise on the diagonal.
+    """
+    clicks, scale = public.clicks, n_users / public.clicks.shape[0]
+    t = n_users / max(float(popularity.sum()), n_users)
+    enough = np.count_nonzero(popularity * public.worth >= PUBLIC_CLICKS * n_users * t)
+    size = max(min(int(enough), PUBLIC_HEAD), 0 if private is None else private[0].size)
+    wide = most_popular(popularity, size)
+    if not size:
+        return CleanGram(wide, np.empty((0, 0)), np.empty(0), RIDGE, True)
+    A = _public_gram(clicks, wide, popularity) * scale
+    d = popularity[wide] * (n_users / popularity[wide].sum())
+    of_one = np.outer(d, d)
+    C, variance, ridge = A, of_one / public.worth, np.inf
+    F = np.zeros((popularity.size, 0))
+    if private is not None:
+        head, G, deviation = private
+        place = np.flatnonzero(np.isin(wide, head))
+        block = np.ix_(place, place)
+        own = _public_gram(clicks, head, popularity) * scale
+        whole = max(float(own.trace()), 1e-9 * n_users)
+        level = min(max(float(G.trace()) / whole, LEAST_LEVEL), 1.0)  # empty rows add nothing
+        unit = level * max(whole / max(float(A[place, place].sum()), 1e-9 * n_users), 1.0)
+        R, noise = (G - level * own) / unit, (deviation / unit) ** 2 / 2.0
+        chance = of_one[block] / n_users
+        part = variance[block].sum() / (variance[block] + noise + chance).sum()
+        C = A.copy()
+        C[block] += part * R
+        variance[block] *= (1.0 - part) ** 2
+        variance[block] += part**2 * (noise + chance)
+        even = float(np.sqrt(2.0 * np.mean(variance)))
+        F = _of_features(C, columns, popularity * t, wide, even)
+        L, own = _clean_uneven(C, variance, range(N_ROUNDS), F[wide])
+        L = np.column_stack((L, F[wide]))
+        M = L @ L.T + np.diag(own)
+        values, U = np.linalg.eigh(M[block])
+        W, spread = M[:, place] @ U, np.outer(values, values)
+        R, chance = U.T @ R @ U, noise + spread / n_users
+        public = _worth(public, R, chance, spread)
+        K = 1.0 / (public.worth * chance + spread)
+        C = A + W @ (K * R) @ W.T
+        W = W**2 / M.diagonal()[:, None]
+        variance = np.maximum(1.0 - W @ K @ W.T, 1e-6) * of_one / public.worth
+        ridge = (RIDGE + NOISE_RIDGE * deviation) * level / unit
+    ridge = min(ridge, PUBLIC_RIDGE * n_users / public.worth)
+    L, own = _clean_uneven(0.5 * (C + C.T), variance, rounds, F[wide])
+    return CleanGram(wide, L, own, ridge, True, F)
+
+
+def _clean_uneven(C: Floats, variance: Floats, rounds: Iterable[int], features: Floats) -> Any:
+    """Return L and o of a matrix with noise of these variances off the diagonal."""
+    g = np.sqrt(variance.mean(axis=1))
+    g /= g.mean()
+    square = np.outer(g, g)
+    deviation = float(np.sqrt(2.0 * np.mean(variance / square**2)))
+    L, own = clean_gram(C / square, deviation, rounds, features / g[:, None])
+    return L * g[:, None], own * g**2
+
+
+def _public_gram(clicks: Any, head: NDArray[np.int64], popularity: Floats) -> Floats:
+    """Return G of public people, with centres that are not rounded."""
+    q, x = popularity[head] / popularity[head].sum(), sparse.csr_array(clicks[:, head])
+    n, squares = x.sum(axis=1), x.power(2).sum(axis=1)
+    norms = squares - 2.0 * n * (x @ q) + n**2 * (q @ q)
+    norms = np.sqrt(np.maximum(norms, squares / MOST_CENTRE**2))
+    s = np.divide(1.0, norms, out=np.zeros(len(n)), where=norms > 0.0)
+    y = sparse.csr_array(sparse.diags_array(s) @ x)
+    cross = np.outer(y.T @ (s * n), q)
+    squares = np.sum((s * n) ** 2) * np.outer(q, q)
+    return np.asarray((y.T @ y).toarray() - cross - cross.T + squares)
 
 
 def _of_features(
