@@ -91,7 +91,7 @@ def test_the_posterior_of_averages(guess):
 
     def density(t):
         left = -0.5 * np.sum((x - line(t)) ** 2 / (variance + t) + np.log(variance + t))
-        return left - 0.5 * (np.log(t / guess) / im.LOG_VARIANCE) ** 2
+        return left - 0.5 * (np.log(t / (im._CAUTION * guess)) / im.LOG_VARIANCE) ** 2
 
     tried = guess * np.geomspace(1e-3, 10.0, 2001)
     t = np.exp(np.average(np.log(tried), weights=np.exp([density(t) for t in tried])))

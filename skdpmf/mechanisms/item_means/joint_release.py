@@ -40,10 +40,10 @@ FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 1.0
 LEVEL_VARIANCE = 0.25  # of the mean rating, and of users' means, around the middle of the scale
 PRIOR_VARIANCE = 0.28  # of items around their line: a guess, where nobody has another one
 # Prior of the line and of t: deviations of the level and the slope around 0, and of slopes on item
-# columns; t around the guess, with the deviation of its logarithm; values tried for t, times the
-# guess, and steps between two of them.
+# columns; t around a part of the guess, as one too large costs more than one too small, with the
+# deviation of its logarithm; values tried for t, times the guess, and steps between two of them.
 _LINE, _COLUMN = (0.5, 0.2), 0.3
-LOG_VARIANCE = 1.5
+_CAUTION, LOG_VARIANCE = 0.3, 1.5
 _VARIANCES, _BETWEEN = np.geomspace(1e-3, 10.0, 13), 20
 # Rank: see choose_rank.
 SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
@@ -220,7 +220,7 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     def log_density(t: float) -> float:
         total, left = variance + t, x - line(t)
         likely = -0.5 * float(np.sum(left**2 / total + np.log(total)))
-        return likely - 0.5 * float(np.log(t / guess) / LOG_VARIANCE) ** 2
+        return likely - 0.5 * float(np.log(t / (_CAUTION * guess)) / LOG_VARIANCE) ** 2
 
     from scipy.interpolate import CubicSpline  # heavy
 
