@@ -125,11 +125,6 @@ def all_lists(problem: Problem, options: Any) -> dict[str, list[Lists]]:
     return found
 
 
-def with_factors(lists: list[Lists]) -> list[Lists]:
-    """The fits whose budget supported a factor: the others know of no neighbours."""
-    return [one for one in lists if one.rank]
-
-
 def print_neighbours(found: dict, counts: np.ndarray, items: np.ndarray) -> None:
     """Overlap of the nearest items with those of the first model, by popularity."""
     buckets = popularity_buckets(counts[items], N_BUCKETS)
@@ -145,7 +140,7 @@ def print_neighbours(found: dict, counts: np.ndarray, items: np.ndarray) -> None
     parts = [counts[items[buckets == b]] for b in range(N_BUCKETS)]
     print_head("factors of", "rank", *(f"{p.min()} to {p.max()}" for p in parts), "all")
     for name, fits in list(found.items())[1:]:
-        lists = with_factors(fits)
+        lists = [one for one in fits if one.rank]  # the others know of no neighbours
         if not lists:
             print_row(name, "0", *["no factors"] * (N_BUCKETS + 1))
             continue

@@ -64,7 +64,7 @@ def main(arguments=None):
     print("Million ratings/s of the training loop (* one epoch or two only: the time budget)\n")
     print_head("data", "k", "threads", *names, *(f"ours / {name}" for name in peers))
     for shape in options.shapes:
-        train, _ = made(shape)
+        train = made(shape)
         prepared = {name: SOLVERS[name](train) for name in names}
         last = {}  # (name, threads): k, seconds of an epoch
         for k, n_threads in itertools.product(options.sizes, options.threads):

@@ -28,13 +28,11 @@ SHAPES = {  # of MovieLens 1M and 10M, and Netflix: users, items, ratings
 
 
 def made(name):
-    """Training and held-out ratings of a shape; one in twenty is held out."""
+    """Return ratings of a shape."""
     from skdpmf.data import make_ratings
-    from skdpmf.evaluation import split_ratings
 
     *shape, n = SHAPES[name]
-    R = make_ratings(*shape, n_ratings=n, item_exponent=1.0, random_state=0).astype("float32")
-    return split_ratings(R, test_size=0.05, random_state=0)
+    return make_ratings(*shape, n_ratings=n, item_exponent=1.0, random_state=0).astype("float32")
 
 
 def rows_of(R):
