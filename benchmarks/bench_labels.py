@@ -27,11 +27,6 @@ N_TRAINED, N_RATED, RANK = 3000, 20, 32
 PARSER = parser(__doc__, items=20_000, repeats=300)
 
 
-def milliseconds(call, repeats):
-    """Return the median time of a call."""
-    return 1e3 * medians_by_turns({"": call}, repeats)[""]
-
-
 def answers_a_second(model, row, repeats):
     """Return how many answers a core gives, from the processor time of all threads but this."""
     service, body = serve_model.Service(model), json.dumps({"ratings": row})
@@ -71,10 +66,14 @@ def main(arguments=None):
     print_head("", "factors", "arrays", "table", "similar items", "answers a second")
     for model in models:
         model.fit(made.matrix)
-        cells = [milliseconds(lambda m=model: m.recommend(row), options.repeats)]
-        model.set_output(recommend="pandas")
-        cells.append(milliseconds(lambda m=model: m.recommend(row), options.repeats))
-        cells.append(milliseconds(lambda m=model: m.similar_items("m51"), options.repeats))
+        cells = []
+        for output, ask in (
+            ("default", lambda m=model: m.recommend(row)),
+            ("pandas", lambda m=model: m.recommend(row)),
+            ("pandas", lambda m=model: m.similar_items("m51")),
+        ):
+            model.set_output(recommend=output)
+            cells.append(1e3 * medians_by_turns({"": ask}, options.repeats)[""])
         cells.append(answers_a_second(model, row, options.repeats))
         ranking = model._ranking_
         width = RANK + (0 if ranking is None else ranking.lists.factors.shape[1])

@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from harness import seconds_of
@@ -25,6 +26,16 @@ SHAPES = {  # of MovieLens 1M and 10M, and Netflix: users, items, ratings
     "M": (69_878, 10_677, 10_000_000),
     "L": (480_189, 17_770, 60_000_000),
 }
+
+
+def missing(module):
+    """Why what needs this module cannot run here; "" if it can."""
+    try:
+        if module:
+            import_module(module)
+    except ImportError as error:  # also of what is installed and does not fit the others
+        return f"{type(error).__name__}: {str(error).partition(' (/')[0]}"
+    return ""
 
 
 def made(name):
