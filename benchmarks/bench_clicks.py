@@ -1,14 +1,10 @@
 """Top-n recommendations from clicks, private and not: Recall@20 and NDCG@100 of held-out users.
 
-It compares the item-item model of one noisy Gram matrix (DPCovarianceRecommender), the default
-solver of AdaptiveWeightALS ("pooled"), its published solvers of the item step, sufficient
-statistics (DPALS) and noisy gradient descent (DPSGD), and the most popular items (noisy counts from
-the whole budget). The published solvers have uniform and tail sampling of 100 clicks a user, and
-adaptive weights, whose default exponent is 0. Clicks are ratings above 3.5 of users with at least 5
-of them, from --data FILE or $SKDPMF_DATA/ml-1m.parquet, or a synthetic set (--synthetic). A tenth
-of the users is held out by `skdpmf.evaluation.split_users`, with a fifth of each one's clicks as
-targets; models are fitted on the others alone. All other settings are defaults. Prints a Markdown
-table for each metric.
+It compares the item-item model (DPCovarianceRecommender), the default solver of AdaptiveWeightALS
+("pooled"), its published solvers with uniform and tail sampling and adaptive weights, and the most
+popular items (noisy counts from the whole budget). Clicks are ratings above 3.5 of users with at
+least 5 of them, or a synthetic set. A tenth of the users is held out, with a fifth of each one's
+clicks as targets; all other settings are defaults. Prints a Markdown table for each metric.
 
     SKDPMF_DATA=folder python benchmarks/bench_clicks.py --split 1
     python benchmarks/bench_clicks.py --synthetic plays --log --methods item-item pooled

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 
 from harness import CACHE, in_child, note, parser, print_head, print_row
 from memory import peak_gib, shown_size, verdict
@@ -59,7 +60,7 @@ def generate(path, options):
     partial.rename(path)
 
 
-def fit_ours(path, variant, options):
+def fit_ours(variant, path, options):
     import numpy as np
     import scipy.sparse as sp
 
@@ -111,14 +112,7 @@ def fit_peer(path, options):
     return {**took, "loaded": loaded, "peak": peak_gib(), "rank": options.rank}
 
 
-def run_task(path, options):
-    if options.task == "generate":
-        result = generate(path, options)
-    elif options.task == "peer":
-        result = fit_peer(path, options)
-    else:
-        result = fit_ours(path, options.task, options)
-    print(json.dumps(result))
+TASKS = {"generate": generate, "peer": fit_peer}
 
 
 def print_fit(label, result, target):
@@ -134,7 +128,8 @@ def main(arguments=None):
     kind = "-long-tail" if options.exact else ""
     path = CACHE / f"{options.users}x{options.items}-{options.ratings}{kind}.npz"
     if options.task:
-        run_task(path, options)
+        task = TASKS.get(options.task) or partial(fit_ours, options.task)
+        print(json.dumps(task(path, options)))
         return
     arguments = sys.argv[1:] if arguments is None else arguments
     if not path.exists():

@@ -15,36 +15,16 @@ import time
 from pathlib import Path
 from wsgiref.simple_server import make_server
 
-import numpy as np
 from harness import medians_by_turns, parser, print_head, print_row
-from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, PrivacyBudget
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data import make_ratings
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import serve_model
 
 N_TRAINED, N_RATED, RANK = 3000, 20, 32
 PARSER = parser(__doc__, items=20_000, repeats=300)
-
-
-def labelled(n_items):
-    """Return ratings of users for named items, popular ones first."""
-    rng = np.random.default_rng(0)
-    weight = (np.arange(n_items) + 30.0) ** -1.1
-    columns = rng.choice(n_items, N_TRAINED * 60, p=weight / weight.sum())
-    rows = np.repeat(np.arange(N_TRAINED), 60)
-    cells = np.unique(rows * n_items + columns)
-    values = rng.integers(1, 6, cells.size).astype(np.float64)
-    X = sparse.csr_array((values, divmod(cells, n_items)), shape=(N_TRAINED, n_items))
-    items = [f"item-{j}" for j in range(n_items)]
-    return RatingMatrix(X, None, items, [f"Title of {j}" for j in range(n_items)])
-
-
-def milliseconds(call, repeats):
-    """Return the median time of a call."""
-    return 1e3 * medians_by_turns({"": call}, repeats)[""]
 
 
 def answers_a_second(model, row, repeats):
@@ -71,8 +51,11 @@ def answers_a_second(model, row, repeats):
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
-    X = labelled(options.items)
-    row = {f"item-{j}": 4.0 for j in range(0, N_RATED * 50, 50)}
+    shape = N_TRAINED, options.items
+    made = make_ratings(
+        *shape, n_ratings=60 * N_TRAINED, item_exponent=1.1, random_state=0, as_frame=True
+    )
+    row = {f"m{j}": 4.0 for j in range(1, N_RATED * 50, 50)}
     models = (
         AdaptiveWeightALS(
             PrivacyBudget.nonprivate(), n_components=RANK, max_iter=2, random_state=0
@@ -82,11 +65,15 @@ def main(arguments=None):
     print(f"One user with {N_RATED} ratings, {options.items:,} items, milliseconds\n")
     print_head("", "factors", "arrays", "table", "similar items", "answers a second")
     for model in models:
-        model.fit(X)
-        cells = [milliseconds(lambda m=model: m.recommend(row), options.repeats)]
-        model.set_output(recommend="pandas")
-        cells.append(milliseconds(lambda m=model: m.recommend(row), options.repeats))
-        cells.append(milliseconds(lambda m=model: m.similar_items("item-50"), options.repeats))
+        model.fit(made.matrix)
+        cells = []
+        for output, ask in (
+            ("default", lambda m=model: m.recommend(row)),
+            ("pandas", lambda m=model: m.recommend(row)),
+            ("pandas", lambda m=model: m.similar_items("m51")),
+        ):
+            model.set_output(recommend=output)
+            cells.append(1e3 * medians_by_turns({"": ask}, options.repeats)[""])
         cells.append(answers_a_second(model, row, options.repeats))
         ranking = model._ranking_
         width = RANK + (0 if ranking is None else ranking.lists.factors.shape[1])

@@ -1,19 +1,9 @@
 """Who joined, and what did she hide? Linkage without and with privacy.
 
-docs/attacks.md tells the game. Eve has a list of 50 suspects, of whom one has joined between two
-releases and has in secret rated one of 50 rare films highest. Against noise she averages ten fits
-without the newcomer. She has two attacks:
-
-- *By items.* The number of ratings times the move of an item's mean is the newcomer's row, but for
-  the noise. She names the suspect whose known ratings are most like it, and the film that gained
-  most. (`CacheSGDFactorizer` has no such means, but keeps users' factors: there she reads the
-  newcomer's own.)
-- *By predictions.* She names the suspect whose known ratings are predicted better than before, by
-  the most, and the film whose prediction for the newcomer rose most, again times the number of
-  ratings.
-
-The table has the share of right answers, in percent, with its standard error, of the better attack
-of the two, and the bound on any attack, which that page proves:
+docs/attacks.md tells the game, its two attacks and the bound on any attack. Eve has 50 suspects, of
+whom one has joined between two releases and has in secret rated one of 50 rare films highest.
+Against noise she averages ten fits without the newcomer. The table has the share of right answers,
+in percent, with its standard error, of the better attack of the two:
 
     python benchmarks/bench_linkage.py
     python benchmarks/bench_linkage.py --data ml-1m.parquet --games 20

@@ -8,10 +8,8 @@ for lists. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet, or are m
 Markdown table for each measure.
 
 With --planted ratings of 1..10 are made up of people who like two of ten genres, which are
-`item_features`, and choose by popularity, on "both" by genres too. The tables have the share of
-their genres among ten listed items; Recall@20 at the default taste over that at taste 0, of hidden
-ratings of 6 and more and of all hidden ones; and of ten items, listed for four popular ones of a
-genre at the highest rating, the share of this genre.
+`item_features`, and choose by popularity, on "both" by genres too; docs/benchmarks/lists.md tells
+the measures.
 
     SKDPMF_DATA=folder python benchmarks/bench_lists.py
     python benchmarks/bench_lists.py --planted --epsilons .5 1 4

@@ -1,13 +1,9 @@
 """Nearest items and recommendations of private models: are they those of the model without privacy?
 
-As in the qualitative figures of Krichene et al. (2023): for head and tail items, the nearest items
-by `similar_items`, and how many of the 10 nearest and of each user's 20
-recommendations are also those of the fit without privacy. Beside the overlaps:
-
-- the ceiling: the fit without privacy with another seed, and on users drawn with replacement
-  instead of all once, which is how much of the lists is due to who happens to be in the data;
-- the floor: the overlap with the list of another item of the same popularity, or of another user,
-  and what random lists would have.
+As in the qualitative figures of Krichene et al. (2023): how many of the 10 nearest items, and of
+each user's 20 recommendations, are also those of the fit without privacy. The ceiling is that fit
+with another seed, and on users drawn with replacement; the floor is the list of another item of the
+same popularity, or of another user, and what random lists would have.
 
 Factors are of `AdaptiveWeightALS` with defaults but for `weight_exponent`, on clicks or, with
 --feedback explicit, on ratings. Training and held-out users are those of bench_clicks.py, split 1.
@@ -125,11 +121,6 @@ def all_lists(problem: Problem, options: Any) -> dict[str, list[Lists]]:
     return found
 
 
-def with_factors(lists: list[Lists]) -> list[Lists]:
-    """The fits whose budget supported a factor: the others know of no neighbours."""
-    return [one for one in lists if one.rank]
-
-
 def print_neighbours(found: dict, counts: np.ndarray, items: np.ndarray) -> None:
     """Overlap of the nearest items with those of the first model, by popularity."""
     buckets = popularity_buckets(counts[items], N_BUCKETS)
@@ -145,7 +136,7 @@ def print_neighbours(found: dict, counts: np.ndarray, items: np.ndarray) -> None
     parts = [counts[items[buckets == b]] for b in range(N_BUCKETS)]
     print_head("factors of", "rank", *(f"{p.min()} to {p.max()}" for p in parts), "all")
     for name, fits in list(found.items())[1:]:
-        lists = with_factors(fits)
+        lists = [one for one in fits if one.rank]  # the others know of no neighbours
         if not lists:
             print_row(name, "0", *["no factors"] * (N_BUCKETS + 1))
             continue

@@ -1,26 +1,22 @@
 """Peers from PyPI beside this package under one protocol: test RMSE of predicted ratings.
 
-All have the same ratings, split and metric (skdpmf.evaluation). A method without privacy is shown
-with its default settings and with the best of a small grid, chosen on a held-out tenth of the
-training part, and fitted again on all of it. Private fits have their default settings:
-choosing by the ratings would cost privacy.
-
-Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet; without either, or with --synthetic,
-they are made up. A peer that cannot be imported has a row that says why.
+A method without privacy is shown with its default settings and with the best of a small grid,
+chosen on a held-out tenth of the training part. Private fits have their default settings: choosing
+by the ratings would cost privacy. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet;
+without either, or with --synthetic, they are made up. What is not installed has a row that says so.
 
     SKDPMF_DATA=folder python benchmarks/bench_peers.py --seeds 3
 """
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from harness import SGD_SETTINGS, data_path, note, parser, print_head, print_row, spread
 from ratings import budget_of, split
-from sgd_solvers import Cornac, Surprise, at_entries, rows_of
+from sgd_solvers import Cornac, Surprise, at_entries, missing, rows_of
 from sklearn.model_selection import ParameterGrid
 from threadpoolctl import threadpool_limits
 
@@ -61,16 +57,6 @@ class Model(NamedTuple):
     grid: dict[str, list]
     needs: str = ""  # a module
     private: bool = False  # predict takes a `budget` and a `random_state`
-
-
-def missing(module: str) -> str:
-    """Why what needs this module cannot run here; "" if it can."""
-    try:
-        if module:
-            import_module(module)
-    except ImportError as error:  # also of what is installed and does not fit the others
-        return f"{type(error).__name__}: {str(error).partition(' (/')[0]}"
-    return ""
 
 
 def surprise_svd(X, Y, *, n_factors=100, n_epochs=20, **settings):

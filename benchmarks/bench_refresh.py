@@ -1,15 +1,8 @@
 """A year of a private model: cohorts of new people every month, and ways to go on.
 
 The training users come in cohorts of equal size, in a random order; held-out users hide a fifth of
-their ratings (`skdpmf.evaluation.split_users`). Everybody has one budget for life. By month:
-
-- refresh: every cohort spends the whole budget in a refresh of the model;
-- schedule: a cohort spends a share of the budget in a refresh, and everybody the rest in one fit on
-  all rows in the last month (a ledger by person with at_most=2);
-- refits: every month a fit on everybody so far, each with 1 / months of the budget (of mu^2);
-- nothing: the model of the first month.
-
-Last comes one fit on everybody with the whole budget. Ratings come from --data FILE or
+their ratings. Everybody has one budget for life, and docs/benchmarks/refresh.md tells the ways by
+month. Last comes one fit on everybody with the whole budget. Ratings come from --data FILE or
 $SKDPMF_DATA/ml-1m.parquet, or are made up. DPCovarianceRecommender and AdaptiveWeightALS-clicks get
 clicks in their place, as benchmarks/bench_clicks.py makes them. Prints a Markdown table for each
 measure.

@@ -6,12 +6,11 @@ ratings for a peer (its data set object) is never on its clock. Prints a Markdow
     python benchmarks/bench_sgd.py throughput --shapes S --sizes 16,128 --threads 1
 """
 
-import importlib.util
 import itertools
 import statistics
 
-from harness import integers, note, parser, print_head, print_row
-from sgd_solvers import SOLVERS, made
+from harness import integers, parser, print_head, print_row
+from sgd_solvers import SOLVERS, made, missing
 from threadpoolctl import threadpool_limits
 
 SAMPLE_SECONDS = 0.4  # Short epochs are timed together.
@@ -25,14 +24,6 @@ PARSER.add_argument("--shapes", type=lambda text: text.split(","), default=["S",
 PARSER.add_argument("--sizes", type=integers, default=[16, 32, 128, 512, 1024, 2048])
 PARSER.add_argument("--threads", type=integers, default=[1, 2])
 PARSER.add_argument("--solvers", type=lambda text: text.split(","), default=list(SOLVERS))
-
-
-def installed(names):
-    """The solvers that can be imported; the others are named on the error stream."""
-    found = [name for name in names if importlib.util.find_spec(SOLVERS[name].needs)]
-    for name in sorted(set(names) - set(found)):
-        note(f"{name}: not installed, left out")
-    return found
 
 
 def timed_rates(solvers, nnz, repeats, budget):
@@ -59,12 +50,12 @@ def timed_rates(solvers, nnz, repeats, budget):
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
-    names = installed(options.solvers)
+    names = [name for name in options.solvers if not missing(SOLVERS[name].needs)]
     peers = [name for name in names if name != "ours"]
     print("Million ratings/s of the training loop (* one epoch or two only: the time budget)\n")
     print_head("data", "k", "threads", *names, *(f"ours / {name}" for name in peers))
     for shape in options.shapes:
-        train, _ = made(shape)
+        train = made(shape)
         prepared = {name: SOLVERS[name](train) for name in names}
         last = {}  # (name, threads): k, seconds of an epoch
         for k, n_threads in itertools.product(options.sizes, options.threads):

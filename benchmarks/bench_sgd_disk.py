@@ -1,4 +1,4 @@
-"""CacheSGDFactorizer from disk: speed and memory beside a fit in memory, and a fit that is killed.
+"""CacheSGDFactorizer from disk: speed and memory beside a fit in memory.
 
 Ratings shaped like Netflix (480,189 x 17,770, 60 million), in `ParquetRatings`. Each step runs in
 a process of its own, so that its peak memory is its own; million ratings/s are medians over the
@@ -12,35 +12,25 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from itertools import pairwise
 from pathlib import Path
 
 from harness import SGD_SETTINGS, in_child, parser, print_head, print_row, seconds_of
 from memory import peak_gib, shown_size
-from sgd_solvers import SHAPES, Factors, RoundTimes, at_entries, made
+from sgd_solvers import SHAPES, RoundTimes, made
 
-from skdpmf import CacheSGDFactorizer, Snapshots
+from skdpmf import CacheSGDFactorizer
 from skdpmf.data import ParquetRatings, make_ratings
 
 
 def make(options):
-    """Write the training ratings to Parquet files, and the others beside them."""
-    import scipy.sparse as sp
-
-    X, Y = made(options.shape)
-    sp.save_npz(options.store.with_suffix(".npz"), Y, compressed=False)
+    """Write the ratings to Parquet files."""
+    X = made(options.shape)
     seconds = seconds_of(ParquetRatings.write, options.store, X, overwrite=True)
     size = sum(path.stat().st_size for path in options.store.iterdir()) / 2**20
     return {"nnz": X.nnz, "seconds": seconds, "MiB": size}
-
-
-def estimator(options, **settings):
-    settings |= SGD_SETTINGS | {"max_iter": options.rounds}
-    return CacheSGDFactorizer(options.size, n_jobs=options.threads, random_state=0, **settings)
 
 
 def fit(options):
@@ -48,31 +38,15 @@ def fit(options):
     CacheSGDFactorizer(options.size).fit(make_ratings(200, 100, random_state=0))  # compiles
     store, times = ParquetRatings(options.store), RoundTimes()
     X = store if options.step == "disk" else store.read_rows()
-    estimator(options).set_callbacks(times).fit(X)
+    settings = SGD_SETTINGS | {"max_iter": options.rounds, "random_state": 0}
+    model = CacheSGDFactorizer(options.size, n_jobs=options.threads, **settings)
+    model.set_callbacks(times).fit(X)
     rates = [store.nnz / (end - start) / 1e6 for start, end in pairwise(times.ends)]
     factors = 4 * sum(store.shape) * options.size / 2**30
     return {"rates": rates, "peak": peak_gib(), "factors": factors}
 
 
-def snapshot_fit(options):
-    """Fit from the store with snapshots; the held-out RMSE by users' own factors."""
-    import numpy as np
-    import scipy.sparse as sp
-
-    from skdpmf.evaluation import rmse
-
-    store = ParquetRatings(options.store)
-    every = max(1, store.shape[0] // 4096 // 3)
-    snapshots = Snapshots(path=options.store.with_suffix(".snapshot"), every=every)
-    m = estimator(options, snapshots=snapshots)
-    seconds = seconds_of(m.fit, store)
-    biases = m.user_biases_, m.item_biases_, m.intercept_
-    Y = sp.load_npz(options.store.with_suffix(".npz"))
-    predicted = at_entries(Y, Factors(m.user_factors_, m.components_.T, *biases))
-    return {"seconds": seconds, "rmse": rmse(Y.data, np.clip(predicted, 1.0, 5.0))}
-
-
-STEPS = {"make": make, "memory": fit, "disk": fit, "snapshots": snapshot_fit}
+STEPS = {"make": make, "memory": fit, "disk": fit}
 PARSER = parser(__doc__, size=32, rounds=6, repeats=2)  # k; of SGD; of the fits
 PARSER.add_argument("--shape", choices=list(SHAPES), default="L")
 PARSER.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
@@ -80,29 +54,11 @@ PARSER.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
 PARSER.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
 
 
-def words(step, options, threads=1):
+def run(step, options, threads=1):
     given = {"step": step, "threads": threads}
     given |= {name: getattr(options, name) for name in ("shape", "size", "rounds", "folder")}
-    return [f"--{name}={value}" for name, value in given.items()]
-
-
-def run(step, options, threads=1):
-    return in_child(__file__, *words(step, options, threads)) or sys.exit(f"failed: {step}")
-
-
-def killed_and_resumed(options):
-    """Kill a fit as soon as a second snapshot is there, and start it again."""
-    snapshot, seen = options.store.with_suffix(".snapshot"), set()
-    command = [sys.executable, __file__, *words("snapshots", options)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
-        while len(seen) < 2 and child.poll() is None:
-            if snapshot.exists():
-                seen.add(snapshot.stat().st_mtime_ns)
-            time.sleep(0.02)
-        child.kill()
-    if not snapshot.exists():
-        raise AssertionError("the fit was over before it could be killed; take more rounds")
-    return run("snapshots", options)
+    words = [f"--{name}={value}" for name, value in given.items()]
+    return in_child(__file__, *words) or sys.exit(f"failed: {step}")
 
 
 def compare(options):
@@ -136,10 +92,6 @@ def main(arguments=None):
         print("{nnz:,} ratings written in {seconds:.0f} s".format(**stored), end=", ")
         print(f"{pace:.1f} M/s, {stored['MiB']:.0f} MiB on disk\n", flush=True)
         compare(options)
-        whole = run("snapshots", options)
-        resumed = killed_and_resumed(options)
-        print(f"\nheld-out RMSE, uninterrupted {whole['rmse']:.6f}, killed and resumed", end=" ")
-        print(f"{resumed['rmse']:.6f}; {whole['seconds']:.1f} s with snapshots", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Test RMSE against epsilon on ratings of many shapes: more budget must not hurt.
 
-Every set holds out a tenth of its ratings; users are folded in with the others, and all settings
-are the defaults. Beside the estimators stand item means alone, `CacheSGDFactorizer`, users' own
-means (the plain means of their known ratings), and without privacy the best of a grid of plain ALS
-fits with fixed ridges, chosen on the test ratings themselves. Prints Markdown tables, and
-violations of these rules:
+All settings are the defaults. Beside the estimators stand `CacheSGDFactorizer`, users' own means,
+and the best of a grid of plain ALS fits, chosen on the test ratings themselves. Prints Markdown
+tables, and violations of these rules:
 
 - the error falls with epsilon, within two standard errors (all noise seeds, one split);
 - no private estimator is worse than `DPItemMeans` at the same epsilon, or than users' own means;
@@ -140,20 +138,6 @@ def with_bias(R, values, other, ridge):
     return out
 
 
-def measure(X, Y, scale, options):
-    """Return errors by method and epsilon: an array of a value a seed."""
-    common = {"rating_range": scale, "n_jobs": options.n_jobs}
-    return {
-        (name, epsilon): np.array(
-            fits(
-                partial(KINDS[name], **common), budget_of(epsilon), X, Y, options.seeds, name
-            ).errors
-        )
-        for name in options.methods
-        for epsilon in options.epsilons
-    }
-
-
 def broken_rules(found, others, options):
     """Say which rules do not hold."""
     means = {key: float(errors.mean()) for key, errors in found.items()}
@@ -195,7 +179,11 @@ def run(label, X, Y, scale, options):
         ),
         "best of a grid": best_of_grid(X, Y, scale),
     }
-    found = measure(X, Y, scale, options)
+    common = {"rating_range": scale, "n_jobs": options.n_jobs}
+    found = {}
+    for name, epsilon in product(options.methods, options.epsilons):
+        make, budget = partial(KINDS[name], **common), budget_of(epsilon)
+        found[name, epsilon] = np.array(fits(make, budget, X, Y, options.seeds, name).errors)
     own = others["users' own means"]
     print_head("", *(f"{epsilon:g}" for epsilon in options.epsilons), "worst less own mean")
     for name in options.methods:

@@ -1,9 +1,7 @@
 """A spammer and a whale: how far one user, or a hundred, can steer a model.
 
-docs/attacks.md tells of the *whale*, one user, and of the *spammer*, who has k users. How far do
-the predictions of a poor new film rise on average, for real users who do not know it?
-
-That page also bounds the rise, whatever the k users rate, by the noise and the range:
+docs/attacks.md tells of both, and bounds the rise. How far do the predictions of a poor new film
+rise on average, for real users who do not know it?
 
     python benchmarks/bench_spammer.py
     python benchmarks/bench_spammer.py --data ml-1m.parquet

@@ -1,16 +1,5 @@
 """Pictures of the pages: one drawing for light and for dark pages, lines named at their ends.
 
-    def draw():
-        figure, (axes,) = panels()
-        axes.plot(epsilons, errors, label="with features")  # colours "C0" to "C3" in turn
-        axes.axhline(0.18, **LEVEL, label="most popular items")
-        epsilon_axis(axes, epsilons)
-        heading(axes, "Features help most where noise is largest", "Test RMSE, lower is better")
-        name_ends(axes)
-        return figure
-
-    save(draw, "docs/images/x.png")  # and docs/images/x-dark.png
-
 A picture has at most four lines, says one thing in its heading, and can be read 700 pixels wide.
 """
 

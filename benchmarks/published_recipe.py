@@ -24,8 +24,6 @@ ORDERS = np.concatenate((np.arange(11, 110) / 10, np.arange(11, 64)))
 METHODS = {
     "uniform sampling": {"weighting": "uniform"},
     "tail sampling": {"weighting": "tail"},
-    "weights, exponent 1/2": {"weight_exponent": 1 / 2},
-    "weights, exponent 1/3": {"weight_exponent": 1 / 3},
     "weights, exponent 1/4": {"weight_exponent": 1 / 4},
 }
 

@@ -95,12 +95,8 @@ def split_parser(doc, *, shape, n_components, **defaults):
 
 
 def split_of(options):
-    """Training and test ratings of --data or, without one, made-up ones of --shape."""
-    if options.data is None:
-        ratings = make_ratings(*options.shape, random_state=0)
-    else:
-        ratings = ratings_to_matrix(read_ratings(options.data)).X
-    return split_ratings(ratings, random_state=0)
+    """Training and test ratings of a file or, without one, made-up ones of --shape."""
+    return split_ratings(ratings_of(options, *options.shape), random_state=0)
 
 
 def popular_part(X, n_items, least=LEAST_CLICKS):

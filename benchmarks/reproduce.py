@@ -198,7 +198,10 @@ def chien(options: Namespace) -> Iterator[Row]:
         base = min(fit(budget_of(np.inf), solver=solver)[0] for solver in solvers)
         yield Row(f"RMSE of ALS, not private{where}", f"{ALS_10M}", f"{base:.4f}", SCALE)
         for epsilon in options.epsilons:
-            errors = sampled(fit, epsilon)
+            errors = [
+                fit(budget_of(epsilon), solver=DPALS(weighting))[0]
+                for weighting in ("uniform", "tail")
+            ]
             losses = [100.0 * (error / base - 1.0) for error in errors]
             yield judged(
                 f"loss of DPALS, uniform and tail sampling, epsilon {epsilon:g}{where}",
@@ -209,13 +212,6 @@ def chien(options: Namespace) -> Iterator[Row]:
         error, _ = fit(budget_of(LARGEST), solver=Pooled(list_share=None))
         loss = 100.0 * (error / base - 1.0)
         yield Row(f"loss of our default, epsilon {LARGEST:g}{where}", "", f"{loss:.1f} %", SCALE)
-
-
-def sampled(fit: Any, epsilon: float) -> list[float]:
-    """RMSE of the paper's two samplings of ratings."""
-    return [
-        fit(budget_of(epsilon), solver=DPALS(weighting))[0] for weighting in ("uniform", "tail")
-    ]
 
 
 # The paper of Liu, Wang and Smola 2015

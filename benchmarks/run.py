@@ -353,9 +353,7 @@ def result_of(entry, full, ratings, scripts):
 
 def write(result, folder):
     """Write a result to its file."""
-    path = (
-        folder / "full" / result["entry"] if result["run"] == "full" else folder / result["entry"]
-    )
+    path = folder / ("full" if result["run"] == "full" else "") / result["entry"]
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result, indent=1, ensure_ascii=False)
     path.with_suffix(".json").write_text(text + "\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from harness import seconds_of
@@ -27,14 +28,22 @@ SHAPES = {  # of MovieLens 1M and 10M, and Netflix: users, items, ratings
 }
 
 
+def missing(module):
+    """Why what needs this module cannot run here; "" if it can."""
+    try:
+        if module:
+            import_module(module)
+    except ImportError as error:  # also of what is installed and does not fit the others
+        return f"{type(error).__name__}: {str(error).partition(' (/')[0]}"
+    return ""
+
+
 def made(name):
-    """Training and held-out ratings of a shape; one in twenty is held out."""
+    """Return ratings of a shape."""
     from skdpmf.data import make_ratings
-    from skdpmf.evaluation import split_ratings
 
     *shape, n = SHAPES[name]
-    R = make_ratings(*shape, n_ratings=n, item_exponent=1.0, random_state=0).astype("float32")
-    return split_ratings(R, test_size=0.05, random_state=0)
+    return make_ratings(*shape, n_ratings=n, item_exponent=1.0, random_state=0).astype("float32")
 
 
 def rows_of(R):

@@ -154,15 +154,6 @@ def test_mean_of_equal_ratings_is_exact_and_never_overflows(n, value):
     assert rows_of(as_rating_matrix(X)) == [{0: value, 1: 1.0}]
 
 
-def test_float32_output():
-    X = container([(0, 0, 1e300), (0, 1, 0.1), (0, 2, -1e300)], (1, 3), "csr_array")
-    R = as_rating_matrix(X, dtype=np.float32)
-    largest = np.finfo(np.float32).max
-    assert R.data.dtype == np.float32
-    assert R.data.tolist() == [largest, np.float32(0.1), -largest]
-    assert X.data.tolist() == [1e300, 0.1, -1e300]
-
-
 def test_large_shapes_get_wide_indices():
     X = sparse.coo_array(([1.0, 2.0], ([0, 1], [0, 2**40])), shape=(2, 2**40 + 1))
     R = as_rating_matrix(X)

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-from skdpmf import CacheSGDFactorizer
 from skdpmf.data import ParquetRatings, make_ratings, parquet_ratings
 from skdpmf.exceptions import RatingStoreError
 from skdpmf.mechanisms.sgd import cache_sgd as solver
@@ -49,20 +48,6 @@ def test_files_give_the_bits_of_the_matrix(part_rows, group_rows, path, monkeypa
     np.testing.assert_array_equal(one.item_counts_, two.item_counts_)
     assert one.intercept_ == two.intercept_ == 3.0
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
-
-
-def test_y_with_a_store(X, path):
-    store = ParquetRatings.write(path, X)
-    model = CacheSGDFactorizer(4, random_state=0)
-    best = model.fit(store, np.zeros(300, int)).predict(X)
-    assert best.shape == (300,)
-    assert best.dtype == np.int64
-    assert model.fit(store, X).predict(X[:3]).shape == (3, 40)
-    assert model.fit(store).predict(X[:3]).shape == (3, 40)
-    with pytest.raises(ValueError, match="299"):
-        model.fit(store, np.zeros(299, int))
-    with pytest.raises(ValueError, match="y has shape"):
-        model.fit(store, np.zeros((300, 39)))
 
 
 def test_predictions_take_rows_not_stores(X, path):

@@ -1,7 +1,6 @@
 """Popularity from noisy counts: limits, a posterior in closed form, and a long tail."""
 
 import numpy as np
-import pytest
 
 from skdpmf.mechanisms.item_means import popularity as item_popularity
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
@@ -40,19 +39,6 @@ def test_the_posterior_of_a_known_population():
     np.testing.assert_allclose(mean, a + p * (b - a), rtol=1e-9)
     np.testing.assert_allclose(log_mean, np.log(a) + p * np.log(b / a), rtol=1e-9)
     np.testing.assert_allclose(variance, p * (1.0 - p) * (b - a) ** 2, rtol=1e-6, atol=1e-9)
-
-
-def test_the_posterior_within_a_part_of_the_prior():
-    """A narrow normal one: precisions add; the logarithm's mean by 1e6 draws, to .001."""
-    grid, width, x, deviation = np.array([50.0]), np.array([4.0]), np.array([60.0]), 8.0
-    (mean,), (log_mean,), (variance,) = item_popularity._posterior(
-        x, deviation, "gaussian", grid, width, np.ones(1)
-    )
-    precision = 1.0 / 16.0 + 1.0 / 64.0
-    assert mean == pytest.approx((50.0 / 16.0 + 60.0 / 64.0) / precision)
-    assert variance == pytest.approx(1.0 / precision)
-    draws = np.random.default_rng(0).normal(mean, np.sqrt(variance), 10**6)
-    assert log_mean == pytest.approx(np.log(draws).mean(), abs=1e-3)
 
 
 def test_laplace_noise_is_read_by_its_own_law():

@@ -43,20 +43,6 @@ def test_read_ahead_goes_n_items_ahead_and_no_further(n):
     assert len(produced) == 1 + n
 
 
-def test_read_ahead_raises_what_the_iterable_raises_after_its_items():
-    def items():
-        yield from range(3)
-        raise Planned("at 3")
-
-    ahead = read_ahead(items(), 10)
-    assert [next(ahead) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(Planned, match="at 3") as caught:
-        next(ahead)
-    assert "items" in [entry.name for entry in caught.traceback]
-    with pytest.raises(TypeError, match="not iterable"):
-        next(read_ahead(3, 1))
-
-
 @pytest.mark.parametrize("n_taken", [0, 1, 5])
 @pytest.mark.parametrize("how", ["close", "error", "drop"])
 def test_read_ahead_left_early(n_taken, how):
