@@ -135,6 +135,8 @@ _RANGE = {"rating_range": (LOW, HIGH)}
 _HEAD = {**_RANGE, "n_components": 3, "shares": (0.1, 0.4, 0.5)}
 _RATING = {**_RANGE, "n_components": 3, "shares": (0.0, 0.4, 0.6)}
 _AUTO = {**_RANGE, "n_components": 3}
+_PUBLIC = {"public": np.delete(base_ratings(), SLOT, axis=0)[:300]}
+_OTHERS = {"public": 6.0 - base_ratings()[:300]}
 _FEATURES = {"item_features": np.random.default_rng(6).normal(size=(N_ITEMS, 4))}
 
 als, clicks = (
@@ -165,6 +167,8 @@ _ALL = [
     als("pooled, without lists", 50.0, "pooled", list_share=None),
     als("pooled, trimmed", 50.0, "pooled", max_ratings_per_user=9),
     als("pooled, features", 50.0, "pooled", **_FEATURES),
+    als("pooled, other public people", 50.0, "pooled", **_OTHERS),
+    als("pooled, led by public people", 20.0, "pooled", **_PUBLIC),
     als("dpals", 20.0, "dpals"),
     als("dpals, rank 0", 0.1, "dpals"),
     als("dpals, trimmed", 20.0, "dpals", max_ratings_per_user=6),
@@ -185,6 +189,7 @@ _ALL = [
     clicks("dpsgd", 50.0, "dpsgd", n_inner_steps=2),
     means("means of users", epsilon=4.0),
     means("means of users, features", epsilon=4.0, params={**_RANGE, **_FEATURES}),
+    means("means of users, public people", epsilon=4.0, params={**_RANGE, **_PUBLIC}),
     means("means of users, Laplace", epsilon=4.0, delta=0.0),
     means("means of ratings", epsilon=4.0, unit="rating"),
     means("means of ratings, features", epsilon=4.0, unit="rating", params={**_RANGE, **_FEATURES}),
