@@ -10,7 +10,7 @@ from skdpmf.estimators.contract.parameters import require
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
 from skdpmf.estimators.planners.adaptive_weight_als import AdaptiveWeightALSPlanner
-from skdpmf.mechanisms.als import pooled
+from skdpmf.mechanisms.als import pooled, pooled_public
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.privacy.curator import Curator
 
@@ -152,6 +152,9 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
     def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
+            rows = more.pop("public", None)
+            if rows is not None:
+                return pooled_public.fit(curator, settings, rows, rounds=self._rounds())
             return self._solver().fit(curator, settings, rounds=self._rounds(), **more)
 
     def _publish(self, released: Any) -> None:

@@ -185,6 +185,15 @@ class Frame:
         return PrivacyStatement.from_plan(made, seeded=self.seeded, personal=personal, **more)
 
 
+def curator_of_public(
+    rows: Any, plan: ReleasePlan, n_jobs: int | None, item_columns: NDArray[np.float64]
+) -> Curator:
+    """Return a curator of public rows, whose plan is without privacy: what it sums is exact."""
+    if plan.is_private:
+        raise PrivacyParameterError("plan of public rows must be without privacy: no noise is due.")
+    return Curator(rows, plan, NoiseSource(bytes(32)), n_jobs, None, item_columns)
+
+
 def _digest_of(public: Any) -> list[int] | None:
     return None if public is None else data_digest(public).ravel().tolist()
 

@@ -135,7 +135,9 @@ _RANGE = {"rating_range": (LOW, HIGH)}
 _HEAD = {**_RANGE, "n_components": 3, "shares": (0.1, 0.4, 0.5)}
 _RATING = {**_RANGE, "n_components": 3, "shares": (0.0, 0.4, 0.6)}
 _AUTO = {**_RANGE, "n_components": 3}
-_PUBLIC = {"public": np.random.default_rng(7).integers(0, 2, (9, N_ITEMS)).astype(float)}
+_CLICKED = {"public": np.random.default_rng(7).integers(0, 2, (9, N_ITEMS)).astype(float)}
+_PUBLIC = {"public": np.delete(base_ratings(), SLOT, axis=0)[:300]}
+_OTHERS = {"public": 6.0 - base_ratings()[:300]}
 _FEATURES = {"item_features": np.random.default_rng(6).normal(size=(N_ITEMS, 4))}
 
 als, clicks = (
@@ -166,6 +168,8 @@ _ALL = [
     als("pooled, without lists", 50.0, "pooled", list_share=None),
     als("pooled, trimmed", 50.0, "pooled", max_ratings_per_user=9),
     als("pooled, features", 50.0, "pooled", **_FEATURES),
+    als("pooled, other public people", 50.0, "pooled", **_OTHERS),
+    als("pooled, led by public people", 20.0, "pooled", **_PUBLIC),
     als("dpals", 20.0, "dpals"),
     als("dpals, rank 0", 0.1, "dpals"),
     als("dpals, trimmed", 20.0, "dpals", max_ratings_per_user=6),
@@ -186,6 +190,7 @@ _ALL = [
     clicks("dpsgd", 50.0, "dpsgd", n_inner_steps=2),
     means("means of users", epsilon=4.0),
     means("means of users, features", epsilon=4.0, params={**_RANGE, **_FEATURES}),
+    means("means of users, public people", epsilon=4.0, params={**_RANGE, **_PUBLIC}),
     means("means of users, Laplace", epsilon=4.0, delta=0.0),
     means("means of ratings", epsilon=4.0, unit="rating"),
     means("means of ratings, features", epsilon=4.0, unit="rating", params={**_RANGE, **_FEATURES}),
@@ -206,7 +211,7 @@ _ALL = [
     lists("lists of clicks", epsilon=20.0),
     lists("lists of clicks, features", epsilon=20.0, params={"feedback": "implicit", **_FEATURES}),
     lists("lists of clicks, none", epsilon=0.5),
-    lists("lists of clicks, public", epsilon=20.0, params={"feedback": "implicit", **_PUBLIC}),
+    lists("lists of clicks, public", epsilon=20.0, params={"feedback": "implicit", **_CLICKED}),
     sampler("sampler", epsilon=20.0),
     sampler("sampler, rank 0", epsilon=0.1),
     sampler("sampler, features", epsilon=20.0, params={**_SMALL, **_FEATURES}),

@@ -3,11 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, load_model
 from skdpmf.data import ParquetRatings, RatingMatrix, make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.public import public_rows_of
+from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.frame import Frame
+from skdpmf.privacy.recording import record_releases
 
 BUDGET = PrivacyBudget(4.0, 1e-5)
 
@@ -63,3 +67,94 @@ def test_who_is_in_both_is_public_by_id_alone(tmp_path):
     np.testing.assert_array_equal(others, [1, 0, 1, 1, 0, 1])
     np.testing.assert_array_equal(rows, rows_of(public, X)[0])
     assert rows_of(RatingMatrix(R), RatingMatrix(R))[1] is None  # numbers of rows are no ids
+
+
+SOLVERS = [DPItemMeans, AdaptiveWeightALS]
+
+
+def fitted(estimator, X, budget=BUDGET, **params):
+    return estimator(budget, random_state=0, **params).fit(X)
+
+
+@pytest.mark.parametrize("estimator", SOLVERS)
+def test_nobody_changes_nothing_to_the_bit(estimator):
+    X = make_ratings(300, 20, random_state=0)
+    nobody, none = fitted(estimator, X, public=X[:0]), fitted(estimator, X)
+    np.testing.assert_array_equal(nobody.predict(X[:9]), none.predict(X[:9]))
+    assert nobody.privacy_spent_ == none.privacy_spent_
+
+
+@pytest.mark.parametrize("estimator", SOLVERS)
+def test_without_privacy_public_rows_are_rows(estimator):
+    X = make_ratings(300, 20, random_state=0)
+    nonprivate = PrivacyBudget.nonprivate()
+    both = fitted(estimator, X[:200], nonprivate, public=X[200:])
+    whole = fitted(estimator, X, nonprivate)
+    np.testing.assert_array_equal(both.predict(X[:9]), whole.predict(X[:9]))
+
+
+@pytest.mark.parametrize("estimator", SOLVERS)
+def test_the_private_row_of_a_public_person_is_left_out(estimator):
+    R = make_ratings(300, 20, random_state=0)
+    X = RatingMatrix(R, [f"u{i}" for i in range(300)], list(range(20)))
+    public, other = X.rows([f"u{i}" for i in range(9)]), R.copy()
+    other.data[: other.indptr[9]] = 1.0
+    one = fitted(estimator, X, public=public)
+    two = fitted(estimator, X.with_ratings(other), public=public)
+    np.testing.assert_array_equal(one.predict(R[:9]), two.predict(R[:9]))
+    assert any("9 people are public" in text for text in one.privacy_spent_.assumptions)
+
+
+@pytest.mark.parametrize("estimator", SOLVERS)
+def test_the_model_survives_and_no_row_is_with_it(estimator, tmp_path):
+    X = make_ratings(600, 20, random_state=0)
+    model = fitted(estimator, X[:400], public=X[400:])
+    assert str(X[400:].shape) in repr(clone(model).set_params(user_damping=5.0))
+    model.save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert loaded.public is None
+    np.testing.assert_array_equal(loaded.predict(X[:9]), model.predict(X[:9]))
+    # what was released knows them already, so that a refresh needs no rows of theirs
+    assert loaded.refresh(X[:50], people="new").privacy_spent_.epsilon <= BUDGET.epsilon
+    one, two = (fresh.set_params(random_state=0).refresh(X[:50]) for fresh in (loaded, model))
+    np.testing.assert_array_equal(one.item_means_, two.item_means_)
+
+
+def test_a_seeded_fit_with_other_public_rows_has_other_noise():
+    X = make_ratings(600, 20, random_state=0)
+    with record_releases() as one:
+        fitted(DPItemMeans, X[:400], public=X[400:])
+    with record_releases() as two:
+        fitted(DPItemMeans, X[:400], public=X[401:])
+    assert one[0].output[0] - one[0].statistic[0] != two[0].output[0] - two[0].statistic[0]
+
+
+@pytest.mark.parametrize("estimator", SOLVERS)
+def test_a_private_row_among_the_public_ones_is_found(estimator, monkeypatch):
+    """Planted: what the mechanism is given as public is read off the private rows."""
+    X = make_ratings(300, 20, random_state=0)
+    real = Frame.curator
+
+    def curator(self, R, prepare, settings, *, public=None, **more):
+        return real(self, R, prepare, settings, public=prepare[0](R, *prepare[1:]), **more)
+
+    monkeypatch.setattr(Frame, "curator", curator)
+    with pytest.raises(PrivacyParameterError, match="public rows of a fit must be those"):
+        fitted(estimator, X[:200], public=X[200:])
+
+
+def test_public_rows_do_not_depend_on_a_private_row():
+    X = make_ratings(300, 20, random_state=0)
+    model, other = AdaptiveWeightALS(BUDGET, public=X[200:]), X[:200].toarray()
+    other[7] = 5.0
+    one, two = (public_rows_of(model, rows, 20).rows for rows in (X[:200], other))
+    np.testing.assert_array_equal(one.toarray(), two.toarray())
+
+
+@pytest.mark.parametrize("estimator", SOLVERS)
+def test_they_help(estimator):
+    X = make_ratings(2500, 60, random_state=0)
+    budget, rows, held_out = PrivacyBudget(1.0, 1e-5), X[1000:2000], X[2000:]
+    alone = fitted(estimator, rows, budget).score(held_out)
+    both = fitted(estimator, rows, budget, public=X[:1000]).score(held_out)
+    assert both > alone

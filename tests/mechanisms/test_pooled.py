@@ -71,6 +71,7 @@ def new_posterior(n_items=5, rank=0, columns=None, known=None, **changes):
     }
     columns = np.empty((n_items, 0)) if columns is None else columns
     curator = SimpleNamespace(item_columns=columns, n_jobs=None)
+    averages["evidence"] = averages["precision"], averages["shift"]
     return PooledPosterior(SimpleNamespace(curator=curator, **averages), rank, 0.1, known)
 
 

@@ -284,6 +284,8 @@ class PooledRounds(AlternatingFit):
 class PooledFit(PooledRounds):
     """One fit."""
 
+    public: Any = None  # `ir.PublicAverages`
+
     def __init__(
         self, curator: Curator, settings: Any, known: update.PooledKnowledge | None = None
     ) -> None:
@@ -302,6 +304,7 @@ class PooledFit(PooledRounds):
             grid=self.grid,
             exponent=settings.weight_exponent,
             known=None if known is None else known.averages,
+            public=self.public,
         )
         self.averages.release(COUNTS)
         self.gram = self.gram_of_choices()

@@ -134,11 +134,11 @@ class PooledPosterior:
     def __init__(
         self, averages: Any, rank: int, factor_variance: float, known: PooledKnowledge | None = None
     ) -> None:
-        curator, known_mean = averages.curator, (averages.precision, averages.shift)
+        curator, known_mean = averages.curator, averages.evidence
         self.item_columns, self.n_jobs = curator.item_columns, curator.n_jobs
         self.mass, self.squares = averages.weights, averages.weights * averages.typical
         self.mass_variance = averages.mass_variance * (averages.weights / averages.mass) ** 2
-        x, variance = averages.shift / averages.precision, 1.0 / averages.precision
+        x, variance = known_mean[1] / known_mean[0], 1.0 / known_mean[0]
         variance, self.line = item_prior(
             x, variance + averages.sampling, averages.design, averages.prior_variance
         )

@@ -173,15 +173,23 @@ def measured_global_mean(curator: Curator, unit: str, norm: str) -> tuple[float,
 
 
 def pooled_level(
-    measured: tuple[float, float, float], known: Knowledge | None
+    measured: tuple[float, float, float],
+    known: Knowledge | None,
+    public: ir.PublicAverages | None = None,
 ) -> tuple[float, tuple[float, float]]:
     """Return G of all cohorts, and precision and shift of it for the next one.
 
     measured: of this cohort, from `measured_global_mean`; known: of earlier cohorts, by users,
-    whose means differ. Without it G is shrunk for noise alone.
+    whose means differ; public: of public people. Without either G is shrunk for noise alone.
     """
     mean, error, number = measured
     own = 1.0 / (error + im.LEVEL_VARIANCE / number)
+    if public is not None:
+        more = public.n_users / im.LEVEL_VARIANCE
+        shift = max((mean - public.level) ** 2 - 1.0 / own - 1.0 / more, 0.0)
+        more = 1.0 / (1.0 / more + shift)
+        both = own + more, own * mean + more * public.level
+        return both[1] / (both[0] + 1.0 / im.LEVEL_VARIANCE), both
     if known is None:
         return mean * im.LEVEL_VARIANCE / (im.LEVEL_VARIANCE + error), (own, own * mean)
     precision, shift = known.scalars[1:] + own * np.array([1.0, mean])

@@ -15,7 +15,7 @@ counts and residuals of all cohorts add up, each by its own noise.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,13 @@ from skdpmf.mechanisms.item_means.residual_rounds import ITEM_DAMPING as GUESSED
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
     n_average_rounds,
+    public_averages,
     residual_shares,
 )
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.frame import curator_of_public
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 
@@ -73,13 +75,19 @@ class MeansModel(NamedTuple):
 
 
 def fit(
-    curator: Curator, damping: float, *, rounds: Iterable[int], known: Knowledge | None = None
+    curator: Curator,
+    damping: float,
+    *,
+    rounds: Iterable[int],
+    known: Knowledge | None = None,
+    public: Any = None,
 ) -> MeansModel:
     """Make the plan's releases in their order and return the item means b.
 
     curator: of ratings in quarter ranges from the middle of the scale, and a plan of `make_plan`;
     damping: fictitious ratings in a user's own offset, at the item means; rounds: range(N_ROUNDS),
-    possibly wrapped in a progress display; known: what earlier fits have released.
+    possibly wrapped in a progress display; known: what earlier fits have released; public: rows of
+    public people, at unit "user".
     """
     if not curator.private:
         R = curator.users.without_privacy()
@@ -89,6 +97,12 @@ def fit(
     budget, planned = curator.plan.budget, curator.releases
     unit, norm = budget.unit, _NORMS[_noise(budget)]
     by_user, level = unit == "user", (0.0, 0.0)
+    shown = None
+    if public is not None:
+        plan = make_plan(PrivacyBudget.nonprivate(), public.shape[1])
+        beside = curator_of_public(public, plan, curator.n_jobs, curator.item_columns)
+        shown = public_averages(beside.users.without_privacy(), damping, norm)
+    more: dict[str, Any] = {"public": shown} if by_user else {}
     averages = item_averages.averages_for(
         unit,
         curator,
@@ -97,10 +111,11 @@ def fit(
         damping=(_DAMPING[unit], damping),
         grid=exact_grid(curator.n_rows, 1.0, degree=1),
         known=known,
+        **more,
     )
     if by_user:
         G, level = item_averages.pooled_level(
-            item_averages.measured_global_mean(curator, unit, norm), known
+            item_averages.measured_global_mean(curator, unit, norm), known, shown
         )
     averages.release(item_averages.FIRST[unit])
     later = planned.get(RESIDUALS)

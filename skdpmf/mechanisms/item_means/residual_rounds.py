@@ -63,6 +63,8 @@ _TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not show it
 ITEM_DAMPING = 2.5  # a guess, which releases correct: see `ResidualAverages`
 # Prior of what is released: means and standard deviations
 _CLIP_FACTOR = 0.7, 0.1
+_PUBLIC_SWEEPS = 5  # of least squares
+_SHIFTS = np.geomspace(0.01, 100.0, 25)  # variances of public people's shift that are tried
 _NOTHING = 1e-12  # precision of what is not known at all
 
 
@@ -103,6 +105,48 @@ class RaterCounts(NamedTuple):
     n_users: float  # rows with ratings, or all rows
 
 
+class PublicAverages(NamedTuple):
+    """What exact rows of public people show, before anything private is known."""
+
+    n_users: float
+    counts: NDArray[np.float64]  # (n_items,) sums of the weights of counts
+    variance: NDArray[np.float64]  # of them, by sampling
+    mean: NDArray[np.float64]  # (n_items,) b_j by least squares
+    precision: NDArray[np.float64]  # of it, by sampling: 0 for items that nobody rated
+    level: float  # mean of users' means
+
+
+def public_averages(rows: Rows, damping: float, norm: str = "l2") -> PublicAverages:
+    """Return what public rows show; an item that nobody rated may have half a rating."""
+    weights, item = count_weights(rows, norm), rows.indices
+    counts: Any = np.bincount(item, weights, rows.n_items)
+    squares = np.bincount(item, weights**2, rows.n_items)
+    n = np.bincount(item, minlength=rows.n_items)
+    b = np.zeros(rows.n_items)
+    for _ in range(_PUBLIC_SWEEPS):
+        own = np.bincount(rows.user, rows.data - b[item], rows.n_users)
+        offset = own / (rows.n_ratings + damping)
+        left = rows.data - offset[rows.user]
+        b = np.bincount(item, left, rows.n_items) / np.maximum(n, 1)
+    means = np.bincount(rows.user, rows.data, rows.n_users) / np.maximum(rows.n_ratings, 1)
+    spread = squares + 0.5 * squares.sum() / rows.nnz
+    users = float(np.count_nonzero(rows.n_ratings))
+    variance = max(float(np.mean((left - b[item]) ** 2)), im.RATING_VARIANCE)
+    return PublicAverages(users, counts, spread, b, n / variance, float(means.sum() / users))
+
+
+def learnt_shift(difference: Any, variance: Any, guess: Any) -> float:
+    """Return the most probable e >= 0, where differences ~ N(0, variance + e guess).
+
+    0 unless a likelihood ratio of e squared says otherwise.
+    """
+    tried = np.append(0.0, _SHIFTS)
+    total = [variance + e * guess for e in tried]
+    log = [-0.5 * float(np.sum(difference**2 / t + np.log(t))) for t in total]
+    log[0] += 1.0
+    return float(tried[np.argmax(log)])
+
+
 class ResidualAverages:
     """Releases and combines what is known about item averages, relative to those of the users.
 
@@ -129,12 +173,15 @@ class ResidualAverages:
         exponent: float = EXPONENT,
         influence: NDArray[np.float64] | None = None,
         known: Knowledge | None = None,
+        public: PublicAverages | None = None,
     ) -> None:
         self.curator, self.users, self.grid, self.exponent = curator, users, grid, exponent
+        self.public = public
         self.influence, self.known = influence, known
         item_damping, self.damping = damping
         self.norm, self.prior_variance = norm, im.RATING_VARIANCE / item_damping
         self._counted: tuple[Any, float] | None = None
+        self.shifted = 0.0  # variance of public people's shift, over that of items
 
     def release(self, name: str, index: int = 0) -> None:
         """Release the counts, then residuals in the slot `name` of the plan, and use them."""
@@ -147,6 +194,13 @@ class ResidualAverages:
     def counts(self) -> NDArray[np.float64]:
         """Popularity N_j."""
         return self.mass
+
+    @property
+    def evidence(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Precision and shift of b*_j, also of what public people show."""
+        if self.public is None:
+            return self.precision, self.shift
+        return self.precision + self.trusted, self.shift + self.trusted * self.public.mean
 
     @property
     def log_popularity(self) -> NDArray[np.float64]:
@@ -183,6 +237,16 @@ class ResidualAverages:
         self._counts, self._count_variance = counts, deviation**2
         found, share = estimate_popularity(counts, deviation, law), self.n_users / self._exposure
         self.mass, self.mass_variance = found.mean * share, found.variance * share**2
+        log_mass = found.log_mean + np.log(share)
+        if self.public is not None:
+            scale = self.n_users / self.public.n_users
+            other, doubt = scale * self.public.counts, scale**2 * self.public.variance
+            apart, guess = deviation**2 + doubt, self.mass**2
+            doubt = doubt + guess * learnt_shift(counts - other, apart, guess)
+            trust = self.mass_variance / (self.mass_variance + doubt)
+            mass = self.mass + trust * (other - self.mass)
+            log_mass = log_mass + np.log(mass / self.mass)
+            self.mass, self.mass_variance = mass, (1.0 - trust) * self.mass_variance
         # a user's weights have a sum between 1 and sqrt(n_items)
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
         self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
@@ -190,7 +254,6 @@ class ResidualAverages:
         terms = self.mass, self.typical_weight, self.exponent, self.norm
         self.weights, self.typical = expected_weights(*terms)
         self.sampling = im.RATING_VARIANCE * self.typical / self.weights * share
-        log_mass = found.log_mean + np.log(share)
         self.design = im.design_of(self.mass, log_mass, self.curator.item_columns)
         self.mean, self._variance = np.zeros(n_items), np.full(n_items, self.prior_variance)
         # sums of 1 / variance and of mean / variance, by noise alone
@@ -198,13 +261,14 @@ class ResidualAverages:
         if self.known is not None:
             self.precision += self.known.precision
             self.shift += self.known.shift
+        if self.known is not None or self.public is not None:
             self._update()
         mean, deviation = _CLIP_FACTOR
         self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0
 
     def _release_residuals(self, name: str, index: int) -> None:
         b = self.mean
-        total = self._sums(self.residuals(), clip=CLIP, signed=True)
+        total = self.residual_sums(self.residuals())
         released = self.curator.release(name, total, index, statistic=RESIDUALS)
         deviation = max(self.curator.deviation(name, RESIDUALS), 1e-9)
         slope = self._clip_factor(released[-1], deviation) * self.weights / CLIP
@@ -219,15 +283,34 @@ class ResidualAverages:
     def _update(self) -> None:
         """Averages, by all that is known of them."""
         x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
+        if self.public is not None:
+            y, own = self.public.mean, self.public.precision
+            both = (own > 0.0) & (self.precision > _NOTHING)
+            if both.any():
+                total = variance[both] + 1.0 / own[both]
+                self.shifted = learnt_shift((x - y)[both], total, self.prior_variance)
+            own = self.trusted = own / (1.0 + self.shifted * self.prior_variance * own)
+            total = 1.0 / variance + own
+            x, variance = (x / variance + own * y) / total, 1.0 / total
         self.mean, self._variance = im.posterior(x, variance, self.design, self.prior_variance)
 
     def knowledge(self, level: tuple[float, float] = (0.0, 0.0)) -> Knowledge:
-        """Return what a refresh starts from; level: precision and shift of the global mean."""
+        """Return what a refresh starts from; level: precision and shift of the global mean.
+
+        Public people are in it, as a cohort whose sums have no noise.
+        """
+        counts, exposure, precision, shift = (
+            np.array(np.broadcast_to(one, self._counts.shape))
+            for one in (self._counts, self._exposure, *self.evidence)
+        )
+        if self.public is not None:
+            counts += self.public.counts
+            exposure += self.public.n_users
         return Knowledge(
-            counts=self._counts.copy(),
-            exposure=np.broadcast_to(self._exposure, self._counts.shape).copy(),
-            precision=self.precision.copy(),
-            shift=self.shift.copy(),
+            counts=counts,
+            exposure=exposure,
+            precision=precision,
+            shift=shift,
             scalars=np.array([self._count_variance, *level]),
         )
 
@@ -236,6 +319,10 @@ class ResidualAverages:
         weights: PerUser = self.entry_weights
         residuals: PerUser = self.users.map(weighted_residuals, weights, self.mean, self.damping)
         return residuals
+
+    def residual_sums(self, terms: PerUser, clip: float = CLIP) -> BoundedSum:
+        """Return what is released of weighted residuals, of any model."""
+        return self._sums(terms, clip=clip, signed=True)
 
     def _sums(self, terms: PerUser, *, clip: float, signed: bool) -> BoundedSum:
         """Sums of the terms by item and of the users' entries."""
