@@ -26,7 +26,7 @@ from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator import Curator, Released
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.sampler.noise import fresh_key, noise_source, recorded_key
+from skdpmf.privacy.sampler.noise import NoiseSource, fresh_key, noise_source, recorded_key
 from skdpmf.privacy.sampler.streams import data_digest, derived_key
 from skdpmf.privacy.statement import PrivacyStatement, as_made
 from skdpmf.privacy.users import cut, each, few_of, refuse_unless_alike, set_once, total
