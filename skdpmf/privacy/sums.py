@@ -161,18 +161,8 @@ def item_scalars(
     return _bounded(users, values, whole, max(both, whole), norm=norm)
 
 
-def _item_scalars(
-    rows: Rows,
-    private: bool,
-    t: Any,
-    share: Any,
-    clip: float,
-    grid: float,
-    s: float,
-    q: float,
-    signed: bool,
-    norm: str,
-) -> NDArray[np.float64]:
+def _item_scalars(rows: Rows, private: bool, t: Any, share: Any, *how: Any) -> Any:
+    clip, grid, s, q, signed, norm = how
     t = t if signed else np.maximum(t, 0.0)
     factor: Any = np.ones(rows.n_users)
     if private:
@@ -225,7 +215,7 @@ def user_scalars(
 
 def _user_scalars(
     rows: Rows, private: bool, values: Any, clip: float, grid: float, q: float
-) -> NDArray[Any]:
+) -> Any:
     some = rows.n_ratings > 0
     own, count = values[some], float(np.count_nonzero(some))
     if private:
@@ -273,9 +263,8 @@ def rating_sums(
     return _bounded(users, values, whole, both, norm=norm, unit="rating", n_slots=n_slots)
 
 
-def _rating_sums(
-    rows: Rows, private: bool, s: float, grid: float, largest: float | None, by_item: bool
-) -> Any:
+def _rating_sums(rows: Rows, private: bool, s: float, *how: Any) -> Any:
+    grid, largest, by_item = how
     places = rows.indices if by_item else np.zeros(rows.nnz, np.intp)
     n_places = rows.n_items if by_item else 1
     values = s * np.bincount(places, minlength=n_places)
@@ -315,9 +304,8 @@ def item_vectors(
     return _bounded(users, total(made[0]), float(clip), 2.0 * clip), clipped
 
 
-def _item_vectors(
-    rows: Rows, private: bool, t: Any, U: Any, share: Any, clip: float, grid: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _item_vectors(rows: Rows, private: bool, t: Any, U: Any, share: Any, *how: Any) -> Any:
+    clip, grid = how
     factor: Any = np.ones(rows.n_users)
     if private:
         t, size = _bounded_values(t, lambda t: _norms(rows, t, "l2"))
@@ -364,23 +352,16 @@ def item_grams(
 
 
 def _item_grams(
-    rows: Rows,
-    private: bool,
-    weight: Any,
-    residual: Any,
-    U: Any,
-    gram_clip: float,
-    clip: float,
-    grid: float,
-    of_ratings: bool,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    rows: Rows, private: bool, weight: Any, residual: Any, U: Any, *how: Any
+) -> tuple[Any, Any]:
+    gram_clip, clip, grid, of_ratings = how
     U, weight = np.ascontiguousarray(U), np.maximum(weight, 0.0)
     if private:
         weight, residual = _bounded_values(weight)[0], _bounded_values(residual)[0]
         U, length = _bounded_values(U, _lengths)
-        each_one, whole = (length, 1.0) if of_ratings else (1.0, length)
-        size = _norms(rows, weight * each_one**2, "l2") * whole**2
-        other = _norms(rows, weight * residual * each_one, "l2") * whole
+        one, whole = (length, 1.0) if of_ratings else (1.0, length)
+        size = _norms(rows, weight * one**2, "l2") * whole**2
+        other = _norms(rows, weight * residual * one, "l2") * whole
         factor = np.minimum(shrink_to_ball(size, gram_clip), shrink_to_ball(other, clip))
         weight = weight * np.repeat(factor, rows.n_ratings)
     by_item = rows.by_item
@@ -427,7 +408,7 @@ def gram(
     return _products(users, _gram_vectors, given, clip, grid, influence=influence, step=2**13)
 
 
-def _gram_vectors(rows: Rows, U: Any, weights: Any) -> Callable[[int, int], Any]:
+def _gram_vectors(rows: Rows, U: Any, weights: Any) -> Any:
     root = np.ones((rows.n_users, 1))
     if weights is not None:
         root = np.sqrt(np.clip(_bounded_values(weights)[0], 0.0, 1.0))[:, None]
@@ -461,9 +442,7 @@ def products(
     return _products(users, _map_vectors, given, clip, grid, diagonal=diagonal)
 
 
-def _map_vectors(
-    rows: Rows, mapped: Any, width: Any, looks: bool, *own: Any
-) -> Callable[[int, int], Any]:
+def _map_vectors(rows: Rows, mapped: Any, width: Any, looks: bool, *own: Any) -> Any:
     def vectors(start: int, stop: int) -> Any:
         x = _vectors_of(mapped, rows, own, start, stop)
         core.refuse_unless_alike(mapped.function, x[:0], np.empty((0, *width), x.dtype))
@@ -548,9 +527,8 @@ def _centred_products(
 
     def part_of(first: int, last: int) -> Any:
         indptr, found = rows.indptr[first : last + 1], 0.0
-        for start, stop in balanced_blocks(
-            indptr, 1 + (indptr[-1] - indptr[0]) // _RATINGS_AT_ONCE
-        ):
+        n_blocks = 1 + (indptr[-1] - indptr[0]) // _RATINGS_AT_ONCE
+        for start, stop in balanced_blocks(indptr, n_blocks):
             found = found + sums_of(first + start, first + stop)
         return found
 
@@ -586,41 +564,26 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
 
 
 def _products(
-    users: Users,
-    vectors: Callable[..., Any],
-    given: Any,
-    clip: float,
-    grid: float,
-    *,
-    diagonal: bool = True,
-    influence: Any = None,
-    step: int = USERS_AT_ONCE,
+    users: Users, vectors: Any, given: Any, clip: float, grid: float, **how: Any
 ) -> BoundedSum:
     """Clip the vectors of users [start, stop), which a function of rows gives; sum their products.
 
-    The users of a `step` are taken at once.
+    how: diagonal, influence, and step: so many users are taken at once.
     """
     _require(clip=clip)
     if users.private:
         check_exact(users.n_slots, clip, grid, degree=2)
-    terms = _influence(users, influence), clip, grid, step, vectors, *given
+    share, step = _influence(users, how.get("influence")), how.get("step", USERS_AT_ONCE)
+    terms = share, clip, grid, step, vectors, *given
     values = total(each(reveal(users), _product_sums, users.private, *terms))
-    if not diagonal:
+    if not how.get("diagonal", True):
         np.fill_diagonal(values, 0.0)
     return _triangle(users, values[np.tril_indices(len(values))], clip)
 
 
-def _product_sums(
-    rows: Rows,
-    private: bool,
-    share: Any,
-    clip: float,
-    grid: float,
-    step: int,
-    vectors: Callable[..., Any],
-    *given: Any,
-) -> Any:
-    radius, of = np.broadcast_to(clip * np.sqrt(share), rows.n_users), vectors(rows, *given)
+def _product_sums(rows: Rows, private: bool, share: Any, *given: Any) -> Any:
+    clip, grid, step, vectors, *own = given
+    radius, of = np.broadcast_to(clip * np.sqrt(share), rows.n_users), vectors(rows, *own)
 
     def part(first: int, last: int) -> Any:
         found: Any = 0.0
@@ -640,9 +603,7 @@ def _product_sums(
     return _summed(rows, private and grid, part)
 
 
-def _by_item(
-    rows: Rows, private: bool, t: Any, scale: Any, U: Any, grid: float
-) -> NDArray[np.float64]:
+def _by_item(rows: Rows, private: bool, t: Any, scale: Any, U: Any, grid: float) -> Any:
     """Return the sums of `accumulate_rhs` over all users, of shape (n_items, k)."""
     unit = grid if private else 0.0
 
@@ -651,7 +612,7 @@ def _by_item(
         accumulate_rhs(rows.indptr, rows.indices, t, scale, U, unit, start, stop, out)
         return out
 
-    return np.asarray(_summed(rows, private and grid, part))
+    return _summed(rows, private and grid, part)
 
 
 def _summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
