@@ -163,6 +163,7 @@ def item_scalars(
 
 def _item_scalars(rows: Rows, private: bool, t: Any, share: Any, *how: Any) -> Any:
     clip, grid, s, q, signed, norm = how
+    t = _floats(rows, t)
     t = t if signed else np.maximum(t, 0.0)
     factor: Any = np.ones(rows.n_users)
     if private:
@@ -217,7 +218,7 @@ def _user_scalars(
     rows: Rows, private: bool, values: Any, clip: float, grid: float, q: float
 ) -> Any:
     some = rows.n_ratings > 0
-    own, count = values[some], float(np.count_nonzero(some))
+    own, count = _floats(rows, values, of_users=True)[some], float(np.count_nonzero(some))
     if private:
         own = truncate_to_grid(np.clip(_bounded_values(own)[0], -clip, clip), grid)
         q = float(truncate_to_grid(q, grid))
@@ -305,8 +306,8 @@ def item_vectors(
 
 
 def _item_vectors(rows: Rows, private: bool, t: Any, U: Any, share: Any, *how: Any) -> Any:
-    clip, grid = how
-    factor: Any = np.ones(rows.n_users)
+    (clip, grid), factor = how, np.ones(rows.n_users)
+    t, U = _floats(rows, t), _floats(rows, U, of_users=True)
     if private:
         t, size = _bounded_values(t, lambda t: _norms(rows, t, "l2"))
         U, length = _bounded_values(U, _lengths)
@@ -355,7 +356,8 @@ def _item_grams(
     rows: Rows, private: bool, weight: Any, residual: Any, U: Any, *how: Any
 ) -> tuple[Any, Any]:
     gram_clip, clip, grid, of_ratings = how
-    U, weight = np.ascontiguousarray(U), np.maximum(weight, 0.0)
+    U = np.ascontiguousarray(_floats(rows, U, of_users=not of_ratings))
+    weight, residual = np.maximum(_floats(rows, weight), 0.0), _floats(rows, residual)
     if private:
         weight, residual = _bounded_values(weight)[0], _bounded_values(residual)[0]
         U, length = _bounded_values(U, _lengths)
@@ -409,9 +411,10 @@ def gram(
 
 
 def _gram_vectors(rows: Rows, U: Any, weights: Any) -> Any:
-    root = np.ones((rows.n_users, 1))
+    U, root = _floats(rows, U, of_users=True), np.ones((rows.n_users, 1))
     if weights is not None:
-        root = np.sqrt(np.clip(_bounded_values(weights)[0], 0.0, 1.0))[:, None]
+        own = _bounded_values(_floats(rows, weights, of_users=True))[0]
+        root = np.sqrt(np.clip(own, 0.0, 1.0))[:, None]
     return lambda start, stop: root[start:stop] * U[start:stop]
 
 
@@ -506,7 +509,8 @@ def _centred_products(
     rows: Rows, private: bool, given: Any, at: Any, head: Any, m: Any, clip: float, grid: float
 ) -> Any:
     n, squares = len(m) - 1, np.sum(m * m, axis=1)
-    w = np.clip(_bounded_values(at)[0], 0, n - 1).astype(np.int64)
+    given, w = _floats(rows, given), _bounded_values(_floats(rows, at, of_users=True))[0]
+    w = np.clip(w, 0, n - 1).astype(np.int64)
 
     def sums_of(start: int, stop: int) -> Any:
         part, of = slice(rows.indptr[start], rows.indptr[stop]), w[start:stop]
@@ -661,16 +665,24 @@ def _bounded(
 
 def _own(users: Users, values: PerUser, *, of_users: bool = False) -> Any:
     """Return values that were made for these users, one for each rating or for each user."""
-    own, entry, rows = core.handle_values(users, values), core.handle_entry(values), reveal(users)
-    wrong = (entry.place is None) != of_users
-    if isinstance(own, np.ndarray):
-        wrong |= len(own) != (rows.n_users if of_users else rows.nnz)
-    if wrong:
-        raise PrivacyParameterError(
-            f"a sum needs a value for each {'user' if of_users else 'rating'} of its users, and "
-            "was given others."
-        )
-    return own if entry.public.dtype == np.float64 else each(own, np.asarray, np.float64)
+    own = core.handle_values(users, values)
+    if (core.handle_entry(values).place is None) != of_users:
+        raise _of_others(of_users)
+    return own
+
+
+def _floats(rows: Rows, values: Any, *, of_users: bool = False) -> NDArray[np.float64]:
+    """Return the values of a block in float64, one for each of its ratings or of its users."""
+    if len(values) != (rows.n_users if of_users else rows.nnz):
+        raise _of_others(of_users)
+    return np.asarray(values, np.float64)
+
+
+def _of_others(of_users: bool) -> PrivacyParameterError:
+    return PrivacyParameterError(
+        f"a sum needs a value for each {'user' if of_users else 'rating'} of its users, and was "
+        "given others."
+    )
 
 
 def _bounded_values(values: Any, norms_of: Any = np.abs) -> tuple[Any, NDArray[np.float64]]:
