@@ -94,7 +94,7 @@ MAPPING = re.compile(r"^(mechanisms/(?!device_reports/privunit|sgd)|preprocessin
 # Other packages that a part may import: at its top, and only where they are used.
 OUTSIDE = {
     "exceptions": (set(), set()),
-    "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting", "pandas", "cloudpickle"}),
+    "privacy": ({"numpy", "scipy", "numba"}, {"dp_accounting", "pandas", "cloudpickle", "dask"}),
     "kernels": ({"numpy", "numba", "llvmlite"}, set()),  # and joblib, for threads
     "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow", "dask"}),
     "mechanisms": ({"numpy", "scipy", "joblib"}, set()),

@@ -527,10 +527,9 @@ def check_ratings(
     into the order of the noted ones. Where `stored` says so, `fit` takes ratings on disk and of
     Dask, and looks at them later.
     """
-    if stored and hasattr(type(X), "read_rows"):
+    if stored and (hasattr(type(X), "read_rows") or (reset and is_lazy(X))):
+        refuse_what_is_no_matrix(X)
         return _checked_stored(estimator, X, reset, rating_range if warns else None)
-    if stored and reset and is_lazy(X):
-        return _checked_lazy(estimator, X)
     if reset or not names_items(X):
         refuse_what_is_no_matrix(X)
     if reset:
@@ -652,46 +651,38 @@ def _repeated(names: Any) -> ValueError:
     )
 
 
-def _checked_stored(estimator: Any, X: Any, reset: bool, rating_range: Any) -> tuple[Any, np.dtype]:
-    """Note number and names of the items of ratings on disk."""
-    if not reset:
-        raise TypeError(
-            f"X={X!r} is a {type(X).__name__}, which fit reads; here pass rows of ratings, such as "
-            "X.read_rows(0, 1), those of its first part."
-        )
-    estimator.n_features_in_, names = X.shape[1], X.item_ids
-    note_catalogue(estimator, X)
-    vars(estimator).pop("feature_names_in_", None)
-    if names is not None and names.dtype.kind in "OU":
-        estimator.feature_names_in_ = np.asarray(names, dtype=object)
-    if rating_range is not None:
-        first, bounds = X._first_ratings(), check_rating_range(rating_range)
-        warn_of_scale(count_outside(first, bounds), first.size, bounds)
-    return X, np.dtype(np.float64)
-
-
 def is_lazy(X: Any) -> bool:
     """Return whether X, or the matrix of a RatingMatrix, is a collection of Dask."""
     return hasattr(type(X.X if isinstance(X, RatingMatrix) else X), "__dask_graph__")
 
 
-def _checked_lazy(estimator: Any, X: Any) -> tuple[Any, np.dtype]:
-    """Note number and names of the items of a matrix of Dask."""
-    refuse_what_is_no_matrix(X)
-    n_users = X.shape[0] if len(getattr(X, "shape", ())) == 2 else None
-    if hasattr(X, "columns") or not hasattr(estimator, "budget") or not is_integer(n_users, 1):
-        raise ValueError(
-            f"X={type(X).__name__} with shape={getattr(X, 'shape', None)} must be a dask.array of "
-            "users x items with a known number of rows, for an estimator with a budget: call "
-            "X.compute_chunk_sizes(), make a matrix of a table with one rating in a row by "
-            "ratings_to_matrix(X, users=..., items=...), or pass X.compute()."
+def _checked_stored(estimator: Any, X: Any, reset: bool, rating_range: Any) -> tuple[Any, np.dtype]:
+    """Note number and names of the items of ratings on disk, or in a matrix of Dask."""
+    lazy = is_lazy(X)
+    if not reset and not lazy:
+        raise TypeError(
+            f"X={X!r} is a {type(X).__name__}, which fit reads; here pass rows of ratings, such as "
+            "X.read_rows(0, 1), those of its first part."
         )
+    n_users = X.shape[0] if len(getattr(X, "shape", ())) == 2 else None
+    holds = not hasattr(type(X), "columns") and hasattr(estimator, "budget")
+    if lazy and not (holds and is_integer(n_users, 1)):
+        raise ValueError(
+            f"X={type(X).__name__} of Dask must be a dask.array of users x items with a known "
+            "number of rows, for an estimator with a budget: call X.compute_chunk_sizes(), make a "
+            "matrix of a table with one rating in a row by ratings_to_matrix(X, users=..., "
+            "items=...), or pass X.compute()."
+        )
+    estimator.n_features_in_, names = X.shape[1], getattr(X, "item_ids", None)
     note_catalogue(estimator, X)
     if isinstance(X, RatingMatrix):
-        _note_columns(estimator, X)
-    else:
-        estimator.n_features_in_ = X.shape[1]
-        vars(estimator).pop("feature_names_in_", None)
+        _checked_labels(X)
+    vars(estimator).pop("feature_names_in_", None)
+    if names is not None and names.dtype.kind in "OU":
+        estimator.feature_names_in_ = np.asarray(names, dtype=object)
+    if rating_range is not None and not lazy:
+        first, bounds = X._first_ratings(), check_rating_range(rating_range)
+        warn_of_scale(count_outside(first, bounds), first.size, bounds)
     return X, np.dtype(np.float64)
 
 
@@ -700,7 +691,9 @@ def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool) -> Any:
     if X.items is not noted and X.items.has_duplicates:
         raise _repeated(X.items)
     if reset:
-        _note_columns(estimator, X)
+        _checked_labels(X)
+        estimator.n_features_in_ = X.shape[1]
+        vars(estimator).pop("feature_names_in_", None)
     elif X.shape[1] != estimator.n_features_in_:
         raise ValueError(
             f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
@@ -709,7 +702,7 @@ def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool) -> Any:
     return as_rating_matrix(unsummed(X.X))
 
 
-def _note_columns(estimator: Any, X: RatingMatrix) -> None:
+def _checked_labels(X: RatingMatrix) -> None:
     if X.items.has_duplicates:
         raise _repeated(X.items)
     if 0 in X.shape:
@@ -717,8 +710,6 @@ def _note_columns(estimator: Any, X: RatingMatrix) -> None:
             f"X has shape {X.shape} and must have a row and a column: pass the ratings of "
             "somebody, or declare items that nobody has rated."
         )
-    estimator.n_features_in_ = X.shape[1]
-    vars(estimator).pop("feature_names_in_", None)
 
 
 _NOT_NUMBERS = (

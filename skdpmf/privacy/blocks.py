@@ -13,9 +13,12 @@ worker loses is computed again by Dask, from what its values came from.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable
+from functools import cache
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,13 +81,24 @@ def submit(client: Any, function: Any, own: Any, of_blocks: Any, public: Any) ->
     own: lists of values, one for each block; of_blocks: which args these are; public: other args.
     """
     from cloudpickle import dumps
+    from dask import config
 
     how = {"of_blocks": of_blocks, "small": is_small(), "pure": False}
-    how["given"] = dumps((function, public))
+    how["given"] = dumps((code_version(), function, public))
     how["key"] = getattr(function, "__name__", type(function).__name__).strip("_")
-    if len(how["given"]) > _INLINE:  # by a task, which Dask can do again, as no scatter
-        how["given"] = client.submit(bytes, how["given"], pure=False)
-    return list(client.map(_run, *own, **how))
+    with config.set({"distributed.admin.large-graph-warning-threshold": "1GB"}):
+        if len(how["given"]) > _INLINE:  # as a result, which Dask can make again, and no scatter
+            how["given"] = client.submit(bytes, how["given"], pure=False)
+        return list(client.map(_run, *own, **how))
+
+
+@cache
+def code_version() -> str:
+    """Return what must be the same everywhere: skdpmf, to the byte, and the version of NumPy."""
+    digest, package = hashlib.blake2b(digest_size=6), Path(__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    return f"skdpmf {digest.hexdigest()} with NumPy {np.__version__}"
 
 
 def gathered(client: Any, parts: list[Any]) -> list[Any]:
@@ -111,7 +125,12 @@ def _run(*own: Any, given: bytes, of_blocks: list[bool], small: bool) -> Any:
         return failed[0]
     values = iter(own)
     try:
-        function, public = pickle.loads(given)
+        version, function, public = pickle.loads(given)
+        if version != code_version():
+            raise RuntimeError(
+                f"a worker runs {code_version()} and the curator's process {version}: what bounds "
+                "rest on must be the same. Install one version everywhere."
+            )
         rest = iter(public)
         args = [next(values) if of else next(rest) for of in of_blocks]
         with np.errstate(all="ignore"), sized(0 if small else 2**62):

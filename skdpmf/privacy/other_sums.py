@@ -24,6 +24,7 @@ from skdpmf.privacy.sums import (
     BoundedSum,
     bounded,
     bounded_values,
+    floats,
     lengths_of,
     norms_of,
     own_values,
@@ -76,7 +77,7 @@ def _user_scalars(
     rows: Rows, private: bool, values: Any, clip: float, grid: float, q: float
 ) -> NDArray[Any]:
     some = rows.n_ratings > 0
-    own, count = values[some], float(np.count_nonzero(some))
+    own, count = floats(rows, values, of_users=True)[some], float(np.count_nonzero(some))
     if private:
         own = truncate_to_grid(np.clip(bounded_values(own)[0], -clip, clip), grid)
         q = float(truncate_to_grid(q, grid))
@@ -174,17 +175,11 @@ def item_grams(
 
 
 def _item_grams(
-    rows: Rows,
-    private: bool,
-    weight: Any,
-    residual: Any,
-    U: Any,
-    gram_clip: float,
-    clip: float,
-    grid: float,
-    of_ratings: bool,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    U, weight = np.ascontiguousarray(U), np.maximum(weight, 0.0)
+    rows: Rows, private: bool, weight: Any, residual: Any, U: Any, *how: Any
+) -> tuple[Any, Any]:
+    gram_clip, clip, grid, of_ratings = how
+    U = np.ascontiguousarray(floats(rows, U, of_users=not of_ratings))
+    weight, residual = np.maximum(floats(rows, weight), 0.0), floats(rows, residual)
     if private:
         weight, residual = bounded_values(weight)[0], bounded_values(residual)[0]
         U, length = bounded_values(U, lengths_of)
@@ -250,7 +245,8 @@ def _centred_products(
     rows: Rows, private: bool, given: Any, at: Any, head: Any, m: Any, clip: float, grid: float
 ) -> Any:
     n, squares = len(m) - 1, np.sum(m * m, axis=1)
-    w = np.clip(bounded_values(at)[0], 0, n - 1).astype(np.int64)
+    given, w = floats(rows, given), bounded_values(floats(rows, at, of_users=True))[0]
+    w = np.clip(w, 0, n - 1).astype(np.int64)
 
     def sums_of(start: int, stop: int) -> Any:
         part, of = slice(rows.indptr[start], rows.indptr[stop]), w[start:stop]

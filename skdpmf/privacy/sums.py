@@ -146,8 +146,9 @@ def item_scalars(
     return bounded(users, values, whole, max(both, whole), norm=norm)
 
 
-def _item_scalars(rows: Rows, private: bool, t: Any, share: Any, *given: Any) -> Any:
-    clip, grid, s, q, signed, norm = given
+def _item_scalars(rows: Rows, private: bool, t: Any, share: Any, *how: Any) -> Any:
+    clip, grid, s, q, signed, norm = how
+    t = floats(rows, t)
     t = t if signed else np.maximum(t, 0.0)
     factor: Any = np.ones(rows.n_users)
     if private:
@@ -192,10 +193,9 @@ def item_vectors(
     return bounded(users, total(made[0]), float(clip), 2.0 * clip), clipped
 
 
-def _item_vectors(
-    rows: Rows, private: bool, t: Any, U: Any, share: Any, clip: float, grid: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    factor: Any = np.ones(rows.n_users)
+def _item_vectors(rows: Rows, private: bool, t: Any, U: Any, share: Any, *how: Any) -> Any:
+    (clip, grid), factor = how, np.ones(rows.n_users)
+    t, U = floats(rows, t), floats(rows, U, of_users=True)
     if private:
         t, size = bounded_values(t, lambda t: norms_of(rows, t, "l2"))
         U, length = bounded_values(U, lengths_of)
@@ -228,10 +228,11 @@ def gram(
     return _products(users, _gram_vectors, given, clip, grid, influence=influence, step=2**13)
 
 
-def _gram_vectors(rows: Rows, U: Any, weights: Any) -> Callable[[int, int], Any]:
-    root = np.ones((rows.n_users, 1))
+def _gram_vectors(rows: Rows, U: Any, weights: Any) -> Any:
+    U, root = floats(rows, U, of_users=True), np.ones((rows.n_users, 1))
     if weights is not None:
-        root = np.sqrt(np.clip(bounded_values(weights)[0], 0.0, 1.0))[:, None]
+        own = bounded_values(floats(rows, weights, of_users=True))[0]
+        root = np.sqrt(np.clip(own, 0.0, 1.0))[:, None]
     return lambda start, stop: root[start:stop] * U[start:stop]
 
 
@@ -262,9 +263,7 @@ def products(
     return _products(users, _map_vectors, given, clip, grid, diagonal=diagonal)
 
 
-def _map_vectors(
-    rows: Rows, mapped: Any, width: Any, looks: bool, *own: Any
-) -> Callable[[int, int], Any]:
+def _map_vectors(rows: Rows, mapped: Any, width: Any, looks: bool, *own: Any) -> Any:
     def vectors(start: int, stop: int) -> Any:
         x = _vectors_of(mapped, rows, own, start, stop)
         core.refuse_unless_alike(mapped.function, x[:0], np.empty((0, *width), x.dtype))
@@ -289,26 +288,19 @@ def _vectors_of(
 
 
 def _products(
-    users: Users,
-    vectors: Callable[..., Any],
-    given: Any,
-    clip: float,
-    grid: float,
-    *,
-    diagonal: bool = True,
-    influence: Any = None,
-    step: int = core.USERS_AT_ONCE,
+    users: Users, vectors: Any, given: Any, clip: float, grid: float, **how: Any
 ) -> BoundedSum:
     """Clip the vectors of users [start, stop), which a function of rows gives; sum their products.
 
-    The users of a `step` are taken at once.
+    how: diagonal, influence, and step: so many users are taken at once.
     """
     require_terms(clip=clip)
     if users.private:
         check_exact(users.n_slots, clip, grid, degree=2)
-    terms = _influence(users, influence), clip, grid, step, vectors, *given
+    share, step = _influence(users, how.get("influence")), how.get("step", core.USERS_AT_ONCE)
+    terms = share, clip, grid, step, vectors, *given
     values = total(each(reveal(users), _product_sums, users.private, *terms))
-    if not diagonal:
+    if not how.get("diagonal", True):
         np.fill_diagonal(values, 0.0)
     return triangle(users, values[np.tril_indices(len(values))], clip)
 
@@ -335,9 +327,7 @@ def _product_sums(rows: Rows, private: bool, share: Any, *terms: Any) -> Any:
     return summed(rows, private and grid, part)
 
 
-def _by_item(
-    rows: Rows, private: bool, t: Any, scale: Any, U: Any, grid: float
-) -> NDArray[np.float64]:
+def _by_item(rows: Rows, private: bool, t: Any, scale: Any, U: Any, grid: float) -> Any:
     """Return the sums of `accumulate_rhs` over all users, of shape (n_items, k)."""
     unit = grid if private else 0.0
 
@@ -346,7 +336,7 @@ def _by_item(
         accumulate_rhs(rows.indptr, rows.indices, t, scale, U, unit, start, stop, out)
         return out
 
-    return np.asarray(summed(rows, private and grid, part))
+    return summed(rows, private and grid, part)
 
 
 def summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
@@ -393,13 +383,20 @@ def bounded(
 
 def own_values(users: Users, values: PerUser, *, of_users: bool = False) -> Any:
     """Return values that were made for these users, one for each rating or for each user."""
-    own, entry, rows = core.handle_values(users, values), core.handle_entry(values), reveal(users)
-    wrong = (entry.place is None) != of_users
-    if isinstance(own, np.ndarray):
-        wrong |= len(own) != (rows.n_users if of_users else rows.nnz)
+    own, what = core.handle_values(users, values), core.handle_entry(values)
+    _require_own((what.place is None) == of_users, of_users)
+    return own
+
+
+def floats(rows: Rows, values: Any, *, of_users: bool = False) -> NDArray[np.float64]:
+    """Return the values of a block in float64, one for each of its ratings or of its users."""
+    _require_own(len(values) == (rows.n_users if of_users else rows.nnz), of_users)
+    return np.asarray(values, np.float64)
+
+
+def _require_own(holds: bool, of_users: bool) -> None:
     what, rule = "user" if of_users else "rating", "made for the users that are summed."
-    require_that(not wrong, f"a value for each {what}", "of others", rule)
-    return own if entry.public.dtype == np.float64 else each(own, np.asarray, np.float64)
+    require_that(holds, f"a value for each {what}", "of others", rule)
 
 
 def bounded_values(values: Any, size_of: Any = np.abs) -> tuple[Any, NDArray[np.float64]]:

@@ -72,7 +72,9 @@ HANDLES = {
 @pytest.mark.parametrize("kind", HANDLES)
 def test_handles_hold_nothing(kind):
     handle = HANDLES[kind](users_of(matrix()))
-    for read in (vars, dataclasses.astuple, pickle.dumps, copy.copy, copy.deepcopy, np.asarray):
+    reads = vars, dataclasses.astuple, pickle.dumps, copy.copy, copy.deepcopy, np.asarray
+    reads += np.exp, list, float, len, bool, lambda values: values[0], lambda values: values + 1.0
+    for read in reads:
         with pytest.raises(TypeError):
             read(handle)
     assert gc.get_referents(handle) == [type(handle)]

@@ -134,7 +134,7 @@ def test_a_cluster_gives_the_model_of_one_process(name, client):
 def test_neither_workers_nor_blocks_change_a_bit(n_workers, workers, client):
     workers.scale(n_workers)
     client.wait_for_workers(n_workers, timeout=300)
-    for name in ("pooled, subset", "clicks", "covariance by user"):
+    for name in ("dpals, tail", "clicks", "covariance, Laplace"):
         X = values_for(name)
         whole = clone(FITS[name]).fit(X)
         for n_blocks in CUTS:
@@ -315,17 +315,23 @@ def with_infinity():
     return X
 
 
-def test_bad_matrices_cost_nothing(client, tmp_path):
+def test_bad_matrices_and_other_code_cost_nothing(client, tmp_path, monkeypatch):
     ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
     budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
     unknown = da.from_array(np.ones((40, 5)), chunks=(20, 5))
     unknown = unknown[unknown[:, 0] > 0.0]
+    lying = lazy(ratings(50), 1).map_blocks(lambda chunk: chunk, chunks=((40,), (40,)))
     for X, message in (
         (lazy(with_infinity()), "contains infinity"),
-        (unknown, "must be a dask.array of users x items with a known number of rows"),
+        (unknown, "must be a dask.array of users x items"),
+        (lying, r"has a block of shape \(50, 40\), which must be \(40, 40\)"),
     ):
         with pytest.raises(ValueError, match=message):
             DPItemMeans(budget).fit(X)
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "code_version", lambda: "another")
+        with pytest.raises(RuntimeError, match="a worker runs skdpmf"):
+            DPItemMeans(budget).fit(lazy(ratings(3000)))
     assert ledger.report().entries == ()
     with pytest.warns(UserWarning, match="rating_range=.* must be the scale"):
         DPItemMeans(budget, rating_range=(6.0, 10.0)).fit(lazy(ratings(3000)))

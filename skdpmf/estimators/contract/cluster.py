@@ -78,7 +78,7 @@ def blocks_of(X: Any, bounds: Any, warns: bool) -> Blocks:
     """
     client = client_of(X)
     if isinstance(X, ParquetRatings):
-        (rows, at), n_threads = X._bounds, sum(client.nthreads().values())
+        (rows, at), n_threads = X._bounds, max(sum(client.nthreads().values()), 1)
         n_blocks = n_threads * max(1, round(X.nnz / (n_threads * _BLOCK_RATINGS)))
         ends = _cut(rows[[0, *(stop for _, stop in balanced_blocks(at, n_blocks))]])
         public = [X, X.fingerprint, bounds]
@@ -87,8 +87,9 @@ def blocks_of(X: Any, bounds: Any, warns: bool) -> Blocks:
         M = X.X if isinstance(X, RatingMatrix) else X
         M = M if M.numblocks[1] == 1 else M.rechunk({1: -1})
         chunks = client.compute(M.to_delayed().ravel().tolist())
-        parts = submit(client, _checked, [chunks], [True, False], [bounds])
-        rows = np.cumsum([0, *M.chunks[0]]).astype(int).tolist()
+        own, public = [chunks, [int(n) for n in M.chunks[0]]], [X.shape[1], bounds]
+        parts = submit(client, _checked, own, [True, True, False, False], public)
+        rows = np.cumsum([0, *own[1]]).tolist()
         ends = _cut(rows)
     facts = Blocks(client, parts, range(len(parts) + 1), 0)
     n_outside, n_ratings = np.sum(gathered(client, facts[1].parts), axis=0)
@@ -140,9 +141,15 @@ def _read(start: int, stop: int, ratings: Any, fingerprint: str, bounds: Any) ->
     return _with_facts(as_rating_matrix(R), bounds)
 
 
-def _checked(chunk: Any, bounds: Any) -> tuple[Any, Any]:
+def _checked(chunk: Any, n_rows: int, n_items: int, bounds: Any) -> tuple[Any, Any]:
     """Return a block of a matrix as `fit` would take it."""
-    return _with_facts(check_ratings(BaseEstimator(), chunk, reset=True)[0], bounds)
+    R = check_ratings(BaseEstimator(), chunk, reset=True)[0]
+    if R.shape != (n_rows, n_items):
+        raise ValueError(
+            f"X has a block of shape {R.shape}, which must be {(n_rows, n_items)} by its chunks: "
+            "noise is for so many rows. Say the shapes of blocks as they are."
+        )
+    return _with_facts(R, bounds)
 
 
 def _stacked(parts: list[Any], where: list[tuple[int, int]]) -> Any:
