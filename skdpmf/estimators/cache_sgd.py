@@ -162,8 +162,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
         The new users are folded in, `max_iter` rounds run over their ratings, and then each item
         moves towards its new factors by the share of its ratings that is new. The factors of
-        earlier users stay. The first call is a `fit`; later calls keep the penalty that it
-        learned, so let it have as many users as there are.
+        earlier users stay. The first call is a `fit`; later calls fit its penalties to as many
+        ratings as there are by then, and keep its variance of the noise, so let it have as many
+        users as there are.
 
         Parameters
         ----------
@@ -207,7 +208,13 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.components_ = self.components_ + share * (V.T - self.components_)
         self.item_biases_ = self.item_biases_ + share * (c - self.item_biases_)
         self.item_counts_ = self.item_counts_ + counts
-        self._item_model_ = self._fold_in_model(self._penalty())
+        penalty, n_ratings = self._penalty(), int(self.item_counts_.sum())
+        if self.alpha is None and R.nnz:  # for as many ratings as there are now, and such users
+            n_users = n_ratings * np.count_nonzero(np.diff(R.indptr)) / R.nnz
+            n_items = np.count_nonzero(self.item_counts_)
+            own = trained.settings.learn(int(n_users), int(n_items), n_ratings)
+            penalty = tuple(self._noise() * part for part in (own.alpha, own.ridge, own.bias_ridge))
+        self._item_model_ = self._fold_in_model(penalty)
         self._rank_by_counts()
         self._add_tastes()
         b, U = self._folded_in(R)
@@ -261,8 +268,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         earlier: Any = 0
         if alpha is None and scale is not None:  # partial_fit: for the noise of the new ratings
             earlier = self.item_counts_
-            noise = solver.noise_variance(self.loss_curve_[-1] / self._unit_)
-            alpha_, ridge, bias = (part / noise for part in self._penalty())
+            alpha_, ridge, bias = (part / self._noise() for part in self._penalty())
             settings = replace(settings, alpha=alpha_, ridge=ridge, bias_ridge=bias, learned=True)
         n_threads = effective_n_jobs(self.n_jobs)
         in_files = isinstance(R, ParquetRatings)
@@ -324,6 +330,12 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         U = Z[:, Z.shape[1] - self.components_.shape[0] :]
         # the last fit's fit_bias, which may have been another
         return self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z)), U
+
+    def _noise(self) -> float:
+        """Return the variance of the noise in the last `fit`, in standardised units."""
+        from skdpmf.baselines.cache_sgd import noise_variance
+
+        return noise_variance(self.loss_curve_[-1] / self._unit_)
 
     def _penalty(self) -> tuple[float, ...]:
         """Penalty for each rating, user and user's bias, in standardised units: the last fit's."""
