@@ -333,7 +333,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
     def _noise(self) -> float:
         """Return the variance of the noise in the last `fit`, in standardised units."""
-        from skdpmf.baselines.cache_sgd import noise_variance
+        from skdpmf.mechanisms.sgd.cache_sgd import noise_variance
 
         return noise_variance(self.loss_curve_[-1] / self._unit_)
 

@@ -12,7 +12,7 @@ from tests import house
 PACKAGE = Path(skdpmf.__file__).parent
 PROOFS = PACKAGE.parent / "docs" / "proofs.rst"
 LATER = {"skdpmf.privacy.text", "skdpmf.privacy.composition"}  # no fit divides its budget
-MOST_FILES, MOST_LINES = 15, 2240
+MOST_FILES, MOST_LINES = 15, 2300
 # They decide nothing: words, errors, and streams that no release has.
 WORDS = {"privacy/text.py", "privacy/sampler/streams.py", "exceptions.py"}
 
