@@ -28,7 +28,7 @@ from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.posterior_draw import draw as dpmf_posterior
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
-from skdpmf.privacy import sums
+from skdpmf.privacy import other_sums, sums
 from skdpmf.privacy.recording import RecordingNoise
 from skdpmf.privacy.sampler import noise as noise_module
 from skdpmf.privacy.sampler.noise import noise_source
@@ -429,7 +429,7 @@ def exact_number_of_users(real, fit, popularity):
 def test_clicks_beyond_their_weight(clipped, monkeypatch):
     """The sums clip them; without, Gram matrices exceed their bound at no typical release."""
     if not clipped:
-        monkeypatch.setattr(sums, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))
+        monkeypatch.setattr(other_sums, "shrink_to_ball", lambda norm, radius: np.ones_like(norm))
     X = (ratings() > 3.0).astype(float)
     report = audit(ClicksUpTo50(BUDGET, feedback="implicit", solver="dpals", **SMALL), X)
     assert failed(report) == (set() if clipped else {"sensitivities"})
