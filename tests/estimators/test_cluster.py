@@ -3,7 +3,10 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -363,6 +366,15 @@ def test_who_needs_all_ratings_says_so(client, tmp_path):
                 clone(model).fit(matrix)
     with pytest.raises(ValueError, match="for an estimator with a budget"):
         CacheSGDFactorizer(2).fit(lazy(X, 1))
+
+
+@pytest.mark.slow
+def test_the_example_runs():
+    example = Path(__file__).parents[2] / "examples" / "dask_cluster.py"
+    told = subprocess.run(
+        [sys.executable, example], check=True, timeout=600, capture_output=True, text=True
+    )
+    assert "Strength: epsilon 4, delta 1e-05" in told.stdout
 
 
 def test_without_a_client():
