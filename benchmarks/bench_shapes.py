@@ -31,7 +31,7 @@ from skdpmf.data import make_ratings, read_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.kernels.als import solve_rows
-from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.rows import predict_entries
 
 EPSILONS = (0.1, 0.5, 1.0, 4.0, 8.0, 20.0, 57.0, np.inf)
 KINDS = {

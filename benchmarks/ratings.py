@@ -15,7 +15,7 @@ from scipy import sparse
 from skdpmf import PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import by_popularity, rmse, split_ratings, split_table
-from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.rows import predict_entries
 from skdpmf.mechanisms.common import most_popular
 
 N_BUCKETS = 5

@@ -14,7 +14,7 @@ from harness import note
 
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.rows import predict_entries
 from skdpmf.mechanisms.device_reports import gradient as solver
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
 from skdpmf.privacy.sampler.streams import derived_key

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from skdpmf.data.matrix import bound_contributions
-from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.jit_and_threads import run_blocks
-from skdpmf.kernels.rows import weigh_by_item
+from skdpmf.kernels.rows import predict_entries, weigh_by_item
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release

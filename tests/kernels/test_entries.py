@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.rows import predict_entries
 from tests.kernels._problems import (
     examples,
     float_types,

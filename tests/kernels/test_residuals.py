@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import config
 
-from skdpmf.kernels.entries import weigh_residuals
+from skdpmf.kernels.rows import weigh_residuals
 from skdpmf.kernels.sums import accumulate_rhs, row_norms
 from tests.kernels._problems import (
     examples,

@@ -9,9 +9,15 @@ from scipy import sparse
 from skdpmf.kernels.als import row_posteriors, solve_rows_weighted
 from skdpmf.kernels.averaging import solve_rows_averaged
 from skdpmf.kernels.covariance import pair_products
-from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.gibbs import sample_rows
-from skdpmf.kernels.rows import centre_rows, centred_residuals, hash_rows, weigh_by_item
+from skdpmf.kernels.rows import (
+    centre_rows,
+    centred_residuals,
+    hash_rows,
+    predict_entries,
+    weigh_by_item,
+    weigh_residuals,
+)
 from tests.reference import rows as reference
 
 pytestmark = pytest.mark.usefixtures("form")

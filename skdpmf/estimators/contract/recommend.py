@@ -20,8 +20,8 @@ from skdpmf.data.validation import middle_and_quarter
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.averaging import TASTE_PENALTIES, TASTE_PRIOR, solve_rows_averaged
-from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, balanced_blocks, in_threads, sized
+from skdpmf.kernels.rows import predict_entries
 from skdpmf.kernels.topk import top_k_rows
 from skdpmf.mechanisms.als.pooled import user_features
 

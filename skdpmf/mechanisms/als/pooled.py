@@ -81,9 +81,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.kernels.als import row_posteriors, solve_rows
-from skdpmf.kernels.entries import predict_entries, weigh_residuals
 from skdpmf.kernels.jit_and_threads import run_blocks
-from skdpmf.kernels.rows import hash_rows
+from skdpmf.kernels.rows import hash_rows, predict_entries, weigh_residuals
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled_update as update
 from skdpmf.mechanisms.als import ratings

@@ -50,9 +50,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from skdpmf.kernels.entries import predict_entries
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
+from skdpmf.kernels.rows import predict_entries
 from skdpmf.mechanisms.common import row_norms, rows_of
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams

@@ -38,7 +38,7 @@ from scipy import fft, sparse, special
 
 from skdpmf.data.matrix import bound_contributions
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.kernels.entries import predict_entries
+from skdpmf.kernels.rows import predict_entries
 from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain, State, Target
 from skdpmf.mechanisms.posterior_draw.guarantee import (
