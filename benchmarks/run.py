@@ -78,6 +78,9 @@ refresh
 item-features
     quick: bench_item_features --data ml-1m.parquet --parts cold --seeds 1
     full: bench_item_features --data ml-1m.parquet --seeds 3
+public
+    quick: bench_public --data ml-1m.parquet --shares 0.1 --epsilons 1 --seeds 1
+    full: bench_public --data ml-1m.parquet --seeds 3
 clicks-20m
     full: bench_clicks --synthetic 20m --epsilons 1 5 20 --seeds 1 --held-out 2000
 qualitative

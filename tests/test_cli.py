@@ -697,3 +697,13 @@ def test_ratings_from_the_standard_input():
         run = subprocess.run(program, stdin=file, capture_output=True, text=True, env=environment)
     assert (run.returncode, run.stderr) == (0, "")
     assert len(run.stdout.splitlines()) == 81
+
+
+def test_public_people_of_a_file(run):
+    """Those of them who are in the ratings too are public, and the statement says how many."""
+    pd.read_csv("train.csv").query("user < 40").to_csv("public.csv", index=False)
+    fit = ("fit", "train.csv", "--epsilon", 4, *SMALL, "--items", "titles.csv", "--public")
+    code, _, err = run(*fit, "public.csv", "-o", "public")
+    assert code == 0, err
+    assert "people of public.csv are public: they get no protection" in err
+    assert any("are public" in text for text in load_model("public").privacy_spent_.assumptions)

@@ -190,6 +190,9 @@ def _parser() -> argparse.ArgumentParser:
     words += "it are used as public item features"
     _writing(fit, "MODEL", words)
     fit.add_argument("--no-item-features", action="store_true", help="use no genres and years")
+    words = "ratings of people who agreed that theirs are public, in the same formats: they are "
+    words += "used without noise. Who is in RATINGS too is public"
+    fit.add_argument("--public", metavar="FILE", help=words)
     words = "repeatable noise, for tests and papers: anybody who guesses N can subtract it"
     fit.add_argument("--seed", type=_seed, metavar="N", help=words)
     _reading(fit)

@@ -49,8 +49,10 @@ def fit(options: argparse.Namespace) -> None:
         _use_features(catalogue, model)
     X, users = _matrix_of(frame, catalogue["item"], model, options)
     _remark_doubts(X, model)
-    if book is not None and book.at_most is not None:
+    if options.public is not None or (book is not None and book.at_most is not None):
         X = RatingMatrix(X, _participants(X, users))
+    if options.public is not None:
+        model.set_params(public=_public(options.public, catalogue["item"], users, options))
     what = f"{counted(len(users), 'user')} x {counted(X.shape[1], 'item')}"
     _announce(model, f"fitting {options.estimator} to {what}")
     model.fit(X)
@@ -354,6 +356,17 @@ def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
             "declared number must include all of them."
         )
     return int(options.users)
+
+
+def _public(path: str, items: Any, users: Any, options: argparse.Namespace) -> RatingMatrix:
+    """Return the rows of public people, over these items; ids are written as those of the users."""
+    frame = _rated(_table(path, options), path, options.implicit)
+    frame["item"], frame["user"] = _as_known(frame["item"], items), _as_known(frame["user"], users)
+    known = frame["item"].isin(items)
+    _remark_left_out(int((~known).sum()), path, "of items in the catalogue")
+    X, people, _ = ratings_to_matrix(frame[known], items=items)
+    remark(f"{len(people)} people of {path} are public: they get no protection")
+    return RatingMatrix(X, people)
 
 
 def _participants(X: Any, users: Any) -> Any:

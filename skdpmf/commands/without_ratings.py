@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _TAKEN = {  # parameters that have options of their own
     "budget": "--epsilon and --delta",
     "item_features": "--items",
+    "public": "--public",
     "feedback": "--implicit",
     "n_jobs": "--n-jobs",
     "random_state": "--seed",

@@ -9,7 +9,7 @@ and all that is computed of them is a public value. Every private release has th
    tau))) of theta_j = (b_j, v_j), their prior N(centre_j, diag(tau)), and the users' prior.
 2. *Means*: the first residuals are those of `residual_rounds`, which combines them with the means
    of public people by precision, and learns the variance of their shift: how much further off than
-   by noise and sampling they are. Where there is one, or where the private counts support more
+   by noise and sampling they are. Where it is large, or where the private counts support more
    factors than public people show, the fit goes on as `pooled`, with these counts and means.
 3. *Rounds*: with x_i the mean of u_i under the users' prior, phi_i = (a, g x_i), e_ij the residual,
 
@@ -51,6 +51,7 @@ Floats = NDArray[np.float64]
 N_LEAD = pooled.N_LEAD
 _ROUNDS = 10  # of the public model
 _SHARES = np.linspace(0.05, 0.95, 19)  # of factors in |phi|^2
+_MOST_SHIFT = 0.06  # variance of the means' shift, over that of items: fans of a genre have less
 _CLIP_DEVIATION = 0.05  # of the mean clip factor of private people from that of public ones
 
 
@@ -78,7 +79,7 @@ class PublicFit(pooled.PooledFit):
         beside.item_step(columns, *beside.user_step(columns))
         self.averages.release(pooled.MEANS, 0)
         self.rank = self.choose_rank()
-        self.is_led = 0 < beside.rank >= self.rank and not self.averages.shifted
+        self.is_led = 0 < beside.rank >= self.rank and self.averages.shifted < _MOST_SHIFT
         if not self.is_led:
             for t in range(1, pooled.MEAN_ROUNDS):
                 self.averages.release(pooled.MEANS, t)
@@ -245,6 +246,9 @@ class PublicPosterior(update.PooledPosterior):
         rated = (public.counts > 0)[:, None]
         shown = np.where(rated, np.maximum(1.0 / public.variance - prior, 0.0), 0.0)
         mean = public.posterior.theta / public.variance - prior * self.centre
+        trust = 1.0 / (1.0 + averages.shifted * averages.prior_variance * shown[:, 0])
+        shown[:, 0] *= trust
+        mean[:, 0] *= trust
         self.start(prior, None)
         self.base = shown[:, :, None] * np.eye(rank + 1), np.where(shown > 0.0, mean, 0.0)
         self._solve()

@@ -1,0 +1,100 @@
+"""Worth of people who said yes: RMSE of hidden ratings of all others, with their rows and without.
+
+    SKDPMF_DATA=folder python benchmarks/bench_public.py --seeds 3
+    python benchmarks/bench_public.py --data ml-1m.parquet --kinds raters genre half
+
+A share of the users is public, drawn for each seed, or ("raters") those with the most ratings, or
+("genre") those with the largest share of horror films; "half" are random people who have rated half
+of the items, on another scale. A tenth of the ratings is hidden from everybody. The shortfall is
+against the better one of the two parts alone. Prints Markdown tables.
+"""
+
+import numpy as np
+from harness import data_path, parser, print_head, print_row
+from ratings import budget_of, split
+from scipy import sparse
+
+from skdpmf import AdaptiveWeightALS, DPItemMeans
+from skdpmf.data import item_features, read_ratings
+from skdpmf.data.loaders import read_items
+from skdpmf.evaluation import rmse
+
+ESTIMATORS = {"AdaptiveWeightALS": AdaptiveWeightALS, "DPItemMeans": DPItemMeans}
+KINDS = ["random", "raters", "genre", "half"]
+
+
+def public_people(kind, X, share, seed, horror):
+    """Return who is public, and their rows."""
+    n_users, size = X.shape[0], round(share * X.shape[0])
+    number = np.maximum(np.diff(X.indptr), 1)
+    if kind in ("raters", "genre"):
+        ones = sparse.csr_array((np.ones(X.nnz), X.indices, X.indptr), X.shape)
+        order = number if kind == "raters" else (ones @ horror) / number
+        chosen = np.zeros(n_users, bool)
+        chosen[np.argsort(-order, kind="stable")[:size]] = True
+        return chosen, X[chosen]
+    chosen = np.random.default_rng(1000 + seed).random(n_users) < share
+    rows = X[chosen]
+    if kind == "half":
+        rows = rows.tocoo()
+        kept = rows.col % 2 == 0
+        entries = 0.5 * rows.data[kept] + 1.5, (rows.row[kept], rows.col[kept])
+        rows = sparse.csr_array(entries, rows.shape)
+    return chosen, rows
+
+
+def error_of(kind, epsilon, seed, X, known, hidden, **settings):
+    model = kind(budget_of(epsilon), random_state=seed, **settings).fit(X)
+    return rmse(hidden, model.predict_entries(known, hidden))
+
+
+def main():
+    options = parser(
+        __doc__,
+        data=None,
+        items=None,
+        seeds=3,
+        shares=[0.05, 0.1, 0.2],
+        epsilons=[0.5, 1.0, 4.0],
+        estimators=ESTIMATORS,
+        kinds=KINDS,
+    ).parse_args()
+    path = data_path(options)
+    frame = read_ratings(path)
+    X, Y = split(frame, 0)
+    films = read_items(options.items or path.with_name("ml-1m-items.parquet"))
+    films = films.set_index("item").loc[np.unique(frame["item"])].reset_index()
+    features, horror = item_features(films), films["genres"].str.contains("Horror").to_numpy()
+    variants = {"": None, ", genres and years": features.to_numpy()}
+    for name in options.estimators:
+        kind = ESTIMATORS[name]
+        print(f"\n{name}: with public people (without them / public alone), shortfall\n")
+        print_head("public", "share", *[f"epsilon {epsilon:g}" for epsilon in options.epsilons])
+        for people in options.kinds:
+            for label, columns in variants.items():
+                if label and people != "random":
+                    continue
+                for share in options.shares:
+                    cells = []
+                    for epsilon in options.epsilons:
+                        found = []
+                        for seed in range(options.seeds):
+                            public, rows = public_people(people, X, share, seed, horror)
+                            known, hidden = X[~public], Y[~public]
+                            given = seed, known, known, hidden
+                            with_them = error_of(
+                                kind, epsilon, *given, public=rows, item_features=columns
+                            )
+                            without = error_of(kind, epsilon, *given, item_features=columns)
+                            alone = error_of(
+                                kind, np.inf, seed, rows, known, hidden, item_features=columns
+                            )
+                            found.append((with_them, without, alone))
+                        both, without, alone = np.mean(found, axis=0)
+                        gap = both - min(without, alone)
+                        cells.append(f"{both:.4f} ({without:.4f} / {alone:.4f}) {gap:+.4f}")
+                    print_row(people + label, share, *cells)
+
+
+if __name__ == "__main__":
+    main()
