@@ -75,11 +75,12 @@ would support; lists use the part of it, if any, that the cohorts so far support
 
 **Public people.** Clicks of n people who agreed to open use estimate the same matrices exactly, but
 with the sampling error of few people, and cost nobody anything: what is released stays the same.
-Popularity N_j, of variance v_j, is that of a gamma law, and public clicks are Poisson counts of it.
-For the matrix let A be theirs, on a wide head, the items with `PUBLIC_CLICKS` of them at least, and
-M the expected one, per n_users rows. If rows were normal with covariance M, errors of A would have
-the covariance M (x) M / n, and those of the release, on H, that of noise s^2 and M (x) M / n_users.
-R is the release less the public people's matrix on H, in units of A. The best linear estimate is
+Popularity N_j, of variance v_j, has a gamma law, and public clicks are Poisson counts of it. For
+the matrix let A be theirs, on a wide head of items so popular that two of them have `PUBLIC_PAIRS`
+joint clicks by chance, and M the expected one, per n_users rows. If rows were normal with
+covariance M, errors of A would have the covariance M (x) M / n, and those of the release, on H,
+that of noise s^2 and M (x) M / n_users. R is the release less the public people's matrix on H, in
+units of A. The best linear estimate is
 
     C = A + W (K * (U' R U)) W',    M_HH = U diag(l) U',    W = M_.H U,
     K_ab = 1 / (n (s^2 + l_a l_b / n_users) + l_a l_b),
@@ -88,8 +89,8 @@ so that each pair of directions has its mean by precision: A where noise is larg
 where only A has errors. Entry jl has the variance (M_jj M_ll - sum_ab W_ja^2 K_ab W_lb^2) / n.
 Cleaning is as above, of C over g_j g_l, in which the noise is nearly even. M is what it gives from
 a first mixture, by the whole variances. Where people who agree differ from others, R and the
-difference of counts vary more than that. The excess, less two of its errors, is taken for one more
-sampling error: n becomes `worth`, and public people who are unlike private ones count for little.
+difference of counts vary more than that. The excess, if it is beyond its errors, is taken for one
+more sampling error: n becomes `worth`, and public people unlike private ones count for little.
 
 The release is the item covariance of F. McSherry and I. Mironov, "Differentially private
 recommender systems", KDD 2009, with rows of norm 1 in the place of clipped ones; the lists are
@@ -144,9 +145,10 @@ MOST_CENTRE, _N_CENTRES = 4.0, 512  # of s n |q|, and values that it has
 _STEP = MOST_CENTRE / _N_CENTRES
 COHORTS = 24.0  # that the head of a refresh is for
 TIE = 1e-3  # score of the most popular item for a user without clicks
-PUBLIC_CLICKS, PUBLIC_HEAD = 5.0, 1500
+PUBLIC_PAIRS, PUBLIC_HEAD = 0.25, 1500  # joint clicks of two such items, if independent
+PUBLIC_POPULARITY = 5.0  # c beside public people, whose matrix is less noisy
 PUBLIC_RIDGE = 1.2  # lambda, in a matrix of public people alone
-SURE_OF_SHIFT = 2.0  # errors that the excess is lowered by
+SURE_OF_SHIFT = 3.0  # errors of the excess that chance may have
 LEAST_LEVEL = 0.1  # private rows that are not empty, at least
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
@@ -218,6 +220,7 @@ class CleanGram(NamedTuple):
     is_centred: bool  # whether popularity was taken off
     features: Floats | None = None  # (n_items, d), sqrt(f) A: what they add to G
     sums: GramSums | None = None  # what was released, with earlier cohorts
+    popularity: float = POPULARITY  # c
 
 
 class PublicClicks(NamedTuple):
@@ -420,13 +423,18 @@ def with_public_counts(
     (counts, noise), (N, doubt) = released, popularity
     own = public.counts * (n_users / public.clicks.shape[0])
     own = own * max(float(counts @ own) / float(own @ own), LEAST_LEVEL)
-    chance = 0.5 * (N + own) * n_users / max(float(own.sum()), n_users)
+    t = n_users / max(float(own.sum()), n_users)
+    variance = doubt**2 + t * N
+
+    def by_all(worth: float) -> tuple[Floats, Floats]:
+        exposure = worth / (n_users * t)
+        rate = N / variance + exposure
+        mean = (N**2 / variance + own * exposure) / rate
+        return mean, np.sqrt(mean / rate)
+
+    chance = t * by_all(public.worth)[0]
     public = _worth(public, counts - own, noise**2 + chance, n_users * chance)
-    t = n_users / max(float(N.sum()), n_users)
-    variance, exposure = doubt**2 + t * N, public.worth / (n_users * t)
-    rate = N / variance + exposure
-    both = (N**2 / variance + own * exposure) / rate
-    return public, both, np.sqrt(both / rate)
+    return public, *by_all(public.worth)
 
 
 def _worth(public: PublicClicks, apart: Floats, variance: Floats, spread: Floats) -> PublicClicks:
@@ -438,7 +446,9 @@ def _worth(public: PublicClicks, apart: Floats, variance: Floats, spread: Floats
     weight = spread / (variance + spread / n) ** 2
     beyond = public.excess[0] + float(np.sum(weight * (apart**2 - variance - spread / n)))
     total = public.excess[1] + float(np.sum(weight * spread))
-    shift = max(beyond - SURE_OF_SHIFT * np.sqrt(2.0 * total), 0.0) / max(total, 1e-300)
+    shift = 0.0
+    if beyond > 0.0:  # a garrote, whose threshold is so many errors sqrt(2 / total)
+        shift = max(beyond / total - 2.0 * SURE_OF_SHIFT**2 / beyond, 0.0)
     return public._replace(worth=1.0 / (1.0 / n + shift), excess=(beyond, total))
 
 
@@ -457,7 +467,8 @@ def with_public_gram(
     """
     clicks, scale = public.clicks, n_users / public.clicks.shape[0]
     t = n_users / max(float(popularity.sum()), n_users)
-    enough = np.count_nonzero(popularity * public.worth >= PUBLIC_CLICKS * n_users * t)
+    share = popularity / (t * n_users)
+    enough = np.count_nonzero(public.worth * share**2 >= PUBLIC_PAIRS)
     size = max(min(int(enough), PUBLIC_HEAD), 0 if private is None else private[0].size)
     wide = most_popular(popularity, size)
     if not size:
@@ -490,7 +501,8 @@ def with_public_gram(
         values, U = np.linalg.eigh(M[block])
         W, spread = M[:, place] @ U, np.outer(values, values)
         R, chance = U.T @ R @ U, noise + spread / n_users
-        public = _worth(public, R, chance, spread)
+        once = np.tril(R, -1) + np.diag(R.diagonal() / np.sqrt(2.0))  # of twice the variance
+        public = _worth(public, once, chance, np.tril(spread))
         K = 1.0 / (public.worth * chance + spread)
         C = A + W @ (K * R) @ W.T
         W = W**2 / M.diagonal()[:, None]
@@ -498,7 +510,7 @@ def with_public_gram(
         ridge = (RIDGE + NOISE_RIDGE * deviation) * level / unit
     ridge = min(ridge, PUBLIC_RIDGE * n_users / public.worth)
     L, own = _clean_uneven(0.5 * (C + C.T), variance, rounds, F[wide])
-    return CleanGram(wide, L, own, ridge, True, F)
+    return CleanGram(wide, L, own, ridge, True, F, popularity=PUBLIC_POPULARITY)
 
 
 def _clean_uneven(C: Floats, variance: Floats, rounds: Iterable[int], features: Floats) -> Any:
@@ -669,7 +681,7 @@ def lists_of(clean: CleanGram, popularity: Floats, n_users: float) -> Lists:
     own = np.maximum(own - np.sum(F**2, axis=1), LEAST_OWN * own)
     own[clean.head] = clean.own
     if centred:
-        L[:, -1] = np.sqrt(POPULARITY * n_users) * (N / N.sum())
+        L[:, -1] = np.sqrt(clean.popularity * n_users) * (N / N.sum())
     D = (own + clean.ridge)[rows]
     L /= np.sqrt(D)[:, None]
     if centred:
