@@ -5,7 +5,7 @@ import numba
 import numpy as np
 import pytest
 
-from skdpmf.kernels.flush import CAN_FLUSH, flushed_denormals
+from skdpmf.kernels._vectors import CAN_FLUSH, flushed_denormals
 
 flushes = pytest.mark.skipif(not CAN_FLUSH, reason="needs the JIT and a known CPU")
 

@@ -27,7 +27,7 @@ from skdpmf.exceptions import RatingStoreError
 from skdpmf.kernels.jit_and_threads import later
 from skdpmf.kernels.sgd import item_runs, order_by_item
 
-_flush = later("flush")
+_vectors = later("_vectors")
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ def read_ahead(iterable: Iterable[T], n: int) -> Generator[T, None, None]:
 def _serve(inbox: Any, done: Any, ended: threading.Event, index: int, cpu: int | None) -> None:
     """Work until there is no more or a task fails; then report what was raised."""
     try:
-        with _flush.flushed_denormals():
+        with _vectors.flushed_denormals():
             if cpu is not None:
                 with suppress(OSError):
                     os.sched_setaffinity(0, {cpu})  # 0 is the calling thread, not the process

@@ -8,7 +8,7 @@ import pytest
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 
-from skdpmf.kernels.flush import CAN_FLUSH
+from skdpmf.kernels._vectors import CAN_FLUSH
 from skdpmf.mechanisms.sgd.rating_batches import Workers
 
 from .threads import (

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from skdpmf.kernels.flush import set_flush_to_zero
+from skdpmf.kernels._vectors import set_flush_to_zero
 
 needs_signals = pytest.mark.skipif(
     not hasattr(signal, "pthread_kill"), reason="the system sends no signals to threads"
