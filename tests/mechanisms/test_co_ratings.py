@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.common import co_rating_directions, co_rating_vectors
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sums import products
 from skdpmf.privacy.users import reveal

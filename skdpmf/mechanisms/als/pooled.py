@@ -16,7 +16,7 @@ ratings. The item step is
    sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius). The first factors start from what
    users rate together, one more release: with a `list_share` the Gram matrix of `noisy_gram`, of
    which those loadings count that random choices would not have, and which ranks lists as well;
-   without one, the directions of `co_ratings`.
+   without one, the directions of `common.co_rating_vectors`.
 4. rounds: with x_i = u_i / |u_i|, phi_i = (a, x_i) and e_ij the residual of the model with x_i in
    the place of u_i,
 
@@ -86,7 +86,6 @@ from skdpmf.kernels.rows import hash_rows, predict_entries, weigh_residuals
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled_update as update
 from skdpmf.mechanisms.als import ratings
-from skdpmf.mechanisms.als.co_ratings import co_rating_directions, co_rating_vectors
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import HEAD, START, AlternatingFit, head_release
 from skdpmf.mechanisms.gram import item_item as ng
@@ -363,12 +362,12 @@ class PooledFit(PooledRounds):
         N, mass, most = self.N, self.posterior.mass, CO_RATING_FACTORS
         if self.gram is None:
             head = common.most_popular(N, HEAD)
-            chosen = sums.products(
-                self.kept, co_rating_vectors, head, N[head], clip=1.0, grid=self.grid
-            )
+            given: Any = {"clip": 1.0, "grid": self.grid}
+            chosen = sums.products(self.kept, common.co_rating_vectors, head, N[head], **given)
             released = self.release(RATED, chosen)
             noise = self.n_users, self.curator.deviation(RATED)
-            by_choice = co_rating_directions(released, head, N, mass, min(rank, most), *noise)
+            terms = released, head, N, mass, min(rank, most)
+            by_choice = common.co_rating_directions(*terms, *noise)
         else:
             loadings = self.telling_loadings(self.gram)[:, :most]
             by_choice = common.spread_over_head(loadings, self.gram.head, mass)
