@@ -182,6 +182,7 @@ PARSER = parser(
     seeds=5,
     split=1,  # 0 is that of the defaults' choice
     held_out=0,  # users; 0: a tenth of them
+    public=0.0,  # share of the training users whose rows are public, for the item-item model
     users=0,  # only so many training users, at random; 0: all
     items=0,  # only so many items, the most popular ones; 0: all
     methods=METHODS,
@@ -206,9 +207,9 @@ def evaluate(ranked, targets):
     return recall_at_k(targets, ranked, 20), ndcg_at_k(targets, ranked, 100)
 
 
-def measure(name, X, known, targets, budget, n_seeds, n_jobs):
-    """Both metrics, a row for each noise seed."""
-    found = []
+def measure(name, X, known, targets, budget, n_seeds, n_jobs, share=0.0):
+    """Both metrics, a row for each noise seed, which draws the public people too."""
+    found, everybody = [], X
     params = METHODS.get(name.removesuffix(LOG), {})
     if not budget.is_private and isinstance(params.get("solver"), DPSGD):
         params = {"solver": clone(params["solver"]).set_params(n_inner_steps=MANY_STEPS)}
@@ -219,6 +220,10 @@ def measure(name, X, known, targets, budget, n_seeds, n_jobs):
             # Seeded, so that the table can be made again; a real release leaves random_state alone.
             make = params.get("model", AdaptiveWeightALS)
             own = {key: value for key, value in params.items() if key != "model"}
+            if share:
+                public = np.random.default_rng(1000 + seed).random(everybody.shape[0]) < share
+                X = everybody[~public]
+                own |= {"public": everybody[public]} if name == "item-item" else {}
             feedback = Clicks(weighting="log" if name.endswith(LOG) else None)
             model = make(budget, feedback=feedback, random_state=seed, n_jobs=n_jobs, **own)
             ranked = model.fit(X).recommend(known, 100)[0]
@@ -244,7 +249,7 @@ def main(arguments=None):
     names += [name + LOG for name in options.methods if options.log]
     cells = {
         (name, budget.epsilon): measure(
-            name, X, known, targets, budget, options.seeds, options.n_jobs
+            name, X, known, targets, budget, options.seeds, options.n_jobs, options.public
         )
         for budget in budgets
         for name in names

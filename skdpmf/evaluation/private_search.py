@@ -357,6 +357,9 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         check.require_budget(self.budget)
         _check_template(self.estimator)
         _check_space(self.param_distributions, self.estimator.get_params())
+        public = getattr(self.estimator, "public", None) is None
+        remedy = "fit the best parameters beside public people afterwards"
+        check.require(public, "estimator", self.estimator, "without public rows", remedy)
         RandomTrials(self.n_trials)
         check.require_random_state(self.random_state)
         share = check.is_finite(self.test_size) and 0.0 < self.test_size < 1.0

@@ -190,8 +190,9 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         if start is not None:
             self._check_start(start.known)
         self._check_metadata(R.shape[0], **metadata)
-        # what earlier fits released holds what they knew of public people
-        public = None if start is not None else public_rows_of(self, X, R.shape[1])
+        # a refresh starts from what knows them already; matrices of clicks are the private people's
+        is_new = start is None or self._implicit
+        public = public_rows_of(self, X, R.shape[1]) if is_new else None
         with charged(self, X, R, Fit(self._features_, start, public)) as fit:
             yield {"fit": fit}
 
