@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..exceptions import RatingStoreError
-from .files import full_disk_named, owners_file, sync, sync_folder, use_named
+from .files import errors_named, owners_file, sync, sync_folder
 from .table_chunks import plain_ids
 from .validation import MAX_ITEMS
 
@@ -213,12 +213,12 @@ def new_folder(path: Any, overwrite: bool) -> Iterator[Path]:
     new, old = work / "new", work / "old"
     try:
         new.mkdir(0o700)
-        with full_disk_named(path):
+        with errors_named(path):
             yield work
             sync_folder(new)
         _check_target(path, overwrite)
         if path.exists():
-            with use_named(path):
+            with errors_named(path, replaces=True):
                 path.rename(old)
         new.rename(path)
         sync_folder(path.parent)
