@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from .labels import as_frame, as_pandas
-from .validation import is_integer
+from .validation import is_integer, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -234,8 +234,8 @@ def item_features(
     import pandas as pd
 
     table = _by_item(items)
-    if not is_integer(n_periods, 2):
-        raise ValueError(f"n_periods={n_periods!r} must be an integer >= 2: use the default.")
+    holds = is_integer(n_periods, 2)
+    require(holds, "n_periods", n_periods, "an integer >= 2", "use the default")
     if labels is None:
         labels = [name for name in ("genres",) if name in table]
     if years is None:
