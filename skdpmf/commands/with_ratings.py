@@ -39,7 +39,12 @@ def fit(options: argparse.Namespace) -> None:
     frame = _table(options.ratings, options)
     undeclared = [name for name in ("users", "items") if getattr(options, name) is None]
     if options.items is None:
-        catalogue = _items_of(frame, options.ratings)
+        catalogue = frame[["item"]].drop_duplicates().sort_values("item", ignore_index=True)
+        remark(
+            f"note: the catalogue is the {counted(len(catalogue), 'item')} of {options.ratings}, "
+            "so that the model shows that just these have ratings. --items FILE declares it "
+            "beforehand."
+        )
     else:
         catalogue = _titles(options.items)
         frame["item"] = _as_known(frame["item"], catalogue["item"])
@@ -362,15 +367,6 @@ def _participants(X: Any, users: Any) -> Any:
     ids[: len(users)] = users.tolist()
     ids[np.diff(X.indptr) == 0] = None
     return ids
-
-
-def _items_of(frame: Any, path: str) -> Any:
-    items = frame[["item"]].drop_duplicates().sort_values("item", ignore_index=True)
-    remark(
-        f"note: the catalogue is the {counted(len(items), 'item')} of {path}, so that the model "
-        "shows that just these have ratings. --items FILE declares it beforehand."
-    )
-    return items
 
 
 def _rated(frame: Any, path: str, implicit: bool) -> Any:
