@@ -279,6 +279,14 @@ def as_pandas(frame: Any, columns: Sequence[str]) -> "pd.DataFrame":
     return pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
 
 
+def require_columns(table: Any, columns: Iterable[Any], name: str, remedy: str) -> None:
+    """Raise ValueError for columns that a table of this name lacks."""
+    names = list(getattr(table, "columns", ()))
+    missing = ", ".join(repr(column) for column in columns if column not in names)
+    if missing:
+        raise ValueError(f"{name} has no column {missing}; its columns are {names}. {remedy}.")
+
+
 def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | None]:
     """Return declared ids, and the titles that a table of items has.
 

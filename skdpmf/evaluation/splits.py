@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, check_scalar
 
-from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
+from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas, require_columns
 from skdpmf.data.loaders import known_columns
 from skdpmf.data.matrix import keep_entries, rank_in_groups
 from skdpmf.data.validation import as_rating_matrix, require
@@ -314,16 +314,10 @@ def rolling_folds(
 
 def _columns_of(frame: Any, time: str | None, user: str | None = None) -> tuple[Any, Any]:
     """Return the comparable times of a table's rows, and its users if their column is given."""
-    names = list(getattr(frame, "columns", ()))
     if time is None:
-        time = next(iter(known_columns(names, "time")), "time")
+        time = next(iter(known_columns(getattr(frame, "columns", ()), "time")), "time")
     wanted = [time] if user is None else [user, time]
-    for name in wanted:
-        if name not in names:
-            raise ValueError(
-                f"frame has no column {name!r}; its columns are {names}. Name yours by user= and "
-                "time=."
-            )
+    require_columns(frame, wanted, "frame", "Name yours by user= and time=")
     columns = as_pandas(frame, wanted)
     times = np.asarray(comparable_times(columns[time], f"column {time!r}"))
     return times, None if user is None else columns[user]

@@ -91,10 +91,10 @@ def table(**columns):
     [
         (table().drop(columns=["item", "rating"]), {}, r"no column 'item', 'rating'.*\['user'\]"),
         (table(), {"user": "who"}, r"no column 'who'.*user="),
-        (table(user=[1, None]), {}, r"'user' lacks an id in 1 rows \(first: row 1\)"),
+        (table(user=[1, None]), {}, r"'user' lacks an id in 1 row \(first: row 1\)"),
         (table(rating=["3", "many"]), {}, r"'rating' has dtype.*'many' in row 1.*to_numeric"),
-        (table(rating=[1.0, -np.inf]), {}, r"'rating' is infinite in 1 rows \(first: row 1\)"),
-        (table(), {"items": ["a", "c"]}, r"'item' has 1 rows whose id is not in items= \('b'\)"),
+        (table(rating=[1.0, -np.inf]), {}, r"'rating' is infinite in 1 row \(first: row 1\)"),
+        (table(), {"items": ["a", "c"]}, r"'item' has 1 row whose id is not in items= \('b'\)"),
         (table(), {"items": [1, 2]}, r"\('a', 'b'\).*one type.*int64"),
         (table(), {"items": ["a", "b", "a"]}, r"items must hold distinct ids; 'a' occurs"),
         *(
