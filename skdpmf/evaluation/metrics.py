@@ -51,27 +51,13 @@ def rmse(y_true: Any, y_pred: Any) -> float:
     >>> rmse([[4.0, np.nan], [2.0, 5.0]], [[3.0, 9.0], [2.0, 3.0]])
     1.2909944487358056
     """
-    true, predicted = _known_pairs(y_true, y_pred)
+    true, predicted, _ = known_entries(y_true, y_pred)
+    if true.size == 0:
+        raise ValueError(
+            f"y_true of shape {np.shape(y_true)} holds no known rating: the metric needs at least "
+            "one. Check the split that made it."
+        )
     return float(np.sqrt(np.mean(np.square(true - predicted))))
-
-
-def mae(y_true: Any, y_pred: Any) -> float:
-    """Mean absolute error over the known entries of `y_true`.
-
-    ``mean(abs(y_true - y_pred))``, each known entry with the same weight.
-
-    y_true, y_pred (array-like of shape (n,) or (n_users, n_items), or sparse matrix): as in `rmse`.
-    Result: in the unit of the ratings; 0 is best. Raises ValueError as `rmse`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.evaluation.metrics import mae
-    >>> mae([[4.0, np.nan], [2.0, 5.0]], [[3.0, 9.0], [2.0, 3.0]])
-    1.0
-    """
-    true, predicted = _known_pairs(y_true, y_pred)
-    return float(np.mean(np.abs(true - predicted)))
 
 
 def recall_at_k(relevant: Any, ranked: Any, k: int) -> float:
@@ -527,17 +513,6 @@ def item_counts_of(item_counts: Any, like: Any = None, name: str = "") -> np.nda
             "must be the same items in the same order. Pass matrices of the same catalogue."
         )
     return counts
-
-
-def _known_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
-    """True and predicted values at the known entries of y_true, both 1-D."""
-    true, predicted, _ = known_entries(y_true, y_pred)
-    if true.size == 0:
-        raise ValueError(
-            f"y_true of shape {np.shape(y_true)} holds no known rating: the metric needs at least "
-            "one. Check the split that made it."
-        )
-    return true, predicted
 
 
 def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
