@@ -220,7 +220,5 @@ def _table(path: Path, member: str, names: list[str]) -> "pd.DataFrame":
 
 def _readme(path: Path) -> str:
     with zipfile.ZipFile(path) as archive:
-        for member in archive.namelist():
-            if Path(member).stem.upper() == "README":
-                return archive.read(member).decode("utf-8", errors="replace")
-    return ""
+        found = [name for name in archive.namelist() if Path(name).stem.upper() == "README"]
+        return archive.read(found[0]).decode("utf-8", errors="replace") if found else ""
