@@ -109,8 +109,7 @@ class PrivacyCard(Printed):
         gaussian = any(isinstance(release, Release) for release in statement.releases)
         if not (gaussian and statement.follows_from_releases):
             return [{"delta": float(statement.delta), "epsilon": statement.epsilon}]
-        nobody, releases = PrivacyBudget.nonprivate(), statement.releases
-        plan = ReleasePlan(nobody, releases)
+        plan = ReleasePlan(PrivacyBudget.nonprivate(), statement.releases)
         pairs = []
         for delta in sorted({*map(float, deltas), float(statement.delta)} - {0.0}, reverse=True):
             epsilon = statement.epsilon
