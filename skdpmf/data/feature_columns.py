@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from .labels import as_frame, as_pandas
+from .labels import as_frame, as_pandas, require_columns
 from .validation import is_integer, require
 
 if TYPE_CHECKING:
@@ -280,11 +280,7 @@ def _by_item(items: Any) -> "pd.DataFrame":
 
 
 def _require_public(role: str, name: str, table: "pd.DataFrame") -> None:
-    if name not in table:
-        raise ValueError(
-            f"{role} names {name!r}, which is none of the columns {list(table.columns)!r} of "
-            "items: name one of them."
-        )
+    require_columns(table, [name], "items", f"Name one of them by {role}")
     if _TOO_PRIVATE.search(str(name)):
         raise ValueError(
             f"{role} names {name!r}, which seems to be made of ratings or counts of people: such "

@@ -296,12 +296,8 @@ def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | Non
     if not hasattr(items, "columns"):
         return items, None
     names = list(items.columns)
-    column = next((name for name in (item, "item") if name in names), None)
-    if column is None:
-        raise ValueError(
-            f"items is a table with the columns {names} and must have one named {item!r}, the ids: "
-            "rename it, or pass the ids alone."
-        )
+    column = next((name for name in (item, "item") if name in names), item)
+    require_columns(items, [column], "items", "Rename that of the ids, or pass the ids alone")
     if "title" not in names:
         return np.asarray(items[column]), None
     titles = as_pandas(items, ["title"])["title"]

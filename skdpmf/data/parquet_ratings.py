@@ -128,7 +128,7 @@ class ParquetRatings:
     """
 
     def __init__(self, path: Any) -> None:
-        path = store.absolute(path)
+        path = Path(path).expanduser().absolute()
         self._use(path, store.read_manifest(path))
 
     def _use(self, path: Path, manifest: dict[str, Any]) -> None:

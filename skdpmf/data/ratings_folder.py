@@ -38,11 +38,6 @@ def damaged(file: Path, trouble: str) -> RatingStoreError:
     )
 
 
-def absolute(path: Any) -> Path:
-    """Return a path such that a later change of folder does not matter."""
-    return Path(path).expanduser().absolute()
-
-
 def read_file(path: Path, size: int, sha256: str = "") -> bytes:
     """Return a file's bytes, if they are so many and, where it is given, have this SHA-256."""
     check_size(path, size)
@@ -207,7 +202,7 @@ def new_folder(path: Any, overwrite: bool) -> Iterator[Path]:
     On any error the folder goes, and what was at `path` stays. If the machine stops between the
     two renames of a replacement, the old ratings are in the folder.
     """
-    path = absolute(path)
+    path = Path(path).expanduser().absolute()  # a later change of folder does not matter
     _check_target(path, overwrite)
     work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     new, old = work / "new", work / "old"

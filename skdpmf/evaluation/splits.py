@@ -126,9 +126,8 @@ def split_users(
     # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
     rows = np.repeat(np.arange(users.shape[0]), np.diff(users.indptr))
-    target = (
-        rank_in_groups(rng.random_sample(rows.size), rows) < n_targets[rows]
-    )  # without replacement
+    # without replacement
+    target = rank_in_groups(rng.random_sample(rows.size), rows) < n_targets[rows]
     known, targets = keep_entries(users, ~target), keep_entries(users, target)
     return (_like(X, ratings[train], train), _like(X, known, held_out), _like(X, targets, held_out))
 
