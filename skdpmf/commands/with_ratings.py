@@ -230,11 +230,8 @@ def _print_table(table: Any, options: argparse.Namespace) -> None:
     """Print lists with what they belong to, their first column."""
     if options.format == "json":
         first = table.columns[0]
-        found: dict[Any, list[Any]] = {label: [] for label in table[first].tolist()}
-        entries = table.drop(columns=[first, "rank"]).to_dict("records")
-        for label, entry in zip(table[first].tolist(), entries, strict=True):
-            found[label].append(entry)
-        plain = [{first: label, "items": entries} for label, entries in found.items()]
+        of_each = table.drop(columns="rank").set_index(first).groupby(level=0, sort=False)
+        plain = [{first: label, "items": own.to_dict("records")} for label, own in of_each]
         print(json.dumps(plain, indent=1, default=lambda value: value.item()))
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
