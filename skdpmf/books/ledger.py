@@ -587,9 +587,8 @@ class PrivacyLedger(BudgetKeeper):
         fits = rules.largest_fit(self._rule, spending, left, self._order)
         most = 0.0 if fits is None else float(fits.epsilon)
         largest = rounded_down(most)
-        remedy = f"the largest such request that fits is epsilon={largest!r}{at}"
-        if not largest:
-            remedy = "no such request fits"
+        fitted = f"the largest such request that fits is epsilon={largest!r}{at}"
+        remedy = fitted if largest else "no such request fits"
         where = "has left"
 
         def parts(i: int) -> tuple[str, str]:

@@ -264,11 +264,8 @@ def item_features(
 def _by_item(items: Any) -> "pd.DataFrame":
     """Return the table with the ids as its index."""
     items = as_frame(items)
-    if not hasattr(items, "columns"):
-        raise ValueError(
-            f"items={type(items).__name__} must be a DataFrame with one row for each item: pass "
-            "what read_items returns."
-        )
+    rule, what = "a DataFrame with one row for each item", type(items).__name__
+    require(hasattr(items, "columns"), "items", what, rule, "pass what read_items returns")
     items = as_pandas(items, list(items.columns))
     table = items.set_index("item") if "item" in items else items
     if table.index.hasnans:

@@ -180,10 +180,8 @@ def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]
 def _require_table(frame: Any, rule: str, remedy: str) -> None:
     if isinstance(frame, str | PathLike):
         remedy = "read_ratings(path)"
-    if not hasattr(frame, "columns"):
-        raise ValueError(
-            f"frame={type(frame).__name__} must be a DataFrame with {rule}: pass {remedy}."
-        )
+    rule, what = f"a DataFrame with {rule}", type(frame).__name__
+    require(hasattr(frame, "columns"), "frame", what, rule, f"pass {remedy}")
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":

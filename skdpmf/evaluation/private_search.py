@@ -253,7 +253,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         reserved = nullcontext() if ledger is None else ledger.reserve(plan, **record)
         with reserved, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kinds = np.asarray(y)
+            kinds: Any = np.asarray(y)
             kinds = np.zeros_like(kinds) if kinds.ndim == 1 else None  # y without its content
             best, params, score = self._search(plan, R, kinds)
             spent = plan.check_fit(best.plan(R.shape[1], R.shape[0]))

@@ -115,8 +115,7 @@ def _of_steps(statements: dict[str, PrivacyStatement], pipeline: Pipeline) -> Pr
 
 def _of_search(search: Any, n_items: Any) -> PrivacyStatement:
     candidates, n_splits = search.cv_results_["params"], int(search.n_splits_)
-    if n_items is None:
-        n_items = getattr(search, "n_features_in_", None)
+    n_items = getattr(search, "n_features_in_", None) if n_items is None else n_items
     words = f"given for {_named(search)}, which has kept no model: pass the columns of X."
     require_that(n_items is not None, "n_items", n_items, words)
     refitted = int(search.best_index_) if search.refit else -1

@@ -52,7 +52,7 @@ def test_numbers_say_where_they_are_missing():
 @pytest.mark.parametrize(
     ("items", "given", "words"),
     [
-        ([1, 2], {}, "items=list must be a DataFrame"),
+        ([1, 2], {}, "items='list' must be a DataFrame"),
         (FILMS.assign(item=[1, 1, 2, 3]), {}, "several rows for the item 1"),
         (FILMS.assign(item=[1.0, 2.0, np.nan, 3.0]), {}, "a row without an id"),
         (FILMS, {"labels": ["makers"]}, "items has no column 'makers'"),

@@ -112,9 +112,9 @@ def test_bad_tables_are_refused(frame, arguments, message):
 
 def test_what_is_no_table_with_single_columns_is_refused():
     for wide in (False, True):
-        with pytest.raises(ValueError, match=r"frame=str must be .*: pass read_ratings\(path\)"):
+        with pytest.raises(ValueError, match=r"frame='str' must be .*: pass read_ratings\(path\)"):
             ratings_to_matrix("ratings.csv", wide=wide)
-    with pytest.raises(ValueError, match=r"frame=ndarray must be a DataFrame.*pandas\.DataFrame"):
+    with pytest.raises(ValueError, match=r"frame='ndarray' must be a DataFrame.*pandas\.DataFrame"):
         ratings_to_matrix(np.ones((3, 3)))
     twice = pd.DataFrame([[1, 2, 3, 4.0]], columns=["user", "item", "user", "rating"])
     with pytest.raises(ValueError, match=r"several columns named 'user'.*Rename"):
