@@ -15,6 +15,7 @@ from sklearn.utils import Bunch
 from skdpmf.data.files import replaced_file
 from skdpmf.data.loaders import read_items, read_ratings
 from skdpmf.data.matrix import ratings_to_matrix
+from skdpmf.data.validation import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,9 +104,8 @@ def fetch_movielens(
     >>> data = fetch_movielens("1m")  # doctest: +SKIP
     >>> model.fit(data.matrix).recommend({260: 5.0, 1: 4.0})  # doctest: +SKIP
     """
-    if name not in _MOVIELENS:
-        known = ", ".join(map(repr, _MOVIELENS))
-        raise ValueError(f"name={name!r} must be one of {known}: pass one of them.")
+    known = ", ".join(map(repr, _MOVIELENS))
+    require(name in _MOVIELENS, "name", name, f"one of {known}", "pass one of them")
     path = _fetched(_MOVIELENS[name], data_home, download_if_missing, _MOVIELENS_LICENCE)
     ratings, catalogue = read_ratings(path), read_items(path)
     data = _bunch(ratings, catalogue, path, _MOVIELENS_LICENCE)
@@ -220,7 +220,5 @@ def _table(path: Path, member: str, names: list[str]) -> "pd.DataFrame":
 
 def _readme(path: Path) -> str:
     with zipfile.ZipFile(path) as archive:
-        for member in archive.namelist():
-            if Path(member).stem.upper() == "README":
-                return archive.read(member).decode("utf-8", errors="replace")
-    return ""
+        found = [name for name in archive.namelist() if Path(name).stem.upper() == "README"]
+        return archive.read(found[0]).decode("utf-8", errors="replace") if found else ""

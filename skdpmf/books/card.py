@@ -109,8 +109,7 @@ class PrivacyCard(Printed):
         gaussian = any(isinstance(release, Release) for release in statement.releases)
         if not (gaussian and statement.follows_from_releases):
             return [{"delta": float(statement.delta), "epsilon": statement.epsilon}]
-        nobody, releases = PrivacyBudget.nonprivate(), statement.releases
-        plan = ReleasePlan(nobody, releases)
+        plan = ReleasePlan(PrivacyBudget.nonprivate(), statement.releases)
         pairs = []
         for delta in sorted({*map(float, deltas), float(statement.delta)} - {0.0}, reverse=True):
             epsilon = statement.epsilon
@@ -164,27 +163,29 @@ class PrivacyCard(Printed):
             If it is no card of this format, or its curve is not that of its releases.
         """
         plain = load_json(text)
+        card = cls._from_dict(plain)
+        if plain.get("curve") != card.to_dict()["curve"]:
+            raise PrivacyParameterError(
+                "curve must be that of the card's releases: it was altered; ask for the original."
+            )
+        return card
+
+    @classmethod
+    def _from_dict(cls, plain: Any) -> PrivacyCard:
+        """Return the card of what `to_dict` returned; its curve is for readers."""
         if not isinstance(plain, dict) or plain.get("format") != CARD_FORMAT:
             raise PrivacyParameterError(
                 f"text must be a card of format {CARD_FORMAT!r}: pass what to_json wrote."
             )
         try:
             kind = SearchStatement if "mean" in plain["statement"] else PrivacyStatement
-            card = cls(
-                str(plain["model"]),
-                kind.from_dict(plain["statement"]),
-                {str(name): str(value) for name, value in plain["versions"].items()},
-            )
-            written = plain["curve"]
+            statement = kind.from_dict(plain["statement"])
+            versions = {str(name): str(value) for name, value in plain["versions"].items()}
+            return cls(str(plain["model"]), statement, versions)
         except (KeyError, AttributeError, TypeError) as error:
             raise PrivacyParameterError(
                 f"text must hold all parts of a card ({error!r}): pass what to_json wrote."
             ) from error
-        if written != card.to_dict()["curve"]:
-            raise PrivacyParameterError(
-                "curve must be that of the card's releases: it was altered; ask for the original."
-            )
-        return card
 
     def __str__(self) -> str:
         return self.to_markdown()

@@ -25,7 +25,14 @@ from skdpmf.books.ledger_file import tampered
 from skdpmf.books.ledger_report import LedgerReport, read_entry, recordable, rounded_down
 from skdpmf.books.ledger_rules import Amount, Spending
 from skdpmf.books.search import SearchPlan
-from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError, counted
+from skdpmf.data.validation import is_integer
+from skdpmf.exceptions import (
+    BudgetExceededError,
+    LedgerError,
+    PrivacyParameterError,
+    counted,
+    require_that,
+)
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -193,10 +200,8 @@ class PrivacyLedger(BudgetKeeper):
         self._path = ledger_file.checked_path(path)
         self._allow_seeded, self._allow_nonprivate = bool(allow_seeded), bool(allow_nonprivate)
         self._user = None if user is None else str(user)
-        if rule is not None and rule not in rules.RULES:
-            raise PrivacyParameterError(
-                f"rule={rule!r} must be one of {tuple(rules.RULES)}: leave it out if in doubt."
-            )
+        remedy = f"one of {tuple(rules.RULES)}: leave it out if in doubt."
+        require_that(rule is None or rule in rules.RULES, "rule", rule, remedy)
         limit, most = _checked_limit(limit, rule), _checked_at_most(at_most, limit, rule)
         self._open(limit, rule, most)
 
@@ -422,8 +427,7 @@ class PrivacyLedger(BudgetKeeper):
     def __sklearn_clone__(self) -> PrivacyLedger:
         return self
 
-    def __copy__(self) -> PrivacyLedger:
-        return self
+    __copy__ = __sklearn_clone__
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyLedger:
         return self
@@ -494,8 +498,7 @@ class PrivacyLedger(BudgetKeeper):
         if isinstance(plan, SearchPlan):
             raise PrivacyParameterError(
                 f"at_most={self._at_most} of {self._path!r} must be None for a private search, "
-                "whose entry has no people of its own: pass budget.without_ledger(), or the "
-                "budget of a ledger without at_most."
+                "whose entry has no people of its own: pass budget.without_ledger()."
             )
         with self._transaction() as (connection, *_):
             query = "SELECT value FROM ledger WHERE name='secret'"
@@ -551,24 +554,18 @@ class PrivacyLedger(BudgetKeeper):
             ("at_most", at_most, ", or make another ledger for other people"),
         ):
             kept = getattr(self, name)
-            if asked is not None and asked != kept:
-                raise PrivacyParameterError(
-                    f"{name}={asked!r} must be {kept!r}, with which {self._path!r} was made: "
-                    f"leave it out{remedy}."
-                )
+            words = f"{kept!r}, with which {self._path!r} was made: leave it out{remedy}."
+            require_that(asked is None or asked == kept, name, asked, words)
 
     def _check_admissible(
         self, plan: ReleasePlan | SearchPlan, spending: Spending, private: bool, seeded: bool
     ) -> None:
         for name in ("unit", "neighbors"):
             asked, kept = getattr(plan.budget, name), getattr(self, name)
-            if asked != kept:
-                local = " (Each device counts what it reports of its own.)" if plan.local else ""
-                raise PrivacyParameterError(
-                    f"{name}={asked!r} of the plan must be {kept!r}, that of the ledger "
-                    f"{self._path!r}: guarantees of different kinds do not add up. Make a ledger "
-                    f"with {name}={asked!r}, or pass a budget without ledger.{local}"
-                )
+            words = f"{kept!r} in a plan for {self._path!r}: other guarantees do not add up to its "
+            words += f"own. Make a ledger with {name}={asked!r}, or pass a budget without ledger."
+            words += " (Each device counts what it reports of its own.)" if plan.local else ""
+            require_that(asked == kept, name, asked, words)
         if not private and not self._allow_nonprivate:
             what = "nonprivate=True must be False" if spending.is_private else ""
             raise PrivacyParameterError(
@@ -577,12 +574,10 @@ class PrivacyLedger(BudgetKeeper):
                 f"nonprivate_* extras, or open {self._path!r} with allow_nonprivate=True, which "
                 "records the fit; no limit holds for it."
             )
-        if seeded and private and not self._allow_seeded:
-            raise PrivacyParameterError(
-                "seeded=True must be False for a data set with a ledger: noise from a seed "
-                "(random_state=int) hides nothing from anybody who guesses it. Pass "
-                f"random_state=None, or open {self._path!r} with allow_seeded=True."
-            )
+        words = "False for a data set with a ledger: noise from a seed (random_state=int) hides "
+        words += "nothing from anybody who guesses it. Pass random_state=None, or open "
+        words += f"{self._path!r} with allow_seeded=True."
+        require_that(not (seeded and private) or self._allow_seeded, "seeded", bool(seeded), words)
 
     def _exceeded(
         self, plan: ReleasePlan | SearchPlan, spending: Spending, asked: Amount, left: Amount
@@ -592,9 +587,8 @@ class PrivacyLedger(BudgetKeeper):
         fits = rules.largest_fit(self._rule, spending, left, self._order)
         most = 0.0 if fits is None else float(fits.epsilon)
         largest = rounded_down(most)
-        remedy = f"the largest such request that fits is epsilon={largest!r}{at}"
-        if not largest:
-            remedy = "no such request fits"
+        fitted = f"the largest such request that fits is epsilon={largest!r}{at}"
+        remedy = fitted if largest else "no such request fits"
         where = "has left"
 
         def parts(i: int) -> tuple[str, str]:
@@ -645,36 +639,25 @@ def _terms_of(limit: PrivacyBudget, rule: str, at_most: int | None) -> dict[str,
 def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudget | None:
     if limit is None:
         return None
-    if not isinstance(limit, PrivacyBudget):
-        raise PrivacyParameterError(
-            f"limit={limit!r} must be a PrivacyBudget: pass for example PrivacyBudget(4.0, 1e-5)."
-        )
-    if limit.ledger is not None or not limit.is_private:
-        raise PrivacyParameterError(
-            f"limit={limit!r} must have a finite epsilon and no ledger of its own: it is the most "
-            "that may be spent."
-        )
-    if rule in ("gaussian", "zcdp") and limit.delta == 0.0:
-        raise PrivacyParameterError(
-            f"rule={rule!r} must be 'basic' for a limit with delta=0: the others then allow "
-            "nothing. Leave the rule out, or pass a delta such as 1e-5."
-        )
+    holds = isinstance(limit, PrivacyBudget) and limit.ledger is None and limit.is_private
+    words = "a PrivacyBudget with a finite epsilon and no ledger of its own, the most that may be "
+    words += "spent: pass for example PrivacyBudget(4.0, 1e-5)."
+    require_that(holds, "limit", limit, words)
+    words = "'basic' for a limit with delta=0: the others then allow nothing. Leave the rule out, "
+    words += "or pass a delta such as 1e-5."
+    require_that(rule in (None, "basic") or limit.delta > 0.0, "rule", rule, words)
     return limit
 
 
 def _checked_at_most(at_most: Any, limit: PrivacyBudget | None, rule: str | None) -> int | None:
     if at_most is None:
         return None
-    if not isinstance(at_most, int | np.integer) or isinstance(at_most, bool) or at_most < 1:
-        raise PrivacyParameterError(
-            f"at_most={at_most!r} must be None or an integer >= 1: in how many fits one person may "
-            "take part."
-        )
-    if limit and (limit.unit != "user" or limit.delta == 0.0 or rule not in (None, "gaussian")):
-        raise PrivacyParameterError(
-            f"at_most={at_most!r} must be None for limit={limit!r} and rule={rule!r}: a ledger by "
-            "person has unit 'user' and rule 'gaussian', which needs a delta such as 1e-5."
-        )
+    words = "None or an integer >= 1: in how many fits one person may take part."
+    require_that(is_integer(at_most, 1), "at_most", at_most, words)
+    words = f"None for limit={limit!r} and rule={rule!r}: a ledger by person has unit 'user' and "
+    words += "rule 'gaussian', which needs a delta such as 1e-5."
+    holds = not limit or (limit.unit == "user" and limit.delta > 0.0)
+    require_that(holds and rule in (None, "gaussian"), "at_most", at_most, words)
     return int(at_most)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from skdpmf.data.files import sync_folder
-from skdpmf.exceptions import LedgerError, PrivacyParameterError
+from skdpmf.exceptions import LedgerError, require_that
 
 NO_SUM = "the total is not the sum of the entries"
 _APPLICATION_ID = 0x736B6470  # "skdp"
@@ -67,12 +67,10 @@ _COHORTS = (
 
 def checked_path(path: Any) -> str:
     """Return the absolute path of what may be a file, with the home folder for "~"."""
-    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise PrivacyParameterError(
-            f"path={path!r} must be a str or path-like that names a file: pass the path of the "
-            "ledger of this data set, such as 'ratings.ledger'."
-        )
+    name: Any = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    rule = "a str or path-like that names a file: pass the path of the ledger of this data set, "
+    holds = isinstance(name, str) and name and "\0" not in name
+    require_that(holds, "path", path, f"{rule}such as 'ratings.ledger'.")
     return os.path.realpath(os.path.expanduser(name))
 
 

@@ -147,10 +147,8 @@ class LedgerReport(Printed):
             is_search = entry["private"] and math.isinf(float(entry["mu"]))
             remarks = _marks(entry)
             if "people" in entry:
-                remarks += [
-                    counted(entry["people"], "person", "people"),
-                    f"{entry['left_out']:,} left out",
-                ]
+                people = counted(entry["people"], "person", "people")
+                remarks += [people, f"{entry['left_out']:,} left out"]
             rows.append(
                 (
                     str(entry["id"]),

@@ -298,10 +298,8 @@ def _trials_words(mean: float) -> str:
     return text + "independently of the ratings. Only the best one is released."
 
 
-def _level(budget: PrivacyBudget | None) -> float:
+def _level(budget: PrivacyBudget) -> float:
     """Mu, with delta = 0 pure epsilon, that bounds what a fit calibrated to the budget spends."""
-    if budget is None:
-        return 0.0
     if budget.delta == 0.0:
         return budget.epsilon
     return _gaussian_mu(budget.epsilon, budget.delta) * (1.0 + 1e-11)

@@ -20,6 +20,7 @@ import os
 import re
 import sys
 import warnings
+from functools import partial
 from typing import Any
 
 import skdpmf
@@ -124,19 +125,10 @@ def _setting(text: str) -> tuple[str, Any]:
     return name, tuple(plain) if isinstance(plain, list) else plain
 
 
-def _count(text: str, least: int = 1) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {least}")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    return _count(text, 0)
-
-
-def _port(text: str) -> int:
-    if _count(text, 0) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number up to 65535")
+def _count(text: str, least: int = 1, most: float = math.inf) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        above = "" if math.isinf(most) else f" up to {most}"
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {least}{above}")
     return int(text)
 
 
@@ -194,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     words += "used without noise. Who is in RATINGS too is public"
     fit.add_argument("--public", metavar="FILE", help=words)
     words = "repeatable noise, for tests and papers: anybody who guesses N can subtract it"
-    fit.add_argument("--seed", type=_seed, metavar="N", help=words)
+    fit.add_argument("--seed", type=partial(_count, least=0), metavar="N", help=words)
     _reading(fit)
     _describing(fit)
 
@@ -250,7 +242,9 @@ def _parser() -> argparse.ArgumentParser:
     words = "open a page in the browser that recommends from a model file"
     serve = command("serve", words, "model", formats=())
     words = "of this machine; 0: any (8000)"
-    serve.add_argument("--port", type=_port, default=8000, metavar="N", help=words)
+    serve.add_argument(
+        "--port", type=partial(_count, least=0, most=65535), default=8000, metavar="N", help=words
+    )
     serve.add_argument("--no-open", action="store_true", help="only say the address")
     words = "write the page with the model to a folder, for any web server, and serve nothing"
     serve.add_argument("--write", metavar="FOLDER", help=words)

@@ -39,7 +39,12 @@ def fit(options: argparse.Namespace) -> None:
     frame = _table(options.ratings, options)
     undeclared = [name for name in ("users", "items") if getattr(options, name) is None]
     if options.items is None:
-        catalogue = _items_of(frame, options.ratings)
+        catalogue = frame[["item"]].drop_duplicates().sort_values("item", ignore_index=True)
+        remark(
+            f"note: the catalogue is the {counted(len(catalogue), 'item')} of {options.ratings}, "
+            "so that the model shows that just these have ratings. --items FILE declares it "
+            "beforehand."
+        )
     else:
         catalogue = _titles(options.items)
         frame["item"] = _as_known(frame["item"], catalogue["item"])
@@ -227,11 +232,8 @@ def _print_table(table: Any, options: argparse.Namespace) -> None:
     """Print lists with what they belong to, their first column."""
     if options.format == "json":
         first = table.columns[0]
-        found: dict[Any, list[Any]] = {label: [] for label in table[first].tolist()}
-        entries = table.drop(columns=[first, "rank"]).to_dict("records")
-        for label, entry in zip(table[first].tolist(), entries, strict=True):
-            found[label].append(entry)
-        plain = [{first: label, "items": entries} for label, entries in found.items()]
+        of_each = table.drop(columns="rank").set_index(first).groupby(level=0, sort=False)
+        plain = [{first: label, "items": own.to_dict("records")} for label, own in of_each]
         print(json.dumps(plain, indent=1, default=lambda value: value.item()))
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -375,15 +377,6 @@ def _participants(X: Any, users: Any) -> Any:
     ids[: len(users)] = users.tolist()
     ids[np.diff(X.indptr) == 0] = None
     return ids
-
-
-def _items_of(frame: Any, path: str) -> Any:
-    items = frame[["item"]].drop_duplicates().sort_values("item", ignore_index=True)
-    remark(
-        f"note: the catalogue is the {counted(len(items), 'item')} of {path}, so that the model "
-        "shows that just these have ratings. --items FILE declares it beforehand."
-    )
-    return items
 
 
 def _rated(frame: Any, path: str, implicit: bool) -> Any:

@@ -192,13 +192,15 @@ def ledger_at(path: str) -> "PrivacyLedger":
 
 def described(options: argparse.Namespace, book: Any, cls: Any) -> Any:
     """The unfitted estimator, or planner, that the options describe, its parameters checked."""
-    known = {**inspect.signature(cls).parameters, **_options_of(cls)}
+    kinds = ((home, kind) for home, of in cls._options.items() for kind in of.values() if kind)
+    known = {*inspect.signature(cls).parameters}
+    known |= {f"{home}__{name}" for home, kind in kinds for name in kind().get_params()}
     params = {"n_jobs": options.n_jobs, "rating_range": tuple(options.rating_range)}
     for name, value in options.set:
         if name in _TAKEN:
             options.usage(f"--set {name}: use {_TAKEN[name]}")
         if name not in known:
-            names = ", ".join(sorted(known.keys() - _TAKEN.keys()))
+            names = ", ".join(sorted(known - _TAKEN.keys()))
             options.usage(f"--set {name}: {options.estimator} has the parameters {names}")
         params[name] = value
     if options.implicit:
@@ -221,12 +223,6 @@ def described(options: argparse.Namespace, book: Any, cls: Any) -> Any:
     with usage(options):
         model.set_params(**params).plan(1)
     return model
-
-
-def _options_of(cls: Any) -> dict[str, str]:
-    """Parameters of options, as ``choice__parameter``."""
-    kinds = ((home, kind) for home, of in cls._options.items() for kind in of.values() if kind)
-    return {f"{home}__{name}": name for home, kind in kinds for name in kind().get_params()}
 
 
 # The page of the folder `browser` with one model: by http to this machine, or as a folder

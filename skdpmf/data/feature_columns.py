@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from .labels import as_frame, as_pandas
-from .validation import is_integer
+from .labels import as_frame, as_pandas, require_columns
+from .validation import is_integer, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -234,8 +234,8 @@ def item_features(
     import pandas as pd
 
     table = _by_item(items)
-    if not is_integer(n_periods, 2):
-        raise ValueError(f"n_periods={n_periods!r} must be an integer >= 2: use the default.")
+    holds = is_integer(n_periods, 2)
+    require(holds, "n_periods", n_periods, "an integer >= 2", "use the default")
     if labels is None:
         labels = [name for name in ("genres",) if name in table]
     if years is None:
@@ -264,11 +264,8 @@ def item_features(
 def _by_item(items: Any) -> "pd.DataFrame":
     """Return the table with the ids as its index."""
     items = as_frame(items)
-    if not hasattr(items, "columns"):
-        raise ValueError(
-            f"items={type(items).__name__} must be a DataFrame with one row for each item: pass "
-            "what read_items returns."
-        )
+    rule, what = "a DataFrame with one row for each item", type(items).__name__
+    require(hasattr(items, "columns"), "items", what, rule, "pass what read_items returns")
     items = as_pandas(items, list(items.columns))
     table = items.set_index("item") if "item" in items else items
     if table.index.hasnans:
@@ -280,11 +277,7 @@ def _by_item(items: Any) -> "pd.DataFrame":
 
 
 def _require_public(role: str, name: str, table: "pd.DataFrame") -> None:
-    if name not in table:
-        raise ValueError(
-            f"{role} names {name!r}, which is none of the columns {list(table.columns)!r} of "
-            "items: name one of them."
-        )
+    require_columns(table, [name], "items", f"Name one of them by {role}")
     if _TOO_PRIVATE.search(str(name)):
         raise ValueError(
             f"{role} names {name!r}, which seems to be made of ratings or counts of people: such "

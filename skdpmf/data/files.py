@@ -29,14 +29,14 @@ def replaced_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """
     found, part = _mode_at(path), _part(path)
     try:
-        with full_disk_named(path):
+        with errors_named(path):
             part.unlink(missing_ok=True)  # of a process that was killed
             with open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 if found:
                     part.chmod(stat.S_IMODE(found))
                 yield file
                 sync(file)
-            with use_named(path):
+            with errors_named(path, replaces=True):
                 part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -82,30 +82,21 @@ def _part(path: Path) -> Path:
 
 
 @contextmanager
-def full_disk_named(path: Path) -> Iterator[None]:
-    """Let the error of a full disk, which names no file, name `path`."""
+def errors_named(path: Path, replaces: bool = False) -> Iterator[None]:
+    """Let the error of a full disk, which names no file, name `path`.
+
+    Windows replaces nothing that is open: the error of a block that `replaces` the path says so.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
+        remedy = "make room, or choose a path on another disk"
+        if replaces and not POSIX and isinstance(error, PermissionError):
+            remedy = "Windows replaces nothing that is open; close whatever reads it, in this "
+            remedy += "process and in others, or choose another path"
+        elif error.errno not in _FULL or error.filename is not None:
             raise
-        remedy = f"{error.strerror}: make room, or choose a path on another disk"
-        raise OSError(error.errno, remedy, str(path)) from error
-
-
-@contextmanager
-def use_named(path: Path) -> Iterator[None]:
-    """Let Windows, where nothing that is open can be replaced, say so when `path` is in use."""
-    try:
-        yield
-    except PermissionError as error:
-        if POSIX:
-            raise
-        remedy = (
-            f"{error.strerror}: Windows replaces nothing that is open; close whatever reads it, in "
-            "this process and in others, or choose another path"
-        )
-        raise PermissionError(error.errno, remedy, str(path)) from error
+        raise OSError(error.errno, f"{error.strerror}: {remedy}", str(path)) from error
 
 
 def sync(file: IO[bytes]) -> None:

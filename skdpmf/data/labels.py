@@ -279,6 +279,14 @@ def as_pandas(frame: Any, columns: Sequence[str]) -> "pd.DataFrame":
     return pd.DataFrame({name: np.asarray(frame[name]) for name in columns})
 
 
+def require_columns(table: Any, columns: Iterable[Any], name: str, remedy: str) -> None:
+    """Raise ValueError for columns that a table of this name lacks."""
+    names = list(getattr(table, "columns", ()))
+    missing = ", ".join(repr(column) for column in columns if column not in names)
+    if missing:
+        raise ValueError(f"{name} has no column {missing}; its columns are {names}. {remedy}.")
+
+
 def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | None]:
     """Return declared ids, and the titles that a table of items has.
 
@@ -288,12 +296,8 @@ def ids_and_titles(items: Any, item: str = "item") -> tuple[Any, list[str] | Non
     if not hasattr(items, "columns"):
         return items, None
     names = list(items.columns)
-    column = next((name for name in (item, "item") if name in names), None)
-    if column is None:
-        raise ValueError(
-            f"items is a table with the columns {names} and must have one named {item!r}, the ids: "
-            "rename it, or pass the ids alone."
-        )
+    column = next((name for name in (item, "item") if name in names), item)
+    require_columns(items, [column], "items", "Rename that of the ids, or pass the ids alone")
     if "title" not in names:
         return np.asarray(items[column]), None
     titles = as_pandas(items, ["title"])["title"]

@@ -256,13 +256,13 @@ def _read(path: Any, kind: _Kind, columns: Any, sep: str | None) -> "tuple[pd.Da
     table = as_frame(path)
     if hasattr(table, "columns"):
         label = f"the {type(path).__name__}"
-        names = _columns_of(table.columns, kind, columns, label)
+        names = columns_of(table.columns, columns, label, kind)
         frame = as_pandas(table, list(names))[list(names)].rename(columns=names)
     else:
         with _source(path, kind) as (stream, label):
             if _head(stream).startswith(b"PAR1") or label.lower().endswith(".parquet"):
                 file = parquet_file(stream, label)
-                names = _columns_of(file.schema_arrow.names, kind, columns, label)
+                names = columns_of(file.schema_arrow.names, columns, label, kind)
                 table = file.read(columns=list(names))
                 frame = table.to_pandas(ignore_metadata=True).rename(columns=names)
             else:
@@ -399,12 +399,7 @@ def parquet_file(stream: Any, label: str) -> Any:
         raise ValueError(f"{label} is not a readable Parquet file ({error}).") from error
 
 
-def parquet_columns(file: Any, columns: Any, label: str) -> dict[str, str]:
-    """Return the role of each column of an open Parquet file of ratings that has one."""
-    return _columns_of(file.schema_arrow.names, _RATINGS, columns, label)
-
-
-def _columns_of(fields: Any, kind: _Kind, columns: Any, label: str) -> dict[str, str]:
+def columns_of(fields: Any, columns: Any, label: str, kind: _Kind = _RATINGS) -> dict[str, str]:
     """Return the role of each column of a table that has one."""
     fields = list(fields)
     if columns is not None and not isinstance(columns, dict):
@@ -452,7 +447,11 @@ def _read_text(
         frame["user"] = frame["user"].cat.remove_unused_categories()
     for role in ids:
         frame[role] = _plain_ids(frame[role])
-    return (_join_flags(frame, flags) if flags else frame), header
+    if flags:
+        rows = frame[list(flags)].to_numpy() == 1
+        genres = ["|".join(n for n, on in zip(flags, row, strict=True) if on) for row in rows]
+        frame = frame.drop(columns=list(flags)).assign(genres=genres)
+    return frame, header
 
 
 def _decodable(content: bytes, label: str) -> tuple[bytes, str]:
@@ -672,9 +671,3 @@ def _stands_out(texts: "pd.Series") -> bool:
         and all(_integer(text) is not None for text in others)
         and int((texts == first).sum()) == 1
     )
-
-
-def _join_flags(frame: "pd.DataFrame", flags: dict[str, int]) -> "pd.DataFrame":
-    rows = frame[list(flags)].to_numpy() == 1
-    genres = ["|".join(n for n, on in zip(flags, row, strict=True) if on) for row in rows]
-    return frame.drop(columns=list(flags)).assign(genres=genres)

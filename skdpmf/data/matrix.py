@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import counted
-from .labels import RatingMatrix, as_frame, as_index, as_pandas, ids_and_titles
+from .labels import RatingMatrix, as_frame, as_index, as_pandas, ids_and_titles, require_columns
 from .validation import as_rating_matrix, is_integer, require
 
 if TYPE_CHECKING:
@@ -95,13 +95,8 @@ def ratings_to_matrix(
             f"frame has several columns named {', '.join(map(repr, repeated))}; its columns are "
             f"{names}. Rename or drop all but one."
         )
-    missing = [name for name in columns if name not in names]
-    if missing:
-        raise ValueError(
-            f"frame has no column {', '.join(map(repr, missing))}; its columns are "
-            f"{names}. Name yours by user=, item=, rating= (rating=None: every row "
-            "counts as 1.0)."
-        )
+    remedy = "Name yours by user=, item=, rating= (rating=None: every row counts as 1.0)"
+    require_columns(frame, columns, "frame", remedy)
     declared = {"users": users, "items": items}
     undeclared = tuple(name for name, ids in declared.items() if ids is None)
     if hasattr(frame, "__dask_graph__"):
@@ -185,10 +180,8 @@ def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]
 def _require_table(frame: Any, rule: str, remedy: str) -> None:
     if isinstance(frame, str | PathLike):
         remedy = "read_ratings(path)"
-    if not hasattr(frame, "columns"):
-        raise ValueError(
-            f"frame={type(frame).__name__} must be a DataFrame with {rule}: pass {remedy}."
-        )
+    rule, what = f"a DataFrame with {rule}", type(frame).__name__
+    require(hasattr(frame, "columns"), "frame", what, rule, f"pass {remedy}")
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":
@@ -294,22 +287,11 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     tau = max_ratings_per_user
     remedy = "the number of ratings that each user may contribute"
     require(is_integer(tau, 1), "max_ratings_per_user", tau, "an integer >= 1", remedy)
-    if getattr(X, "format", None) != "csr":
-        raise ValueError(
-            f"X must be a scipy sparse CSR container, got {type(X).__name__}. "
-            "Call as_rating_matrix(X) first."
-        )
     X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape)
     if not X.has_canonical_format:
         raise ValueError(
             "X has unsorted or repeated columns in a row, so that a user's ratings cannot be "
             "counted. Call as_rating_matrix(X) first."
-        )
-    priorities = np.asarray(priorities)
-    if priorities.shape != (X.nnz,) or priorities.dtype.kind not in "uif":
-        raise ValueError(
-            f"priorities has shape {priorities.shape} and dtype {priorities.dtype}; it must hold "
-            f"one integer or float for each of the {X.nnz} entries of X.data."
         )
     n_rated = np.diff(X.indptr)
     long_rows = n_rated > tau

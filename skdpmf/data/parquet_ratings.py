@@ -128,7 +128,7 @@ class ParquetRatings:
     """
 
     def __init__(self, path: Any) -> None:
-        path = store.absolute(path)
+        path = Path(path).expanduser().absolute()
         self._use(path, store.read_manifest(path))
 
     def _use(self, path: Path, manifest: dict[str, Any]) -> None:
@@ -302,15 +302,9 @@ class ParquetRatings:
                 self._checked(part, stream)
 
     def _first_ratings(self) -> np.ndarray:
-        """Return some ratings of the first part, unverified: enough to see their scale."""
-        if not self.nnz:
-            return np.empty(0)
-        part = next(part for part in self._parts if part.n_ratings)
-        with reading(self.path / part.file) as stream:
-            file = self._checked(part, stream)
-            pieces = file.iter_batches(batch_size=_PIECE, columns=["rating"], use_threads=False)
-            first = next(pieces).column("rating").to_numpy(zero_copy_only=False)
-        return np.asarray(first)
+        """Return the first ratings that there are: enough to see their scale."""
+        groups = chain.from_iterable(self._row_groups(k, {}) for k in range(self.n_parts))
+        return next((ratings for *_, ratings in groups if ratings.size), np.empty(0))
 
     def verify(self) -> None:
         """Read everything, one part at a time, and compare it with the manifest.

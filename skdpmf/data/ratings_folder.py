@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..exceptions import RatingStoreError
-from .files import full_disk_named, owners_file, sync, sync_folder, use_named
+from .files import errors_named, owners_file, sync, sync_folder
 from .table_chunks import plain_ids
 from .validation import MAX_ITEMS
 
@@ -36,11 +36,6 @@ def damaged(file: Path, trouble: str) -> RatingStoreError:
         f"{file}: {trouble}. The ratings are damaged or incomplete: write them anew from their "
         "source, with overwrite=True."
     )
-
-
-def absolute(path: Any) -> Path:
-    """Return a path such that a later change of folder does not matter."""
-    return Path(path).expanduser().absolute()
 
 
 def read_file(path: Path, size: int, sha256: str = "") -> bytes:
@@ -207,18 +202,18 @@ def new_folder(path: Any, overwrite: bool) -> Iterator[Path]:
     On any error the folder goes, and what was at `path` stays. If the machine stops between the
     two renames of a replacement, the old ratings are in the folder.
     """
-    path = absolute(path)
+    path = Path(path).expanduser().absolute()  # a later change of folder does not matter
     _check_target(path, overwrite)
     work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     new, old = work / "new", work / "old"
     try:
         new.mkdir(0o700)
-        with full_disk_named(path):
+        with errors_named(path):
             yield work
             sync_folder(new)
         _check_target(path, overwrite)
         if path.exists():
-            with use_named(path):
+            with errors_named(path, replaces=True):
                 path.rename(old)
         new.rename(path)
         sync_folder(path.parent)

@@ -252,11 +252,9 @@ def _check_step(step: Any, low: float, high: float) -> None:
     rule = "a number > 0, or None for continuous ratings"
     require(is_finite(step) and step > 0, "step", step, rule, "use 1.0")
     n_steps = (high - low) / step
-    if n_steps < 0.5 or abs(n_steps - round(n_steps)) > 1e-9 * n_steps:
-        raise ValueError(
-            f"step={step!r} must divide rating_range=({low}, {high}) into whole steps; "
-            "change either, or pass step=None."
-        )
+    holds = n_steps >= 0.5 and abs(n_steps - round(n_steps)) <= 1e-9 * n_steps
+    rule = f"a divisor of the width of rating_range=({low}, {high})"
+    require(holds, "step", step, rule, "change either, or pass step=None")
 
 
 def _check_n_ratings(n_ratings: Any, density: Any, n_users: int, n_items: int, least: int) -> int:

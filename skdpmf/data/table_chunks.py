@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from .labels import as_frame, as_pandas, ids_and_titles
-from .loaders import parquet_columns, parquet_file
+from .labels import as_frame, as_pandas, ids_and_titles, require_columns
+from .loaders import columns_of, parquet_file
 from .matrix import present_ids, rating_values
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer, require
 
@@ -104,13 +104,8 @@ def _pieces(chunk: Any, number: int) -> Iterator[list["pd.Series"]]:
             "with the columns user, item, rating, or of tuples of these three arrays. Pass a "
             "single table as [table]."
         )
-    missing = [name for name in COLUMNS if name not in chunk.columns]
-    if missing:
-        raise ValueError(
-            f"chunk {number} has no column {', '.join(map(repr, missing))}; its columns are "
-            f"{list(chunk.columns)}. Rename yours; where every row counts as 1.0, add such a "
-            "column rating."
-        )
+    remedy = "Rename yours; where every row counts as 1.0, add such a column rating"
+    require_columns(chunk, COLUMNS, f"chunk {number}", remedy)
     chunk = as_pandas(chunk, COLUMNS)
     for start in range(0, len(chunk), _PIECE):
         yield [chunk[name].iloc[start : start + _PIECE] for name in COLUMNS]
@@ -267,7 +262,7 @@ def parquet_chunks(path: Path, columns: Any) -> Iterator["pd.DataFrame"]:
         raise FileNotFoundError(f"file={str(path)!r}: there is no such Parquet file.")
     with path.open("rb") as stream:
         file = parquet_file(stream, str(path))
-        found = parquet_columns(file, columns, str(path))
+        found = columns_of(file.schema_arrow.names, columns, str(path))
         names = {name: role for name, role in found.items() if role in COLUMNS}
         for batch in file.iter_batches(batch_size=_PIECE, columns=list(names)):
             yield batch.to_pandas(ignore_metadata=True).rename(columns=names)

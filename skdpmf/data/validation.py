@@ -46,21 +46,15 @@ def require(holds: bool, name: str, value: Any, rule: str, remedy: str) -> None:
 
 def check_rating_range(rating_range: Any) -> tuple[float, float]:
     """Return a rating range, which is public and never read off the data, as two floats."""
-    rule = (
-        f"rating_range={rating_range!r} must be a pair (low, high) of finite numbers with "
-        "low < high, such as (1.0, 5.0): the rating scale that the ratings were given on. Both "
-        "must lie in -1e100..1e100 and differ by 1e-100 or more, as squares of ratings must be "
-        "numbers too: change the unit of the ratings."
-    )
+    rule = "a pair (low, high) of finite numbers with low < high, such as (1.0, 5.0): the rating "
+    rule += "scale that the ratings were given on. Both must lie in -1e100..1e100 and differ by "
+    rule += "1e-100 or more, as squares of ratings must be numbers too"
     try:
-        low, high = rating_range
-    except (TypeError, ValueError):
-        raise ValueError(rule) from None
-    if not (isinstance(low, Real) and isinstance(high, Real)):
-        raise ValueError(rule)
-    low, high = float(low), float(high)
-    if not (-_FARTHEST <= low < high <= _FARTHEST and high - low >= 1 / _FARTHEST):
-        raise ValueError(rule)
+        low, high = (float(end) if isinstance(end, Real) else math.nan for end in rating_range)
+    except (TypeError, ValueError, OverflowError):
+        low = high = math.nan
+    holds = -_FARTHEST <= low < high <= _FARTHEST and high - low >= 1 / _FARTHEST
+    require(holds, "rating_range", rating_range, rule, "change the unit of the ratings")
     return low, high
 
 
@@ -478,7 +472,6 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
         rating_range = check_rating_range(rating_range)
     low, high = rating_range or (-np.inf, np.inf)
     delta = float(getattr(getattr(estimator, "budget", None), "delta", 0.0))
-    refuse_what_is_no_matrix(X)
     X = _container(X)
     n_users, n_items = X.shape
     clean = as_rating_matrix(X)
@@ -673,11 +666,9 @@ def _checked_stored(estimator: Any, X: Any, reset: bool, rating_range: Any) -> t
             "matrix of a table with one rating in a row by ratings_to_matrix(X, users=..., "
             "items=...), or pass X.compute()."
         )
-    estimator.n_features_in_, names = X.shape[1], getattr(X, "item_ids", None)
+    names = getattr(X, "item_ids", None)
     note_catalogue(estimator, X)
-    if isinstance(X, RatingMatrix):
-        _checked_labels(X)
-    vars(estimator).pop("feature_names_in_", None)
+    _note_columns(estimator, X)
     if names is not None and names.dtype.kind in "OU":
         estimator.feature_names_in_ = np.asarray(names, dtype=object)
     if rating_range is not None and not lazy:
@@ -688,12 +679,10 @@ def _checked_stored(estimator: Any, X: Any, reset: bool, rating_range: Any) -> t
 
 def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool) -> Any:
     noted = None if reset or estimator._catalogue_ is None else estimator._catalogue_.items
-    if X.items is not noted and X.items.has_duplicates:
+    if not reset and X.items is not noted and X.items.has_duplicates:
         raise _repeated(X.items)
     if reset:
-        _checked_labels(X)
-        estimator.n_features_in_ = X.shape[1]
-        vars(estimator).pop("feature_names_in_", None)
+        _note_columns(estimator, X)
     elif X.shape[1] != estimator.n_features_in_:
         raise ValueError(
             f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
@@ -702,14 +691,16 @@ def _checked_labelled(estimator: Any, X: RatingMatrix, reset: bool) -> Any:
     return as_rating_matrix(unsummed(X.X))
 
 
-def _checked_labels(X: RatingMatrix) -> None:
-    if X.items.has_duplicates:
+def _note_columns(estimator: Any, X: Any) -> None:
+    if isinstance(X, RatingMatrix) and X.items.has_duplicates:
         raise _repeated(X.items)
     if 0 in X.shape:
         raise ValueError(
             f"X has shape {X.shape} and must have a row and a column: pass the ratings of "
             "somebody, or declare items that nobody has rated."
         )
+    estimator.n_features_in_ = X.shape[1]
+    vars(estimator).pop("feature_names_in_", None)
 
 
 _NOT_NUMBERS = (

@@ -291,21 +291,17 @@ def _events(randomiser: Any, n_reports: int) -> tuple[tuple[int, int], float]:
     Inputs are three times too large, so that a device that does not bound them shows.
     """
     streams = DeviceStreams()
-    keys = [streams.keys("audit", i, n_reports) for i in (0, 1)]
+    sides = [(streams.keys("audit", i, n_reports), x) for i, x in enumerate((3.0, -3.0))]
     if isinstance(randomiser, PrivUnit):
         t, scale = randomiser.parameters.t, 2.0**-randomiser.parameters.bits
         tail = math.exp(randomiser.epsilon) * float(ndtr(-t))
         p = tail / (float(ndtr(t)) + tail)
-        first, second = (
-            sum(int(scale * randomiser.report(key, [0], [x])[0] >= t) for key in some)
-            for some, x in zip(keys, (3.0, -3.0), strict=True)
-        )
-        return (first, second), p
-    first, second = (
-        int((randomiser.report(some, np.full(n_reports, x)) > 0).sum())
-        for some, x in zip(keys, (3.0, -3.0), strict=True)
-    )
-    return (first, second), 1.0 / (1.0 + math.exp(-randomiser.epsilon))
+        reports = ([scale * randomiser.report(k, [0], [x])[0] for k in keys] for keys, x in sides)
+    else:
+        t, p = np.nextafter(0.0, 1.0), 1.0 / (1.0 + math.exp(-randomiser.epsilon))
+        reports = (randomiser.report(keys, np.full(n_reports, x)) for keys, x in sides)
+    first, second = (int((np.asarray(own) >= t).sum()) for own in reports)
+    return (first, second), p
 
 
 def attack_draws(

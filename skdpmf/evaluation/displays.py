@@ -193,6 +193,8 @@ class PrivacyUtilityDisplay:
             If matplotlib is not installed.
         """
         ax = axes_or_new(self, ax)
+        from matplotlib.ticker import LogLocator, NullLocator
+
         order = np.argsort(self.epsilons, kind="stable")
         x, table = self.epsilons[order], self.scores.reshape(len(order), -1)[order]
         mean, private = table.mean(axis=1), np.isfinite(x)
@@ -203,7 +205,12 @@ class PrivacyUtilityDisplay:
         look = {"color": self.errorbar_.lines[0].get_color(), "linestyle": "--"}
         look["label"], exact = self.name and f"{self.name}, no privacy", mean[~private]
         self.reference_ = ax.axhline(exact.mean(), **look) if exact.size else None
-        make_logarithmic(ax)
+        ax.set_xscale("log")
+        low, high = ax.get_xlim()
+        # plain numbers, at 1, 2 and 5 where they have room
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)))
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.xaxis.set_minor_locator(NullLocator())
         finish(ax, label, xlabel="epsilon", ylabel=self.score_name)
         return self
 
@@ -692,17 +699,6 @@ def draw_curve(ax: Any, x: Any, y: Any, spread: Any, label: Any, line: dict[str,
     n = len(ax.containers) % len(MARKERS)  # curves before this one
     style = {"color": COLOURS[n], "marker": MARKERS[n], "capsize": 4.0, "label": label}
     return ax.errorbar(x, y, yerr=spread, **{**style, **normalize_kwargs(line, Line2D)})
-
-
-def make_logarithmic(ax: Any) -> None:
-    """Give the axes a logarithmic x-axis with plain numbers, at 1, 2 and 5 where they have room."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    ax.set_xscale("log")
-    low, high = ax.get_xlim()
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def finish(ax: Any, label: str | None, **labels: Any) -> None:

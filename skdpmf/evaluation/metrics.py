@@ -15,7 +15,7 @@ from sklearn.preprocessing import normalize
 from sklearn.utils import check_array, check_scalar
 
 from skdpmf.data.labels import RatingMatrix
-from skdpmf.data.validation import as_rating_matrix
+from skdpmf.data.validation import as_rating_matrix, require
 from skdpmf.mechanisms.common import rows_of
 
 
@@ -51,27 +51,13 @@ def rmse(y_true: Any, y_pred: Any) -> float:
     >>> rmse([[4.0, np.nan], [2.0, 5.0]], [[3.0, 9.0], [2.0, 3.0]])
     1.2909944487358056
     """
-    true, predicted = _known_pairs(y_true, y_pred)
+    true, predicted, _ = known_entries(y_true, y_pred)
+    if true.size == 0:
+        raise ValueError(
+            f"y_true of shape {np.shape(y_true)} holds no known rating: the metric needs at least "
+            "one. Check the split that made it."
+        )
     return float(np.sqrt(np.mean(np.square(true - predicted))))
-
-
-def mae(y_true: Any, y_pred: Any) -> float:
-    """Mean absolute error over the known entries of `y_true`.
-
-    ``mean(abs(y_true - y_pred))``, each known entry with the same weight.
-
-    y_true, y_pred (array-like of shape (n,) or (n_users, n_items), or sparse matrix): as in `rmse`.
-    Result: in the unit of the ratings; 0 is best. Raises ValueError as `rmse`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpmf.evaluation.metrics import mae
-    >>> mae([[4.0, np.nan], [2.0, 5.0]], [[3.0, 9.0], [2.0, 3.0]])
-    1.0
-    """
-    true, predicted = _known_pairs(y_true, y_pred)
-    return float(np.mean(np.abs(true - predicted)))
 
 
 def recall_at_k(relevant: Any, ranked: Any, k: int) -> float:
@@ -487,8 +473,7 @@ def bootstrap_interval(
     (0.75, 1.0)
     """
     check_scalar(n_resamples, "n_resamples", Integral, min_val=1)
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence={confidence!r} must be a share in (0, 1): use 0.95.")
+    require(0.0 < confidence < 1.0, "confidence", confidence, "a share in (0, 1)", "use 0.95")
     plain = [values.X if isinstance(values, RatingMatrix) else values for values in by_user]
     sizes = {np.shape(values)[0] for values in plain}
     if len(sizes) != 1 or sizes == {0}:
@@ -508,29 +493,26 @@ def _is_matrix(values: Any) -> bool:
     return sparse.issparse(values) or np.ndim(values) == 2
 
 
-def item_counts_of(item_counts: Any) -> np.ndarray:
-    """Return the number of ratings of each item, from a training matrix or from such numbers."""
+def item_counts_of(item_counts: Any, like: Any = None, name: str = "") -> np.ndarray:
+    """Return the number of ratings of each item, from a training matrix or from such numbers.
+
+    They must be as many as the columns of a matrix `like` this, of this name.
+    """
     if _is_matrix(item_counts):
         ratings = as_rating_matrix(item_counts)
-        return np.bincount(ratings.indices, minlength=ratings.shape[1])
+        item_counts = np.bincount(ratings.indices, minlength=ratings.shape[1])
     counts = np.asarray(item_counts)
     if counts.ndim != 1 or not np.all(counts >= 0):
         raise ValueError(
             f"item_counts of shape {counts.shape} must hold one count >= 0 for each item. Pass the "
             "training matrix, or its number of ratings by item."
         )
-    return counts
-
-
-def _known_pairs(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray]:
-    """True and predicted values at the known entries of y_true, both 1-D."""
-    true, predicted, _ = known_entries(y_true, y_pred)
-    if true.size == 0:
+    if name and counts.size != np.shape(like)[1]:
         raise ValueError(
-            f"y_true of shape {np.shape(y_true)} holds no known rating: the metric needs at least "
-            "one. Check the split that made it."
+            f"item_counts has {counts.size} items and {name} has {np.shape(like)[1]} columns: they "
+            "must be the same items in the same order. Pass matrices of the same catalogue."
         )
-    return true, predicted
+    return counts
 
 
 def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -542,7 +524,9 @@ def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
         )
     if not _is_matrix(y_true):
         y_true, y_pred = (np.asarray(y, dtype=np.float64)[None] for y in (y_true, y_pred))
-    if np.isinf(_stored(y_true)).any():
+    plain = y_true.X if isinstance(y_true, RatingMatrix) else y_true
+    plain = plain.tocoo().data if sparse.issparse(plain) else plain
+    if np.isinf(np.asarray(plain, dtype=np.float64)).any():
         raise ValueError(
             "y_true holds an infinite rating: ratings must be finite, NaN where unknown. "
             "Correct or drop the entry."
@@ -550,7 +534,9 @@ def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
     truth = as_rating_matrix(y_true)
     rows = rows_of(truth)
     if sparse.issparse(y_pred) or isinstance(y_pred, RatingMatrix):
-        predicted = _stored_at(as_rating_matrix(y_pred), truth)
+        values = as_rating_matrix(y_pred)
+        place, known = _lookup(values, rows, truth.indices)
+        predicted = np.where(known, np.append(values.data, np.nan)[place], np.nan)
     else:
         predicted = np.asarray(y_pred, dtype=np.float64)[rows, truth.indices]
     missing = np.flatnonzero(~np.isfinite(predicted))
@@ -562,17 +548,6 @@ def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
             " rating needs one. Use predict_entries(X, y_true), or a dense matrix."
         )
     return truth.data, predicted, truth.indices
-
-
-def _stored(Y: Any) -> np.ndarray:
-    Y = Y.X if isinstance(Y, RatingMatrix) else Y
-    return np.asarray(Y.tocoo().data if sparse.issparse(Y) else Y, dtype=np.float64)
-
-
-def _stored_at(values: Any, where: Any) -> NDArray[np.float64]:
-    """Values of one canonical CSR at the stored positions of another, NaN where not stored."""
-    place, known = _lookup(values, rows_of(where), where.indices)
-    return np.where(known, np.append(values.data, np.nan)[place], np.nan)
 
 
 def _lookup(R: Any, rows: Any, columns: Any) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils import check_scalar
 
-from skdpmf.data.validation import as_rating_matrix
+from skdpmf.data.validation import as_rating_matrix, require
 from skdpmf.estimators.contract.recommend import ItemModel, top_items
 from skdpmf.evaluation.metrics import item_counts_of, known_entries, rmse
 
@@ -48,13 +48,8 @@ def popularity(item_counts: Any, X: Any, n: int = 10) -> tuple[np.ndarray, np.nd
     >>> popularity(X, X[:1], n=2)
     (array([[ 1, -1]]), array([[  2., -inf]]))
     """
-    counts, R = item_counts_of(item_counts), as_rating_matrix(X)
+    counts, R = item_counts_of(item_counts, X, "X"), as_rating_matrix(X)
     check_scalar(n, "n", Integral, min_val=1)
-    if counts.size != R.shape[1]:
-        raise ValueError(
-            f"item_counts has {counts.size} items and X has {R.shape[1]} columns: they must be the "
-            "same items in the same order. Pass matrices of the same catalogue."
-        )
     model = ItemModel(counts.astype(np.float64), np.empty((counts.size, 0)), np.empty((0, 0)))
     return top_items(model, R, min(n, counts.size))
 
@@ -91,11 +86,8 @@ def popularity_buckets(item_counts: Any, n_buckets: int = 5) -> np.ndarray:
     """
     counts = item_counts_of(item_counts)
     check_scalar(n_buckets, "n_buckets", Integral, min_val=1)
-    if n_buckets > counts.size:
-        raise ValueError(
-            f"n_buckets={n_buckets} is more than the {counts.size} items: a bucket needs at least "
-            "one item. Lower n_buckets."
-        )
+    rule = f"at most {counts.size}, the number of items, as a bucket needs one"
+    require(n_buckets <= counts.size, "n_buckets", n_buckets, rule, "lower it")
     buckets = np.empty(counts.size, dtype=np.intp)
     for bucket, items in enumerate(np.array_split(np.argsort(counts, kind="stable"), n_buckets)):
         buckets[items] = bucket
@@ -153,15 +145,9 @@ def by_popularity(
     """
     import pandas as pd
 
-    counts = item_counts_of(item_counts)
+    counts = item_counts_of(item_counts, y_true, "y_true")
     buckets = popularity_buckets(counts, n_buckets)
     true, predicted, items = known_entries(y_true, y_pred)
-    n_items = np.shape(y_true)[1]
-    if counts.size != n_items:
-        raise ValueError(
-            f"item_counts has {counts.size} items and y_true has {n_items} columns: they must be "
-            "the same items in the same order. Pass the training matrix of the same catalogue."
-        )
     name = getattr(metric, "__name__", "score")
     rows = []
     for bucket in range(n_buckets):

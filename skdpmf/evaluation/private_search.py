@@ -253,7 +253,9 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         reserved = nullcontext() if ledger is None else ledger.reserve(plan, **record)
         with reserved, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            best, params, score = self._search(plan, R, _without_content(y))
+            kinds: Any = np.asarray(y)
+            kinds = np.zeros_like(kinds) if kinds.ndim == 1 else None  # y without its content
+            best, params, score = self._search(plan, R, kinds)
             spent = plan.check_fit(best.plan(R.shape[1], R.shape[0]))
         statement = SearchStatement.of_search(plan, spent, seeded=seeded)
         self._statement = statement.with_undeclared(getattr(X, "undeclared", ()))
@@ -279,7 +281,9 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         candidates = [self._draw(key, t) for t in range(plan.trials.draw(key))]
         for params in candidates:
             self._check_candidate(plan, params, R.shape)
-        named, half = self._named(train), self._half_bound()
+        known, half = self._catalogue_, self._half_bound()
+        # features are aligned by the names of the items
+        named = train if known is None else RatingMatrix(train, None, known.items, known.titles)
         noise = noise_source(self._key(R, "scores", candidates, plan))
         run, given = delayed(_run_trial), (named, test, y, half, plan)
         seeds = partial(self._seed, key)
@@ -292,11 +296,6 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             if t == 0 or score > best[2]:
                 best = model, candidates[t], score
         return best
-
-    def _named(self, R: Any) -> Any:
-        """Return ratings with the names of the items, which features are aligned by."""
-        known = self._catalogue_
-        return R if known is None else RatingMatrix(R, None, known.items, known.titles)
 
     def _split(self, R: Any) -> tuple[Any, Any]:
         """Training and held-out ratings: a function of slot, item and public randomness."""
@@ -411,11 +410,6 @@ def user_points(rows: Rows, predicted: Any, half: float, grid: float) -> np.ndar
     sums = np.bincount(rows.user, weights=losses, minlength=counts.size)  # in the order of entries
     points = np.where(counts > 0, half - sums / np.maximum(counts, 1), 0.0)
     return truncate_to_grid(np.clip(points, -half, half), grid)
-
-
-def _without_content(y: Any) -> Any:
-    """Return zeros of the length and type of a 1-D y, None for another one."""
-    return np.zeros_like(np.asarray(y)) if np.asarray(y).ndim == 1 else None
 
 
 def _check_template(estimator: Any) -> None:

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from skdpmf.data.labels import as_frame
 from skdpmf.data.matrix import present_ids, ratings_to_matrix
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.mechanisms.common import rows_of
 from skdpmf.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
@@ -198,11 +199,9 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         R = self.ratings_
         # a bound on the range is public; ratings beyond it do not count in full anywhere
         low, high = getattr(self.estimator_, "rating_range", None) or (-np.inf, np.inf)
-        data = np.clip(R.data, low, high)
+        data, counts = np.clip(R.data, low, high), np.diff(R.indptr)
         self.mean_rating_ = float(data.mean())
-        counts = np.diff(R.indptr)
-        rows = np.repeat(np.arange(counts.size), counts)
-        sums = np.bincount(rows, weights=data, minlength=counts.size)
+        sums = np.bincount(rows_of(R), weights=data, minlength=counts.size)
         self.user_means_ = np.where(counts > 0, sums / np.maximum(counts, 1), self.mean_rating_)
 
     def _check_ratings(self, y: Any) -> np.ndarray:
@@ -245,10 +244,7 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = get_tags(self.estimator).non_deterministic
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        tags.input_tags.sparse = False
-        tags.input_tags.allow_nan = False
+        tags.input_tags.string = tags.input_tags.categorical = True
         return tags
 
 

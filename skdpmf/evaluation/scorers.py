@@ -1,26 +1,19 @@
 """The scorer ``(estimator, X, y) -> float`` for ``GridSearchCV(scoring=...)``; higher is better."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.labels import RatingMatrix, catalogue_of
+from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of
 from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import as_rating_matrix, held_out_ratings
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import metrics
 
-_OF_LISTS: dict[str, Callable[[Any, Any, int], float]] = {
-    "average_precision": metrics.average_precision_at_k,
-    "hit_rate": metrics.hit_rate_at_k,
-    "ndcg": metrics.ndcg_at_k,
-    "precision": metrics.precision_at_k,
-    "recall": metrics.recall_at_k,
-    "reciprocal_rank": metrics.reciprocal_rank_at_k,
-}
+# each the beginning of the name of a function of `metrics`
+_OF_LISTS = ("average_precision", "hit_rate", "ndcg", "precision", "recall", "reciprocal_rank")
 
 
 def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
@@ -92,7 +85,8 @@ class _Scorer:
         if self.k is not None:
             items, _ = estimator.recommend(X, n=self.k)
             k = min(self.k, items.shape[1])  # no more than there are items
-            return _OF_LISTS[self.metric](_held_out(estimator, X, y), items, k)
+            measure = getattr(metrics, f"{self.metric}_at_k")
+            return float(measure(_held_out(estimator, X, y), items, k))
         if not sparse.issparse(y) and np.ndim(y) != 2:
             raise ValueError(
                 f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. For "
@@ -137,11 +131,4 @@ def _held_out(estimator: Any, X: Any, y: Any) -> Any:
             f"y of dtype {y.dtype} must hold column indices (int): the estimator was fitted "
             "without item names. Fit it on a DataFrame, or pass indices."
         )
-    column = {name: index for index, name in enumerate(names)}
-    unknown = [name for name in y if name not in column]
-    if unknown:
-        raise ValueError(
-            f"y names {len(unknown)} items that are not columns of X, the first {unknown[0]!r}: "
-            "held-out items must be names in feature_names_in_."
-        )
-    return np.array([column[name] for name in y], dtype=np.intp)
+    return Catalogue(names).columns(y, "y")

@@ -10,7 +10,7 @@ from sklearn.pipeline import Pipeline
 
 from skdpmf.data.labels import Catalogue
 from skdpmf.estimators.contract.base import BaseRecommender
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.preprocessing import ContributionBounder
 from skdpmf.privacy.composition import compose_statements, state_fits
 from skdpmf.privacy.plan import ReleasePlan
@@ -113,15 +113,11 @@ def _of_steps(statements: dict[str, PrivacyStatement], pipeline: Pipeline) -> Pr
     return replace(spent, notes=(*spent.notes, _STEPS)) if len(statements) > 1 else spent
 
 
-def _of_search(search: Any, n_items: int | None) -> PrivacyStatement:
+def _of_search(search: Any, n_items: Any) -> PrivacyStatement:
     candidates, n_splits = search.cv_results_["params"], int(search.n_splits_)
-    if n_items is None:
-        n_items = getattr(search, "n_features_in_", None)
-    if n_items is None:
-        raise PrivacyParameterError(
-            f"n_items={n_items!r} must be given for {_named(search)}, which has kept no model: "
-            "pass the number of columns of X."
-        )
+    n_items = getattr(search, "n_features_in_", None) if n_items is None else n_items
+    words = f"given for {_named(search)}, which has kept no model: pass the columns of X."
+    require_that(n_items is not None, "n_items", n_items, words)
     refitted = int(search.best_index_) if search.refit else -1
     each = {}
     for i, params in enumerate(candidates):

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, check_scalar
 
-from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas
+from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas, require_columns
 from skdpmf.data.loaders import known_columns
 from skdpmf.data.matrix import keep_entries, rank_in_groups
 from skdpmf.data.validation import as_rating_matrix, require
@@ -126,9 +126,8 @@ def split_users(
     # 1 - 0.8 is below 0.2 in floating point, and int() would then lose a target of 5 ratings
     n_targets = np.floor((1.0 - fold_in) * np.diff(users.indptr) + 1e-9).astype(np.intp)
     rows = np.repeat(np.arange(users.shape[0]), np.diff(users.indptr))
-    target = (
-        rank_in_groups(rng.random_sample(rows.size), rows) < n_targets[rows]
-    )  # without replacement
+    # without replacement
+    target = rank_in_groups(rng.random_sample(rows.size), rows) < n_targets[rows]
     known, targets = keep_entries(users, ~target), keep_entries(users, target)
     return (_like(X, ratings[train], train), _like(X, known, held_out), _like(X, targets, held_out))
 
@@ -314,16 +313,10 @@ def rolling_folds(
 
 def _columns_of(frame: Any, time: str | None, user: str | None = None) -> tuple[Any, Any]:
     """Return the comparable times of a table's rows, and its users if their column is given."""
-    names = list(getattr(frame, "columns", ()))
     if time is None:
-        time = next(iter(known_columns(names, "time")), "time")
+        time = next(iter(known_columns(getattr(frame, "columns", ()), "time")), "time")
     wanted = [time] if user is None else [user, time]
-    for name in wanted:
-        if name not in names:
-            raise ValueError(
-                f"frame has no column {name!r}; its columns are {names}. Name yours by user= and "
-                "time=."
-            )
+    require_columns(frame, wanted, "frame", "Name yours by user= and time=")
     columns = as_pandas(frame, wanted)
     times = np.asarray(comparable_times(columns[time], f"column {time!r}"))
     return times, None if user is None else columns[user]

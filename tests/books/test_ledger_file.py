@@ -63,7 +63,7 @@ def test_limit_and_rule_are_fixed_when_it_is_made(tmp_path):
     [
         (None, None, "limit=None must be a PrivacyBudget to make a new ledger"),
         (1.0, None, r"limit=1\.0 must be a PrivacyBudget"),
-        (PrivacyBudget.nonprivate(), None, "must have a finite epsilon and no ledger"),
+        (PrivacyBudget.nonprivate(), None, "with a finite epsilon and no ledger"),
         (PrivacyBudget(0.0), None, "epsilon=0.0 must be a number > 0"),
         (PrivacyBudget(1.0), "gaussian", "rule='gaussian' must be 'basic' for a limit with delta"),
         (PrivacyBudget(1.0), "zcdp", "rule='zcdp' must be 'basic'"),

@@ -52,10 +52,10 @@ def test_numbers_say_where_they_are_missing():
 @pytest.mark.parametrize(
     ("items", "given", "words"),
     [
-        ([1, 2], {}, "items=list must be a DataFrame"),
+        ([1, 2], {}, "items='list' must be a DataFrame"),
         (FILMS.assign(item=[1, 1, 2, 3]), {}, "several rows for the item 1"),
         (FILMS.assign(item=[1.0, 2.0, np.nan, 3.0]), {}, "a row without an id"),
-        (FILMS, {"labels": ["makers"]}, "labels names 'makers', which is none of the columns"),
+        (FILMS, {"labels": ["makers"]}, "items has no column 'makers'"),
         (FILMS, {"numbers": ["mean_rating"]}, "seems to be made of ratings or counts"),
         (FILMS[["item", "price"]], {}, r"\['price'\], which say nothing of use"),
         (FILMS, {"n_periods": 1}, "n_periods=1 must be an integer >= 2"),

@@ -79,7 +79,7 @@ def test_items_are_chosen_in_proportion_to_their_popularity():
         ({"min_ratings_per_user": 6, "n_ratings": 50}, r"min_ratings_per_user=6 must fit"),
         ({"density": 0}, r"density=0 must be a number in \(0, 1\]"),
         ({"rating_range": (5, 1)}, r"rating_range=\(5, 1\)"),
-        ({"step": 0.3}, r"step=0\.3 must divide rating_range"),
+        ({"step": 0.3}, r"step=0\.3 must be a divisor of the width"),
         ({"noise_std": -0.1}, r"noise_std=-0\.1 must be a finite number >= 0"),
         ({"mean": np.nan}, r"mean=nan must be"),
     ],

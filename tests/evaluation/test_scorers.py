@@ -82,7 +82,7 @@ def test_scorers_refuse_items_outside_the_catalogue(ratings):
     with pytest.raises(ValueError, match="y of dtype float64 must hold column indices"):
         scorer(model, ratings, y.astype(float))
     frame = pd.DataFrame(ratings.toarray(), columns=[f"i{index}" for index in range(15)])
-    with pytest.raises(ValueError, match="y names 60 items that are not columns of X, the first"):
+    with pytest.raises(ValueError, match=r"y names the item .*and 59 more items"):
         scorer(MeansRecommender().fit(frame), frame, np.array(["other"] * 60))
 
 

@@ -251,7 +251,7 @@ def test_times_are_ordered_whatever_they_are(times, name):
         ([(1, 2), (3, 4)], "no order as times"),
         ([5, 5], "leaves nothing to learn from.*none is older"),
         ([], "frame has no rows"),
-        ([5, None], r"'time' has no time in 1 rows \(first: row 1\)"),
+        ([5, None], r"'time' has no time in 1 row \(first: row 1\)"),
     ],
 )
 def test_times_without_an_order_are_refused(times, words):

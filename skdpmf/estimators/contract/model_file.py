@@ -53,7 +53,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 import skdpmf.estimators
-from skdpmf.books.card import CARD_FORMAT, PrivacyCard
+from skdpmf.books.card import PrivacyCard
 from skdpmf.books.search import SearchStatement
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.files import replaced_file
@@ -69,7 +69,6 @@ from skdpmf.mechanisms.gram.item_item import GramKnowledge
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
-from skdpmf.privacy.statement import PrivacyStatement
 
 _VERSION = 2
 _BEGINNING = b'{"__metadata__":{"skdpmf":'  # behind the length of the header
@@ -414,7 +413,7 @@ def _unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return description, arrays
 
 
-def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read(path: Any) -> bytes:
     path = Path(path).expanduser()
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device would never end
         raise _broken(path, "it is no regular file")
@@ -423,18 +422,7 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise _broken(path, f"it begins with {content[:16]!r} and no model file of skdpmf does")
     if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
         raise _broken(path, "its content does not match its checksum: it is damaged or incomplete")
-    try:
-        description, arrays = _unpacked(content)
-    except ValueError as error:
-        raise _broken(path, str(error)) from None
-    version = description.get("version")
-    if version != _VERSION:
-        raise _broken(
-            path,
-            f"it has version {version!r:.99} of the format, and this skdpmf reads {_VERSION}",
-            "Update skdpmf, or have the model saved by an older one",
-        )
-    return description, arrays
+    return content
 
 
 # Plain JSON of what is saved
@@ -494,11 +482,16 @@ def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:
 
 def _loaded(path: Any, class_of: Callable[[str], Any]) -> tuple[Any, Any, PrivacyCard]:
     """Return a fitted model, ids, titles and genres of its items or None, and its card."""
-    description, arrays = _read(path)
+    content = _read(path)
     try:
-        return _model_of(description, arrays, class_of)
+        description, arrays = _unpacked(content)
+        if description.get("version") == _VERSION:
+            return _model_of(description, arrays, class_of)
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
         raise _broken(path, f"its content does not fit together: {error}") from error
+    trouble = f"it has version {description.get('version')!r:.99} of the format, and this skdpmf "
+    remedy = "Update skdpmf, or have the model saved by an older one"
+    raise _broken(path, f"{trouble}reads {_VERSION}", remedy)
 
 
 def _model_of(
@@ -643,13 +636,9 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
 
 def _checked_card(plain: Any) -> PrivacyCard:
     """Return the card; its curve is for readers of the file."""
-    holds = isinstance(plain, dict) and plain.get("format") == CARD_FORMAT
-    _require(holds, f"the card must have the format {CARD_FORMAT!r}")
-    kind = SearchStatement if "mean" in plain["statement"] else PrivacyStatement
-    statement = kind.from_dict(plain["statement"])
-    if kind is PrivacyStatement:  # a search lists those of all its fits
+    card = PrivacyCard._from_dict(plain)
+    if not isinstance(card.statement, SearchStatement):  # which lists those of all its fits
         # it refuses releases that make no plan
-        ReleasePlan(PrivacyBudget.nonprivate(), statement.releases)
-    holds = all(isinstance(text, str) for text in plain["versions"].values())
-    _require(holds, "the card's versions must be texts by name")
-    return PrivacyCard(str(plain["model"]), statement, plain["versions"])
+        ReleasePlan(PrivacyBudget.nonprivate(), card.statement.releases)
+    _require(card.versions == plain["versions"], "the card's versions must be texts by name")
+    return card
