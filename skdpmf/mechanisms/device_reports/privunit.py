@@ -205,24 +205,15 @@ def _density(t: float) -> float:
     return math.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
 
 
-def _shift(t: float, dimension: int, bits: int) -> float:
-    """Return d, by how much rounding may move the half space (1, 2 and 3 of the proof)."""
-    root = math.sqrt(dimension)
-    length = 1.01 * (NORM_TOLERANCE + dimension * 2.0**-53)
-    return root * 2.0 ** -(bits + 1) + 13.2 * dimension * root * 2.0**-53 + (t + 1.0) * length
-
-
 def _mass_bounds(t: float, dimension: int, bits: int) -> tuple[float, float]:
     """Return q- and q+, with a margin for the float operations that make them."""
-    d = _shift(t, dimension, bits)
+    root = math.sqrt(dimension)
+    length = 1.01 * (NORM_TOLERANCE + dimension * 2.0**-53)
+    # by how much rounding may move the half space: 1, 2 and 3 of the proof
+    d = root * 2.0 ** -(bits + 1) + 13.2 * dimension * root * 2.0**-53 + (t + 1.0) * length
     sampler = dimension * (SAMPLER_ETA + SAMPLER_TAU)
     low, high = float(ndtr(-(t + d))), float(ndtr(-(t - d)))
     return (low - sampler) * (1.0 - 2.0**-40), (high + sampler) * (1.0 + 2.0**-40)
-
-
-def _last(sums: NDArray[np.float64]) -> Any:
-    """Return the sums of the last axis, added up in the order of loops."""
-    return np.cumsum(sums, axis=-1)[..., -1]
 
 
 def unit_rows(indptr: Any, indices: Any, values: Any, dimension: int) -> tuple[Any, Any, Any]:
@@ -255,7 +246,8 @@ def unit_rows(indptr: Any, indices: Any, values: Any, dimension: int) -> tuple[A
 
 
 def _in_half_space_plain(draws, values, bound):  # type: ignore[no-untyped-def]
-    return _last(values * np.float64(draws)) >= bound
+    # added up in the order of loops
+    return np.cumsum(values * np.float64(draws), axis=-1)[..., -1] >= bound
 
 
 @jit(plain=_in_half_space_plain, same_bits=True)

@@ -237,14 +237,23 @@ def fit(
     released = _chain(target, settings, noise, "chain", n_jobs)
     names = [f"diagnosed chain {c}" for c in range(_DIAGNOSED_CHAINS if diagnosed else 0)]
     chains = [_chain(target, settings, noise, name, n_jobs) for name in names]
-    quantities, biases, factors = [], [], []
+    quantities, draws = [], []
     for t in rounds:
         for chain in (released, *chains):
             chain.sweep(t)
         if t >= settings.max_iter - settings.n_draws:
             state = released.state
-            biases.append(state.item_bias.copy())
-            factors.append(state.V.copy())
+            drawn = recorded_draw(
+                name=DRAW,
+                index=len(draws),
+                targets=target.R,
+                weights=target.weights,
+                inverse_temperature=target.inverse_temperature,
+                clip=target.bound,
+                stds=(target.user_std, target.item_std, target.bias_std),
+                output=(state.item_bias.copy(), state.V.copy()),
+            )
+            draws.append(drawn)
         if diagnosed and 2 * t >= settings.max_iter:
             quantities.append([chain_quantities(target, chain.state) for chain in chains])
     diagnostics = None
@@ -252,19 +261,6 @@ def fit(
         values = np.array([[list(q.values()) for q in sweep] for sweep in quantities])
         diagnostics = diagnose(quantities[0][0], values.transpose(1, 0, 2))
     ridge = settings.alpha * FOLD_IN_RIDGE / settings.user_std**2
-    draws = [
-        recorded_draw(
-            name=DRAW,
-            index=index,
-            targets=target.R,
-            weights=target.weights,
-            inverse_temperature=target.inverse_temperature,
-            clip=target.bound,
-            stds=(target.user_std, target.item_std, target.bias_std),
-            output=drawn,
-        )
-        for index, drawn in enumerate(zip(biases, factors, strict=True))
-    ]
     biases, factors = map(list, zip(*draws, strict=True))
     return Model(np.mean(biases, axis=0), _mean_factors(factors), ridge, diagnostics)
 
@@ -272,13 +268,12 @@ def fit(
 def _target(
     R: Any, settings: Settings, budget: PrivacyBudget, noise: NoiseSource, levels: Floats | None
 ) -> Target:
-    tau = settings.max_ratings_per_user
-    if tau is not None:
-        R = bound_contributions(R, tau, noise.slot_priorities("subset", R.indptr, R.indices))
+    most = settings.max_ratings_per_user
+    R = bound_contributions(R, most, noise.slot_priorities("subset", R.indptr, R.indices))
     n, row = np.diff(R.indptr), rows_of(R)
     own_mean = np.bincount(row, weights=R.data, minlength=R.shape[0]) / (n + settings.user_damping)
     e = np.clip(R.data - own_mean[row], -HALF_RANGE, HALF_RANGE)
-    most, epsilon = settings.max_ratings_per_user, None if levels is None else budget.epsilon
+    epsilon = None if levels is None else budget.epsilon
     given: Any = {"max_weight": settings.weight_cap, "levels": levels, "epsilon": epsilon}
     weights = user_weights(n, most, HALF_RANGE, settings.kappa, **given)
     return Target(

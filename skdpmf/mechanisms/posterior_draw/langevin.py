@@ -204,8 +204,8 @@ class LangevinChain:
         """Draw the precisions given the factors, after all noise that is due under the old ones."""
         state, target = self.state, self.target
         k = target.n_components
-        self._user_precision = draw_precisions(state.U, target.user_rate(), self._uniforms(k))
-        self._item_precision = draw_precisions(state.V, target.item_rate(), self._uniforms(k))
+        self._user_precision = draw_precisions(state.U, target.user_std, self._uniforms(k))
+        self._item_precision = draw_precisions(state.V, target.item_std, self._uniforms(k))
 
     def _diffuse_all(self, share: float) -> None:
         """Diffuse all rows for a share of a round's time."""
@@ -240,11 +240,6 @@ class LangevinChain:
         The mean of a table is no noise: it would pull all factors the same way in every step. As
         it goes round, each column of a row meets every value as often.
         """
-        if size < max(2, self.target.n_components):
-            raise ValueError(
-                f"table_size={size!r} must be at least n_components="
-                f"{self.target.n_components!r} and 2: pass 2**18, or None for exact noise."
-            )
         values = self._normals((size,))
         values = (values - values.mean()) / values.std()
         return np.append(values, values[: self.target.n_components - 1]).astype(np.float32)
