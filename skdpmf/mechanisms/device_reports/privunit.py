@@ -91,7 +91,6 @@ from skdpmf.kernels.jit_and_threads import in_threads, jit, part
 from skdpmf.mechanisms.device_reports.randomizers import (
     COIN,
     bernoulli_threshold,
-    check_count,
     check_epsilon,
     check_integer,
     check_keys,
@@ -454,8 +453,8 @@ class PrivUnit:
         total (array-like of int, shape (dimension,)): the sum; n_devices: number of reports.
         Returns (dimension,) float64: the estimate; the last value is the mean dummy.
         """
-        unit = 2.0**-self.parameters.bits / (self.parameters.c * check_count(n_devices))
-        return np.asarray(total, np.float64) * unit
+        law, n = self.parameters, check_integer("n_devices", n_devices)
+        return np.asarray(total, np.float64) * (2.0**-law.bits / (law.c * n))
 
     def objection(self, report: NDArray[np.int32]) -> str:
         """Return why no honest device sends this, or nothing.

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from scipy import fft, sparse, special
 
 from skdpmf.data.matrix import bound_contributions
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.kernels.entries import predict_entries
 from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain, State, Target
@@ -160,11 +160,8 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     spends. Raises PrivacyParameterError if the budget's unit is not "user", or a private fit asks
     for more than one draw.
     """
-    if budget.unit != "user":
-        raise PrivacyParameterError(
-            f"unit={budget.unit!r} must be 'user': the loss is bounded for a user's whole row. "
-            "Pass PrivacyBudget(..., unit='user')."
-        )
+    rule = "'user', for whose whole row the loss is bounded: pass PrivacyBudget(..., unit='user')."
+    require_that(budget.unit == "user", "unit", budget.unit, rule)
     a = settings.inverse_temperature(budget)
     epsilon = np.inf
     if budget.is_private:
