@@ -63,7 +63,7 @@ def test_budget_is_compared_exactly():
         device.report(announce(number, epsilon=0.1))
         device = restarted(device)
     assert device.spent == 9 * Fraction(0.1)
-    with pytest.raises(PrivacyParameterError, match=r"epsilon=0\.1 of this report"):
+    with pytest.raises(PrivacyParameterError, match=r"epsilon of this report=0\.1"):
         device.report(announce(9, epsilon=0.1))
     assert device.report(announce(10, epsilon=0.09)) is not None
 

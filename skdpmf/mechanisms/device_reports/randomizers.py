@@ -151,11 +151,9 @@ def check_integer(name: str, value: Any, largest: int = 2**53) -> int:
 def check_keys(keys: Any) -> Keys:
     """Return keys, uint32 of shape (n, 8); raise if they are not."""
     array = np.asarray(keys)
-    if array.dtype != np.uint32 or array.ndim != 2 or array.shape[1] != 8:
-        raise PrivacyParameterError(
-            f"keys of dtype {array.dtype} and shape {array.shape} must be uint32 of shape "
-            "(n_devices, 8): take them from DeviceStreams.keys."
-        )
+    holds = array.dtype == np.uint32 and array.ndim == 2 and array.shape[1] == 8
+    rule = "uint32 of shape (n_devices, 8): take them from DeviceStreams.keys."
+    require_that(holds, "keys (dtype, shape)", (array.dtype, array.shape), rule)
     return np.ascontiguousarray(array)
 
 

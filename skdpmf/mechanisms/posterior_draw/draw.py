@@ -97,9 +97,8 @@ class Settings:
     @property
     def bound(self) -> float:
         """Bound on what a user's loss can do to the released draw."""
-        if self.item_bias:
-            return self.loss_bound
-        return item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        kind = loss_bound if self.item_bias else item_loss_bound
+        return kind(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def coldest(self) -> float:
@@ -234,7 +233,8 @@ def fit(
     released = _chain(target, settings, noise, "chain", n_jobs)
     names = [f"diagnosed chain {c}" for c in range(_DIAGNOSED_CHAINS if diagnosed else 0)]
     chains = [_chain(target, settings, noise, name, n_jobs) for name in names]
-    quantities, draws = [], []
+    quantities: list[Any] = []
+    draws: list[Any] = []
     for t in rounds:
         for chain in (released, *chains):
             chain.sweep(t)
