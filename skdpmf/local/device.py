@@ -412,12 +412,9 @@ class LocalDevice:
         self._check_catalogue("announcement", announcement)
 
     def _check_catalogue(self, name: str, message: Announcement | ReleasedModel) -> None:
-        if message.n_items != self.n_items or message.rating_range != self.rating_range:
-            raise PrivacyParameterError(
-                f"{name} with n_items={message.n_items} and rating_range={message.rating_range} "
-                f"must have this device's {self.n_items} and {self.rating_range}: make a device "
-                "for that catalogue, from this one's state."
-            )
+        own, given = (self.n_items, self.rating_range), (message.n_items, message.rating_range)
+        rule = f"this device's {own}: make one for that catalogue, from this one's state."
+        require_that(given == own, f"{name}: (n_items, rating_range)", given, rule)
 
     def _check_budget(self, announcement: Announcement) -> None:
         protocol = announcement.protocol

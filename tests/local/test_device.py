@@ -119,7 +119,7 @@ def test_refusals_cost_nothing():
     ):
         with pytest.raises(PrivacyParameterError):
             device.report(wrong)
-    with pytest.raises(PrivacyParameterError, match="n_items=6"):
+    with pytest.raises(PrivacyParameterError, match=r"n_items.*6"):
         device.group(announce(n_items=N_ITEMS + 1))
     for wrong in (None, announce().to_bytes(), "announcement"):
         with pytest.raises(MessageError, match="must be an Announcement"):
@@ -325,7 +325,7 @@ def test_ratings_that_are_no_ratings(items, ratings):
 
 @pytest.mark.parametrize("n_items", [0, 1.5, True, 2**23, None])
 def test_n_items_must_be_a_count(n_items):
-    with pytest.raises(ValueError, match="n_items="):
+    with pytest.raises(ValueError, match="n_items"):
         LocalDevice([], [], n_items=n_items, rating_range=RANGE, epsilon=1.0)
 
 

@@ -212,10 +212,8 @@ class Projection:
         """
         if self._factor is not None:
             projected = cho_solve(self._factor, projected)
-        out = np.zeros((self.matrix.shape[1], projected.shape[1]))
-        for rows in self._blocks():
-            out += self.matrix[rows].astype(np.float64).T @ projected[rows]
-        return out
+        parts = (self.matrix[s].astype(np.float64).T @ projected[s] for s in self._blocks())
+        return np.asarray(sum(parts))
 
     def _blocks(self) -> Iterable[slice]:
         n_rows = self.matrix.shape[0]

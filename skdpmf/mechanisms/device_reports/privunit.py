@@ -86,7 +86,7 @@ from scipy import sparse
 from scipy.optimize import brentq
 from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.kernels.jit_and_threads import in_threads, jit, part
 from skdpmf.mechanisms.device_reports.randomizers import (
     COIN,
@@ -158,11 +158,9 @@ def privunit_parameters(
     low, high = _mass_bounds(t, D, bits)
     coin = bernoulli_threshold(eps, low) if low > 0.0 else 0
     p = coin / 2**64
-    if not high <= p * (1.0 - 2.0**-40):
-        raise PrivacyParameterError(
-            f"epsilon={eps!r} is too small for dimension={D} on a grid of 2**-{bits}: rounding "
-            "would say more than the report. Report fewer coordinates, or spend more on it."
-        )
+    rule = f"larger for dimension={D} on a grid of 2**-{bits}, as rounding would say more than the "
+    rule += "report: report fewer coordinates, or spend more on it."
+    require_that(high <= p * (1.0 - 2.0**-40), "epsilon", eps, rule)
     slack = eps - (math.log(p / (1.0 - p)) - math.log(q / (1.0 - q)))
     c = _density(t) * (p - q) / (q * (1.0 - q))
     return PrivUnitParameters(t, p, c, bits, max(slack, 0.0), coin)
@@ -475,18 +473,12 @@ class PrivUnit:
         values = np.asarray(values, np.float64)
         shaped = indptr.shape == (keys.shape[0] + 1,) and indices.ndim == 1
         ascending = shaped and indptr[0] == 0 <= np.diff(indptr).min(initial=0)
-        if not (ascending and indptr[-1] == indices.shape[0] == values.shape[0]):
-            raise PrivacyParameterError(
-                f"indptr of shape {indptr.shape} must have one value more than there are keys "
-                f"({keys.shape[0]}), and rise from 0 to the number of indices and values: pass the "
-                "CSR arrays of these devices."
-            )
+        holds = ascending and indptr[-1] == indices.shape[0] == values.shape[0]
+        rule = "that of these devices' CSR arrays: rise from 0 to the number of indices and values."
+        require_that(holds, "indptr (shape)", indptr.shape, rule)
         place = np.repeat(np.arange(keys.shape[0]), np.diff(indptr)) * self.dimension + indices
-        if indices.size and not (
-            indices.min() >= 0 and indices.max() < self.dimension - 1 and (np.diff(place) > 0).all()
-        ):
-            raise PrivacyParameterError(
-                f"indices must increase within each row and lie in [0, {self.dimension - 1}): "
-                "merge duplicates and sort. The last coordinate is the dummy."
-            )
+        inside = ((indices >= 0) & (indices < self.dimension - 1)).all()
+        rule = f"increasing in each row, and in [0, {self.dimension - 1}), without the last one, "
+        rule += "the dummy: merge duplicates and sort."
+        require_that(inside and (np.diff(place) > 0).all(), "indices (shape)", indices.shape, rule)
         return keys, indptr, indices, values

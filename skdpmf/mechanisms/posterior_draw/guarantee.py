@@ -67,7 +67,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from skdpmf.exceptions import PrivacyParameterError, require_that
+from skdpmf.exceptions import require_that
 from skdpmf.privacy.accounting import MARGIN, SamplerSlack, gaussian_mu, is_met
 from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.plan import Release
@@ -333,11 +333,8 @@ def _check_range(max_ratings: Any, half_range: Any, margin: Any) -> tuple[float,
     h = _require("half_range", half_range, "finite and > 0, the clip of residual targets")
     remedy = "pass how far predictions may leave the range of the targets."
     kappa = require_number("margin", margin, positive=False, remedy=remedy)
-    if not 1e-50 < 2.0 * h + kappa < 1e50:
-        raise PrivacyParameterError(
-            f"half_range={half_range!r} and margin={margin!r} must not be so extreme that squares "
-            "leave the range of float64: rescale the ratings to magnitudes near 1."
-        )
+    rule = "within (1e-50, 1e50), where squares are numbers: rescale ratings to magnitudes near 1."
+    require_that(1e-50 < 2.0 * h + kappa < 1e50, "2 half_range + margin", 2.0 * h + kappa, rule)
     return tau, h, kappa
 
 
@@ -346,12 +343,9 @@ def _check_levels(levels: ArrayLike, epsilon: float) -> NDArray[np.float64]:
     values = np.asarray(levels, dtype=np.float64)
     rule = "of one dimension: pass one epsilon a user."
     require_that(values.ndim == 1, "levels.shape", values.shape, rule)
-    bad = np.flatnonzero(~(values >= 0.0))
-    if bad.size:
-        raise PrivacyParameterError(
-            f"levels hold {values[bad[0]]!r} for user {bad[0]}, which must be a number >= 0: pass "
-            "0 for a user without influence, inf for one who takes the budget's epsilon."
-        )
+    rule = "a number >= 0: pass 0 for a user without influence, inf for the budget's epsilon."
+    for user in np.flatnonzero(~(values >= 0.0)):
+        require_that(False, f"levels[{user}]", float(values[user]), rule)
     return np.where(values < _NEGLIGIBLE * epsilon, 0.0, np.minimum(values, epsilon))
 
 
