@@ -478,7 +478,6 @@ class PrivUnit:
         require_that(holds, "indptr (shape)", indptr.shape, rule)
         place = np.repeat(np.arange(keys.shape[0]), np.diff(indptr)) * self.dimension + indices
         inside = ((indices >= 0) & (indices < self.dimension - 1)).all()
-        rule = f"increasing in each row, and in [0, {self.dimension - 1}), without the last one, "
-        rule += "the dummy: merge duplicates and sort."
+        rule = f"in [0, {self.dimension - 1}) and rising in each row: merge duplicates and sort."
         require_that(inside and (np.diff(place) > 0).all(), "indices (shape)", indices.shape, rule)
         return keys, indptr, indices, values
