@@ -301,7 +301,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                     purpose += hashlib.blake2b(self.components_.tobytes()).hexdigest()
                 snapshot = Snapshot(self.snapshots.path, purpose)
             kept: Any = {"snapshot": snapshot, "snapshot_every": every, "earlier": earlier}
-            trained = solver.fit(batches, settings, start, workers, rounds=self._rounds(), **kept)
+            descent = solver.Descent(batches, settings, start, workers, **kept)
+            trained = descent.run(self._rounds())
         if trained.learning_rate < settings.learning_rate:
             rate = trained.learning_rate
             words = f"learning_rate={self.learning_rate!r} diverged; the fit started again and "

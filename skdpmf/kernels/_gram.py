@@ -168,30 +168,23 @@ def _add_sixteen(factors, indices, values, weights, begin, end, room, gram, rhs)
 
 
 @part
-def _add_corner(rows, starts, targets, n, x, y, gram, at, total):
-    """Add the tile of the elements x on and the vectors at y; return total + P_y^T targets."""
-    a = tile_zero(total)
-    for p in range(n):
-        v = vload(rows, starts[p] + y)
-        a = tile_fma(a, rows, starts[p] + x, v)
-        total = vfma(targets[p], v, total)
-    _add_to(gram, at, a)
-    return total
+def _add_tiles(rows, starts, targets, n, x, y, step, gram, at, total):
+    """Add the tile of the elements x on and the vectors at y, and the next one unless step is None.
 
-
-@part
-def _add_pair(rows, starts, targets, n, x, y, step, gram, at, total):
-    """As `_add_corner`, with the next tile on the right; without targets, return total as it is."""
+    Return total + P_y^T targets; without targets, total as it is.
+    """
     a = tile_zero(total)
     b = tile_zero(total)
     for p in range(n):
         v = vload(rows, starts[p] + y)
         a = tile_fma(a, rows, starts[p] + x, v)
-        b = tile_fma(b, rows, starts[p] + x, vload(rows, starts[p] + y + step))
-        if targets is not None:  # decided when this is compiled
+        if step is not None:  # decided when this is compiled, as the next one
+            b = tile_fma(b, rows, starts[p] + x, vload(rows, starts[p] + y + step))
+        if targets is not None:
             total = vfma(targets[p], v, total)
     _add_to(gram, at, a)
-    _add_to(gram, at + lanes_of(gram), b)
+    if step is not None:
+        _add_to(gram, at + lanes_of(gram), b)
     return total
 
 
@@ -211,18 +204,17 @@ def _add_rows(rows, starts, targets, n, step, gram, rhs):
         y = i // lanes * step
         x = y + i % lanes
         at = i * width + first
-        if (width - first) // lanes % 2 == 1:
-            total = _add_corner(rows, starts, targets, n, x, y, gram, at, vload(rhs, first))
-            done = first + lanes
+        total, done = vload(rhs, first), first + (width - first) // lanes % 2 * lanes
+        if done > first:
+            total = _add_tiles(rows, starts, targets, n, x, y, None, gram, at, total)
         else:
-            total = vload(rhs, first)
-            total = _add_pair(rows, starts, targets, n, x, y, step, gram, at, total)
+            total = _add_tiles(rows, starts, targets, n, x, y, step, gram, at, total)
             done = first + 2 * lanes
         if i == first:  # of two tiles above each other, one adds to rhs
             vstore(rhs, first, total)
         for j in range(done, width, 2 * lanes):
             right = j // lanes * step
-            _add_pair(rows, starts, None, n, x, right, step, gram, i * width + j, total)
+            _add_tiles(rows, starts, None, n, x, right, step, gram, i * width + j, total)
 
 
 @part

@@ -24,22 +24,11 @@ from skdpmf.kernels.sgd import CHUNK
 
 _VECTOR = Vector(types.float32)
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
-
-
-def _has_vectors():
-    """Whether numba, as it sees it, compiles for a CPU with vectors that were measured.
-
-    With groups of 8 the inner loop works on some 27 vectors of 64 bytes at once, which fit the
-    32 registers of AVX-512. Compiled for AVX2 it was still faster than plain loops, by a fifth and
-    more. Other CPUs get the loops.
-    """
-    features = config.CPU_FEATURES
-    if features is None:
-        features = get_host_cpu_features()
-    return not config.DISABLE_JIT and "+avx2" in features.split(",")
-
-
-USE_VECTORS = _has_vectors()
+_FEATURES = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+# Whether numba compiles for a CPU with vectors that were measured. With groups of 8 the inner loop
+# works on some 27 vectors of 64 bytes at once, which fit the 32 registers of AVX-512. Compiled for
+# AVX2 it was still faster than plain loops, by a fifth and more. Other CPUs get the loops.
+USE_VECTORS = not config.DISABLE_JIT and "+avx2" in _FEATURES.split(",")
 
 
 def _vectors(count):

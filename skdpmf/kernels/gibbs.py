@@ -57,23 +57,12 @@ class _Work(NamedTuple):
 
 @part
 def _new_work(k, like):
-    gram = _vectors.new_gram(k, like)
-    width = gram.shape[1]
-    return _Work(
-        _vectors.new_panel(k, like),
-        _vectors.scratch(_vectors.PANEL_ROWS, np.int64),
-        _vectors.scratch(_vectors.PANEL_ROWS, like),
-        _vectors.scratch(_vectors.PANEL_ROWS, like),
-        gram,
-        _vectors.scratch(width, like),
-        _vectors.scratch(width, like),
-        _vectors.scratch(width, like),
-        _vectors.scratch(width, like),
-        _vectors.scratch(width, like),
-        _vectors.scratch(width + 1, like),
-        _vectors.scratch(width + 1, like),
-        _vectors.scratch(width + 1, like),
-    )
+    panel, gram = _vectors.new_panel(k, like), _vectors.new_gram(k, like)
+    rows = _vectors.scratch(_vectors.PANEL_ROWS, np.int64)
+    p = _vectors.scratch((2, _vectors.PANEL_ROWS), like)
+    v = _vectors.scratch((5, gram.shape[1]), like)
+    x = _vectors.scratch((3, gram.shape[1] + _vectors.lanes_of(like)), like)
+    return _Work(panel, rows, p[0], p[1], gram, v[0], v[1], v[2], v[3], v[4], x[0], x[1], x[2])
 
 
 @part

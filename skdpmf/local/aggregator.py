@@ -375,14 +375,12 @@ class LocalAggregator:
 
     def _objection(self, report: Report) -> str:
         """Return why a report is refused, or nothing."""
-        current = self._announcement
+        told = self._announcement
         if report.protocol != self.protocol:
             return "wrong protocol"
-        if current is None or report.round != current.round:
+        if told is None or not report.round == told.round == told.group_of(report.report_id):
             return "wrong round"
-        if current.group_of(report.report_id) != current.round:
-            return "wrong round"
-        if report.payload.shape[0] != current.dimension:
+        if report.payload.shape[0] != told.dimension:
             return "wrong length"
         if objection := self._run.randomiser.objection(report.payload):
             return objection

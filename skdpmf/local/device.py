@@ -27,7 +27,7 @@ from skdpmf.estimators.contract.recommend import (
     ranking_of,
     top_items,
 )
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.kernels.averaging import TASTE_VARIANCE
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
@@ -97,7 +97,7 @@ class LocalDevice:
     >>> LocalDevice.from_state(saved, [], []).report(LocalAggregator(3, (1, 5), 4.0).announcement)
     Traceback (most recent call last):
         ...
-    skdpmf.exceptions.PrivacyParameterError: epsilon=4.0 of this report must be at most 0, ...
+    skdpmf.exceptions.PrivacyParameterError: epsilon of this report=4.0 must be at most 0, ...
     """
 
     def __init__(
@@ -412,12 +412,9 @@ class LocalDevice:
         self._check_catalogue("announcement", announcement)
 
     def _check_catalogue(self, name: str, message: Announcement | ReleasedModel) -> None:
-        if message.n_items != self.n_items or message.rating_range != self.rating_range:
-            raise PrivacyParameterError(
-                f"{name} with n_items={message.n_items} and rating_range={message.rating_range} "
-                f"must have this device's {self.n_items} and {self.rating_range}: make a device "
-                "for that catalogue, from this one's state."
-            )
+        own, given = (self.n_items, self.rating_range), (message.n_items, message.rating_range)
+        rule = f"this device's {own}: make one for that catalogue, from this one's state."
+        require_that(given == own, f"{name}: (n_items, rating_range)", given, rule)
 
     def _check_budget(self, announcement: Announcement) -> None:
         protocol = announcement.protocol
@@ -427,12 +424,10 @@ class LocalDevice:
                 "sends one report in a protocol. If it was lost, send the same report again."
             )
         left = Fraction(self.epsilon) - self._spent
-        if Fraction(announcement.epsilon) > left:
-            raise PrivacyParameterError(
-                f"epsilon={announcement.epsilon!r} of this report must be at most "
-                f"{float(left):g}, what is left of this device's {self.epsilon:g}: the device "
-                "takes no further part."
-            )
+        rule = f"at most {float(left):g}, what is left of this device's {self.epsilon:g}: "
+        holds = Fraction(announcement.epsilon) <= left
+        rule += "the device takes no further part."
+        require_that(holds, "epsilon of this report", announcement.epsilon, rule)
 
     def _group(self, announcement: Announcement) -> int:
         protocol = announcement.protocol
@@ -461,9 +456,7 @@ class LocalDevice:
         return items._replace(features=D, variance=variance) if D.shape[1] else items
 
 
-@lru_cache(maxsize=8)
-def _randomiser(epsilon: float, dimension: int) -> PrivUnit:
-    return PrivUnit(epsilon, dimension)
+_randomiser = lru_cache(maxsize=8)(PrivUnit)
 
 
 def _one_row(items: Any, ratings: Any, n_items: int, rating_range: tuple[float, float]) -> Any:

@@ -141,7 +141,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.privacy import accounting as cost
 from skdpmf.privacy.pure import pure_epsilon_to_mu
 from skdpmf.privacy.sampler.cipher import require_key, stream_key
@@ -161,11 +161,8 @@ class RandomTrials:
 
     def __post_init__(self) -> None:
         mean = as_float(self.mean)
-        if not 1.0 <= mean <= 1e6:
-            raise PrivacyParameterError(
-                f"n_trials={self.mean!r}, the mean of their number, must be between 1 and 1e6: 10 "
-                "is usual."
-            )
+        rule = "between 1 and 1e6, as the mean of their number: 10 is usual."
+        require_that(1.0 <= mean <= 1e6, "n_trials", self.mean, rule)
         object.__setattr__(self, "mean", mean)
 
     @property
@@ -228,11 +225,8 @@ def calibrated(
     def met(run: float) -> bool:
         return search_epsilon(run, delta, trials, slack) <= limit
 
-    if not met(low):
-        raise PrivacyParameterError(
-            f"(epsilon, delta)=({epsilon!r}, {delta!r}) must exceed the slack of the sampler over "
-            f"{trials.mean:g} trials: raise the budget."
-        )
+    rule = f"more than the slack of the sampler over {trials.mean:g} trials: raise the budget."
+    require_that(met(low), "(epsilon, delta)", (epsilon, delta), rule)
     while met(high):
         low, high = high, 2.0 * high
     return cost.bisect(met, low, high, precision)

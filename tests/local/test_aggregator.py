@@ -235,7 +235,7 @@ def test_rounds_in_order():
 
 
 def test_epsilon_too_small_for_the_grid():
-    with pytest.raises(PrivacyParameterError, match="too small"):
+    with pytest.raises(PrivacyParameterError, match="must be larger for dimension"):
         LocalAggregator(10_000, RANGE, 1e-6)
 
 

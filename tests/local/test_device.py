@@ -63,7 +63,7 @@ def test_budget_is_compared_exactly():
         device.report(announce(number, epsilon=0.1))
         device = restarted(device)
     assert device.spent == 9 * Fraction(0.1)
-    with pytest.raises(PrivacyParameterError, match=r"epsilon=0\.1 of this report"):
+    with pytest.raises(PrivacyParameterError, match=r"epsilon of this report=0\.1"):
         device.report(announce(9, epsilon=0.1))
     assert device.report(announce(10, epsilon=0.09)) is not None
 
@@ -119,7 +119,7 @@ def test_refusals_cost_nothing():
     ):
         with pytest.raises(PrivacyParameterError):
             device.report(wrong)
-    with pytest.raises(PrivacyParameterError, match="n_items=6"):
+    with pytest.raises(PrivacyParameterError, match=r"n_items.*6"):
         device.group(announce(n_items=N_ITEMS + 1))
     for wrong in (None, announce().to_bytes(), "announcement"):
         with pytest.raises(MessageError, match="must be an Announcement"):
@@ -325,7 +325,7 @@ def test_ratings_that_are_no_ratings(items, ratings):
 
 @pytest.mark.parametrize("n_items", [0, 1.5, True, 2**23, None])
 def test_n_items_must_be_a_count(n_items):
-    with pytest.raises(ValueError, match="n_items="):
+    with pytest.raises(ValueError, match="n_items"):
         LocalDevice([], [], n_items=n_items, rating_range=RANGE, epsilon=1.0)
 
 

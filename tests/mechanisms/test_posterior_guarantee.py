@@ -290,9 +290,9 @@ def test_the_rounding_share_is_what_the_noise_pays(layout):
     ("call", "message"),
     [
         (lambda: loss_bound(0, 2.0, 1.0), "max_ratings=0 must"),
-        (lambda: loss_bound(2, 1e-200, 0.0), r"half_range=1e-200 and margin=0\.0"),
+        (lambda: loss_bound(2, 1e-200, 0.0), r"half_range \+ margin=2e-200"),
         (lambda: user_weights([1], *STARS, levels=[1.0]), "epsilon=None"),
-        (lambda: user_weights([1], *STARS, levels=[math.nan], epsilon=1.0), "levels hold .*nan"),
+        (lambda: user_weights([1], *STARS, levels=[math.nan], epsilon=1.0), r"levels\[0\]=nan"),
         (lambda: inverse_temperature(math.inf, 5.0), "choose the inverse temperature yourself"),
         (lambda: inverse_temperature(1.0, 5.0, calibration="loose"), "calibration='loose'"),
         (lambda: personal_scales([1.0], 1.0, 0.1, rounding=1.0), r"rounding=1\.0"),

@@ -133,7 +133,7 @@ def test_one_trial_costs_what_it_costs_alone_and_many_cost_little_more():
     slack = search_epsilon(0.2, 1e-9, law) - ideal_price(0.2, 1e-9, law)
     assert 0.0 < slack < 1e-2
     hopeless = SamplerSlack(2**20, SAMPLER_ETA, 2.0**-40)
-    with pytest.raises(PrivacyParameterError, match="must exceed the slack"):
+    with pytest.raises(PrivacyParameterError, match="must be more than the slack"):
         calibrated(1.0, 1e-9, LAWS[0], slack=hopeless)
 
 

@@ -90,7 +90,7 @@ def test_a_grid_too_coarse_for_epsilon_is_refused():
     least = next(e for e in np.geomspace(1e-8, 1e-2, 61) if accepted(e, 27_000))
     assert 1e-6 < least < 4e-6
     privunit_parameters(1e-7, 1)
-    with pytest.raises(PrivacyParameterError, match="Report fewer coordinates"):
+    with pytest.raises(PrivacyParameterError, match="report fewer coordinates"):
         privunit_parameters(1e-6, 27_000)
     with pytest.raises(PrivacyParameterError, match=r"on a grid of 2\*\*-2"):
         privunit_parameters(0.5, 3, bits=2)

@@ -51,7 +51,7 @@ from scipy import linalg
 from skdpmf.mechanisms.als import clicks, ratings
 from skdpmf.mechanisms.als.item_update import ItemPosterior, lift, unpack_lower
 from skdpmf.mechanisms.als.loop import START, plan_of, shares_of
-from skdpmf.mechanisms.als.ratings import FACTOR_PRECISION, ITEM_STATISTICS, OFFSET, TRAINING_RIDGE
+from skdpmf.mechanisms.als.ratings import ITEM_STATISTICS, OFFSET, TRAINING_RIDGE
 from skdpmf.mechanisms.common import planned_gram, planned_vectors
 from skdpmf.privacy import other_sums
 from skdpmf.privacy.budget import PrivacyBudget
@@ -88,8 +88,12 @@ def fit(curator: Curator, settings: ratings.Settings, *, rounds: Iterable[int]) 
 
 class _RatingFit(ratings.RatingFit):
     def start(self, V: NDArray[np.float64]) -> None:
-        self.posterior = self._prior(V)
-        self.theta = self.posterior.theta
+        (self.theta, prior, precision), means = self.priors(V), self.item_means
+        noise = self.curator.deviation(RHS)
+        self.posterior = ItemPosterior(prior, np.diag(precision), *self.weighted[2:], noise)
+        self.posterior.theta = self.theta
+        if self.lead and self.private:
+            self.posterior.observe(0, OFFSET**2 / means.variance, means.raw_mean / OFFSET)
         self.spread = np.eye(self.rank) / self.rank  # second moment of x, of trace 1
 
     def item_half(self, t: int) -> None:
@@ -107,23 +111,6 @@ class _RatingFit(ratings.RatingFit):
         values, vectors = np.linalg.eigh(self.spread)
         root = (vectors * np.sqrt(values)) @ vectors.T
         return np.asarray(self.theta[:, self.lead :] @ root)
-
-    def _prior(self, V: NDArray[np.float64]) -> ItemPosterior:
-        means, rank, lead = self.item_means, self.rank, self.lead
-        precision = np.full(rank + lead, FACTOR_PRECISION * self.settings.alpha)
-        prior = np.zeros((self.n_items, rank + lead))
-        if lead:
-            precision[0] = OFFSET**2 / means.prior_variance
-            prior[:, 0] = means.prior_mean / OFFSET
-        _, _, mass, typical = self.weighted
-        noise = self.curator.deviation(RHS)
-        posterior = ItemPosterior(prior, np.diag(precision), mass, typical, noise)
-        posterior.theta[:, lead:] = V
-        if lead:
-            posterior.theta[:, 0] = means.mean / OFFSET
-            if self.private:
-                posterior.observe(0, OFFSET**2 / means.variance, means.raw_mean / OFFSET)
-        return posterior
 
 
 class _ClickFit(clicks.ClickFit):

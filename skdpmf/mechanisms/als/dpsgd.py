@@ -113,21 +113,16 @@ def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> Any:
 
 class _RatingFit(ratings.RatingFit):
     def start(self, V: NDArray[np.float64]) -> None:
-        s, means, (_, _, mass, typical) = self.settings, self.item_means, self.weighted
-        shape = self.n_items, self.lead + self.rank
-        theta, prior = np.zeros(shape), np.zeros(shape)
-        theta[:, self.lead :] = V
+        _, _, mass, typical = self.weighted
         # precision of theta: before all ratings, and given the item statistics
-        before = np.full(shape, ratings.FACTOR_PRECISION * s.alpha)
-        curvature = np.full(shape, MEAN_SQUARE / self.rank) * mass[:, None]
+        theta, prior, before = self.priors(V)
+        given = before + np.zeros_like(theta)
+        curvature = np.full(theta.shape, MEAN_SQUARE / self.rank) * mass[:, None]
         if self.lead:
-            theta[:, 0] = means.mean / OFFSET
-            prior[:, 0] = (means.mean if self.private else means.prior_mean) / OFFSET
-            before[:, 0] = OFFSET**2 / means.prior_variance
             curvature[:, 0] = OFFSET**2 * mass
-        given = before.copy()
         if self.lead and self.private:
-            given[:, 0] += OFFSET**2 / means.variance
+            prior[:, 0] = theta[:, 0]
+            given[:, 0] += OFFSET**2 / self.item_means.variance
         noise = self.curator.deviation(GRADIENTS) / np.sqrt(self.releases[GRADIENTS].count)
         self.decay = typical[:, None] * before + given * noise**2 / curvature
         self.theta, self.prior, self.curvature, self.n_steps = theta, prior, curvature, 0

@@ -19,6 +19,7 @@ theta_j = (A_j + v w_j L)^-1 (A_j theta_j + g_j + v w_j L prior_j): one exact ri
 Nothing here touches data: all of it is post-processing.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from skdpmf.kernels.jit_and_threads import run_blocks
 
 _FORGETTING = 0.9  # gamma
 _LEAST_EIGENVALUE = 0.02  # of a pooled Gram matrix, relative to its trace
-_ITEMS_AT_ONCE = 1024
+_ITEMS_AT_ONCE = 512
 
 
 class ItemPosterior:
@@ -74,14 +75,23 @@ class ItemPosterior:
         overlap = min(1.0 / (1.0 - self.forgetting), self.n_rounds)
         spread = overlap * self.weight
 
-        def block(start: int, stop: int) -> None:
-            for first in range(start, stop, _ITEMS_AT_ONCE):
-                items = slice(first, min(first + _ITEMS_AT_ONCE, stop))
-                A = self.mass[items, None, None] * self.pooled
-                A = A if self.private else unpack_lower(gram[items])
-                self._absorb(items, A, rhs[items], spread[items])
+        def absorb(items: slice) -> None:
+            A = self.mass[items, None, None] * self.pooled
+            A = A if self.private else unpack_lower(gram[items])
+            v, h = spread[items, None], rhs[items] + np.einsum("jab,jb->ja", A, self.theta[items])
+            C, (L, pull) = self._curvature(items, A), self._prior(items)
+            if self.private:
+                Q = v[:, None] * A + self.noise**2 * np.eye(A.shape[1])
+                gained = C @ np.linalg.solve(Q, np.concatenate((C, h[:, :, None]), axis=2))
+                P, p = gained[:, :, :-1], gained[:, :, -1]
+            else:
+                P, p = C / v[:, None], h / v
+            self.precision[items] = self.forgetting * self.precision[items] + P
+            self.shift[items] = self.forgetting * self.shift[items] + p
+            pulled = (self.shift[items] + pull)[:, :, None]
+            self.theta[items] = np.linalg.solve(self.precision[items] + L, pulled)[:, :, 0]
 
-        run_blocks(block, np.arange(len(self.mass) + 1), n_jobs)
+        in_slices(absorb, len(self.mass), n_jobs)
 
     def _curvature(self, items: slice, A: Any) -> Any:
         """What h_j measures is this times theta*_j: A_j, unless a loss adds to it."""
@@ -91,19 +101,15 @@ class ItemPosterior:
         """Return L, and L times the prior mean."""
         return self.prior_precision, self.pull[items]
 
-    def _absorb(self, items: slice, A: Any, g: Any, spread: Any) -> None:
-        h = g + np.einsum("jab,jb->ja", A, self.theta[items])
-        C, (L, pull) = self._curvature(items, A), self._prior(items)
-        if self.private:
-            Q = spread[:, None, None] * A + self.noise**2 * np.eye(A.shape[1])
-            gained = C @ np.linalg.solve(Q, np.concatenate((C, h[:, :, None]), axis=2))
-            P, p = gained[:, :, :-1], gained[:, :, -1]
-        else:
-            P, p = C / spread[:, None, None], h / spread[:, None]
-        self.precision[items] = self.forgetting * self.precision[items] + P
-        self.shift[items] = self.forgetting * self.shift[items] + p
-        pulled = (self.shift[items] + pull)[:, :, None]
-        self.theta[items] = np.linalg.solve(self.precision[items] + L, pulled)[:, :, 0]
+
+def in_slices(work: Callable[[slice], None], n_items: int, n_jobs: int | None) -> None:
+    """Call ``work(part)`` on slices of the items, which any number of threads share out."""
+
+    def run(start: int, stop: int) -> None:
+        for t in range(start, stop):
+            work(slice(t * _ITEMS_AT_ONCE, (t + 1) * _ITEMS_AT_ONCE))
+
+    run_blocks(run, np.arange(-(-n_items // _ITEMS_AT_ONCE) + 1), n_jobs)
 
 
 def unpack_lower(packed: Any) -> NDArray[np.float64]:

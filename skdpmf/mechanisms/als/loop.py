@@ -97,13 +97,10 @@ class AlternatingFit(ABC):
         """Return weights with sum_j w_ij^2 <= 1 for every user, from noisy popularity alone."""
         s, cap = self.settings, self.settings.max_ratings_per_user
         users, weight = common.bounded_weights(self.users, self.kept, N, s, cap)
+        mass, typical = N, np.full(self.n_items, common.INSIDE / np.sqrt(float(cap or 1)))
         if s.weighting == "adaptive":
-            return Weighted(
-                users, weight, *common.expected_weights(N, typical_weight, s.weight_exponent)
-            )
-        return Weighted(
-            users, weight, N, np.full(self.n_items, common.INSIDE / np.sqrt(float(cap or 1)))
-        )
+            mass, typical = common.expected_weights(N, typical_weight, s.weight_exponent)
+        return Weighted(users, weight, mass, typical)
 
     def release_start(
         self, users: Users, terms: PerUser, N: NDArray[np.float64], clip: float

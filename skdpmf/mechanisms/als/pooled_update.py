@@ -27,14 +27,12 @@ refresh, and not by its rounds: other people's sampling and noise are in it.
 Nothing here touches data: all of it is post-processing.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.jit_and_threads import run_blocks
-from skdpmf.mechanisms.als.item_update import lift
+from skdpmf.mechanisms.als.item_update import in_slices, lift
 from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as RESIDUAL_VARIANCE
 from skdpmf.mechanisms.item_means.joint_release import geometric_mean, item_prior
@@ -45,7 +43,6 @@ Floats = NDArray[np.float64]
 _KEPT = 0.92  # of what is known about factors, a round
 _KEPT_BY_REFRESH = 0.9  # and of what earlier fits know
 _LEAST_SQUARE = 1e-300
-_ITEMS_AT_ONCE = 512
 _COLUMN_VARIANCE = 0.25  # t
 _RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
 # Of `noisy_regression`: guess of t, deviation of its logarithm, values tried; smallest eigenvalue.
@@ -193,18 +190,9 @@ class PooledPosterior:
             measured = gradients[part] + self.mass[part, None] * (self.theta[part] @ F.T)
             self.shift[part] += gain[:, None] * (measured @ F)
 
-        self._in_threads(add)
+        in_slices(add, len(self.shift), self.n_jobs)
         self._solve()
         self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
-
-    def _in_threads(self, work: Callable[[slice], None]) -> None:
-        """Call ``work(part)`` on slices of the items, which any number of threads share out."""
-
-        def run(start: int, stop: int) -> None:
-            for t in range(start, stop):
-                work(slice(t * _ITEMS_AT_ONCE, (t + 1) * _ITEMS_AT_ONCE))
-
-        run_blocks(run, np.arange(-(-len(self.shift) // _ITEMS_AT_ONCE) + 1), self.n_jobs)
 
     def knowledge(self, averages: Knowledge, signal: float, choices: Any = None) -> PooledKnowledge:
         """Return what a refresh starts from."""
@@ -232,7 +220,7 @@ class PooledPosterior:
             right: Any = (p + pull)[part, :, None]
             self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
 
-        self._in_threads(solve)
+        in_slices(solve, len(self.shift), self.n_jobs)
 
     def _explained(self, prior: Any, centre: Any) -> Floats:
         """D_j B: what the item columns show of the item vectors beside their centre."""

@@ -174,6 +174,17 @@ class RatingFit(AlternatingFit):
         deviation = self.curator.deviation(START)
         return head_directions(released, head, mass, self.rank, deviation)
 
+    def priors(self, V: NDArray[np.float64]) -> tuple[Any, Any, Any]:
+        """Return theta to start from, its prior mean, and the prior's precision by coordinate."""
+        means, lead = self.item_means, self.lead
+        theta, prior = np.zeros((2, self.n_items, lead + self.rank))
+        precision = np.full(lead + self.rank, FACTOR_PRECISION * self.settings.alpha)
+        theta[:, lead:] = V
+        if lead:
+            theta[:, 0], prior[:, 0] = means.mean / OFFSET, means.prior_mean / OFFSET
+            precision[0] = OFFSET**2 / means.prior_variance
+        return theta, prior, precision
+
     def user_half(self, ridge: Any) -> tuple[PerUser, PerUser]:
         """Exact local solves on all of a user's ratings: offsets o and clipped phi."""
         damping = self.settings.user_damping if self.lead else None

@@ -121,15 +121,14 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     report's epsilon is outside what the randomiser takes; ValueError if "pinv" is asked for with
     more rows than items.
     """
-    rows = settings.projection_dim
-    if rows is not None and settings.back_projection == "pinv" and rows > n_items:
+    n_rows = settings.projection_dim or n_items
+    if settings.back_projection == "pinv" and n_rows > n_items:
         raise ValueError(
-            f"projection_dim={rows!r} must be at most the number of items, {n_items}, for "
+            f"projection_dim={n_rows!r} must be at most the number of items, {n_items}, for "
             "back_projection='pinv': Phi Phi' has no inverse else. Lower it, or use 'unbiased'."
         )
     d, k = settings.n_components, settings.max_iter
     epsilon = report_epsilon(float(budget.epsilon), settings)
-    n_rows = settings.projection_dim or n_items
     if np.isfinite(epsilon):
         _randomiser(epsilon, settings, n_rows)  # refuses its limits
     name, what, mechanism, norm = SIGNS, "one value", "sampled sign", "magnitude of the value"
@@ -203,10 +202,8 @@ class Projection:
 
         gradient (n_items, d): G. Returns (n_rows, d) float64: the projection.
         """
-        out = np.empty((self.matrix.shape[0], gradient.shape[1]))
-        for rows in self._blocks():
-            out[rows] = self.matrix[rows].astype(np.float64) @ gradient
-        return out
+        parts = (self.matrix[rows].astype(np.float64) @ gradient for rows in self._blocks())
+        return np.concatenate(list(parts))
 
     def back(self, projected: Floats) -> Floats:
         """Return Phi' B or Phi' (Phi Phi')^-1 B.
@@ -215,10 +212,8 @@ class Projection:
         """
         if self._factor is not None:
             projected = cho_solve(self._factor, projected)
-        out = np.zeros((self.matrix.shape[1], projected.shape[1]))
-        for rows in self._blocks():
-            out += self.matrix[rows].astype(np.float64).T @ projected[rows]
-        return out
+        parts = (self.matrix[s].astype(np.float64).T @ projected[s] for s in self._blocks())
+        return np.asarray(sum(parts))
 
     def _blocks(self) -> Iterable[slice]:
         n_rows = self.matrix.shape[0]

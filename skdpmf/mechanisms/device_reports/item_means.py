@@ -245,7 +245,7 @@ class LocalItemMeans:
     ) -> None:
         self.n_items, self.user_damping, self.count_weight = n_items, user_damping, count_weight
         self.popularity = np.ones(n_items)
-        self.means: im.ItemMeans | None = None
+        self.means: Any = None  # im.ItemMeans, once round "statistics" has ended
         self.n_devices = 0  # of round "statistics", with or without ratings
         self.significant = False
         self.overall, self.overall_variance = 0.0, im.LEVEL_VARIANCE
@@ -282,7 +282,7 @@ class LocalItemMeans:
         mean (residual_dimension,): estimated mean of the devices' vectors; n_devices: devices that
         reported; variance: n_devices times the variance of each value of `mean`.
         """
-        means = self._known()
+        means = self.means
         b, length = self.item_means, float(np.hypot(1.0, im.USER_WEIGHT))
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
@@ -299,12 +299,12 @@ class LocalItemMeans:
     @property
     def mass(self) -> Floats:
         """Released popularity of the items."""
-        return self._known().mass
+        return self.means.mass
 
     @property
     def item_means(self) -> Floats:
         """Released means b, relative to the users' own; 0 unless they are significant."""
-        means = self._known()
+        means = self.means
         if not self.significant:
             return np.zeros(self.n_items)
         variance = 1.0 / self.precision
@@ -319,11 +319,6 @@ class LocalItemMeans:
         spread = im.RATING_VARIANCE / min(self.user_damping, im.FOLD_IN_DAMPING)
         damping = float(im.RATING_VARIANCE / (spread + self.overall_variance))
         return Model(np.clip(b, -2.0, 2.0), damping, bool(self.significant), self.popularity)
-
-    def _known(self) -> im.ItemMeans:
-        if self.means is None:
-            raise RuntimeError("no round has ended yet: there is nothing to release.")
-        return self.means
 
 
 def _mean(rows: Rows, n_devices: int, dimension: int) -> Floats:

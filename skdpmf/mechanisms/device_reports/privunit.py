@@ -86,12 +86,11 @@ from scipy import sparse
 from scipy.optimize import brentq
 from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.kernels.jit_and_threads import in_threads, jit, part
 from skdpmf.mechanisms.device_reports.randomizers import (
     COIN,
     bernoulli_threshold,
-    check_count,
     check_epsilon,
     check_integer,
     check_keys,
@@ -159,11 +158,9 @@ def privunit_parameters(
     low, high = _mass_bounds(t, D, bits)
     coin = bernoulli_threshold(eps, low) if low > 0.0 else 0
     p = coin / 2**64
-    if not high <= p * (1.0 - 2.0**-40):
-        raise PrivacyParameterError(
-            f"epsilon={eps!r} is too small for dimension={D} on a grid of 2**-{bits}: rounding "
-            "would say more than the report. Report fewer coordinates, or spend more on it."
-        )
+    rule = f"larger for dimension={D} on a grid of 2**-{bits}, as rounding would say more than the "
+    rule += "report: report fewer coordinates, or spend more on it."
+    require_that(high <= p * (1.0 - 2.0**-40), "epsilon", eps, rule)
     slack = eps - (math.log(p / (1.0 - p)) - math.log(q / (1.0 - q)))
     c = _density(t) * (p - q) / (q * (1.0 - q))
     return PrivUnitParameters(t, p, c, bits, max(slack, 0.0), coin)
@@ -205,24 +202,15 @@ def _density(t: float) -> float:
     return math.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
 
 
-def _shift(t: float, dimension: int, bits: int) -> float:
-    """Return d, by how much rounding may move the half space (1, 2 and 3 of the proof)."""
-    root = math.sqrt(dimension)
-    length = 1.01 * (NORM_TOLERANCE + dimension * 2.0**-53)
-    return root * 2.0 ** -(bits + 1) + 13.2 * dimension * root * 2.0**-53 + (t + 1.0) * length
-
-
 def _mass_bounds(t: float, dimension: int, bits: int) -> tuple[float, float]:
     """Return q- and q+, with a margin for the float operations that make them."""
-    d = _shift(t, dimension, bits)
+    root = math.sqrt(dimension)
+    length = 1.01 * (NORM_TOLERANCE + dimension * 2.0**-53)
+    # by how much rounding may move the half space: 1, 2 and 3 of the proof
+    d = root * 2.0 ** -(bits + 1) + 13.2 * dimension * root * 2.0**-53 + (t + 1.0) * length
     sampler = dimension * (SAMPLER_ETA + SAMPLER_TAU)
     low, high = float(ndtr(-(t + d))), float(ndtr(-(t - d)))
     return (low - sampler) * (1.0 - 2.0**-40), (high + sampler) * (1.0 + 2.0**-40)
-
-
-def _last(sums: NDArray[np.float64]) -> Any:
-    """Return the sums of the last axis, added up in the order of loops."""
-    return np.cumsum(sums, axis=-1)[..., -1]
 
 
 def unit_rows(indptr: Any, indices: Any, values: Any, dimension: int) -> tuple[Any, Any, Any]:
@@ -255,7 +243,8 @@ def unit_rows(indptr: Any, indices: Any, values: Any, dimension: int) -> tuple[A
 
 
 def _in_half_space_plain(draws, values, bound):  # type: ignore[no-untyped-def]
-    return _last(values * np.float64(draws)) >= bound
+    # added up in the order of loops
+    return np.cumsum(values * np.float64(draws), axis=-1)[..., -1] >= bound
 
 
 @jit(plain=_in_half_space_plain, same_bits=True)
@@ -462,8 +451,8 @@ class PrivUnit:
         total (array-like of int, shape (dimension,)): the sum; n_devices: number of reports.
         Returns (dimension,) float64: the estimate; the last value is the mean dummy.
         """
-        unit = 2.0**-self.parameters.bits / (self.parameters.c * check_count(n_devices))
-        return np.asarray(total, np.float64) * unit
+        law, n = self.parameters, check_integer("n_devices", n_devices)
+        return np.asarray(total, np.float64) * (2.0**-law.bits / (law.c * n))
 
     def objection(self, report: NDArray[np.int32]) -> str:
         """Return why no honest device sends this, or nothing.
@@ -484,18 +473,11 @@ class PrivUnit:
         values = np.asarray(values, np.float64)
         shaped = indptr.shape == (keys.shape[0] + 1,) and indices.ndim == 1
         ascending = shaped and indptr[0] == 0 <= np.diff(indptr).min(initial=0)
-        if not (ascending and indptr[-1] == indices.shape[0] == values.shape[0]):
-            raise PrivacyParameterError(
-                f"indptr of shape {indptr.shape} must have one value more than there are keys "
-                f"({keys.shape[0]}), and rise from 0 to the number of indices and values: pass the "
-                "CSR arrays of these devices."
-            )
+        holds = ascending and indptr[-1] == indices.shape[0] == values.shape[0]
+        rule = "that of these devices' CSR arrays: rise from 0 to the number of indices and values."
+        require_that(holds, "indptr (shape)", indptr.shape, rule)
         place = np.repeat(np.arange(keys.shape[0]), np.diff(indptr)) * self.dimension + indices
-        if indices.size and not (
-            indices.min() >= 0 and indices.max() < self.dimension - 1 and (np.diff(place) > 0).all()
-        ):
-            raise PrivacyParameterError(
-                f"indices must increase within each row and lie in [0, {self.dimension - 1}): "
-                "merge duplicates and sort. The last coordinate is the dummy."
-            )
+        inside = ((indices >= 0) & (indices < self.dimension - 1)).all()
+        rule = f"in [0, {self.dimension - 1}) and rising in each row: merge duplicates and sort."
+        require_that(inside and (np.diff(place) > 0).all(), "indices (shape)", indices.shape, rule)
         return keys, indptr, indices, values

@@ -162,13 +162,10 @@ class Protocol:
         """Return what is published; without any report item means are the middle of the scale."""
         if self.round is not None:
             raise RuntimeError(f"round {self.round.number} is open: close all rounds first.")
-        means, damping, significant = (
-            np.zeros(self.settings.n_items),
-            self.settings.user_damping,
-            False,
-        )
+        found: Any = np.zeros(self.settings.n_items), self.settings.user_damping, False
         if self.means.means is not None:
-            means, damping, significant, _ = self.means.model()
+            found = self.means.model()[:3]
+        means, damping, significant = found
         means = in_rating_units(means, self.settings.rating_range)
         return Released(means, damping, significant, self.means.popularity)
 

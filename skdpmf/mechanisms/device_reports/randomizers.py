@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.privacy.recording import recorded_reports
 from skdpmf.privacy.sampler.cipher import (
     MOST_LANES,
@@ -135,36 +135,25 @@ def bernoulli_threshold(epsilon: float, probability: float = 0.5) -> int:
 def check_epsilon(epsilon: Any, largest: float = MAX_EPSILON) -> float:
     """Return epsilon as a float; raise if it is not in (0, largest]."""
     number = as_float(epsilon)
-    if not 0.0 < number <= largest:
-        raise PrivacyParameterError(
-            f"epsilon={epsilon!r} must be a number > 0 and <= {largest:g}: pass what may be spent."
-        )
+    rule = f"a number > 0 and <= {largest:g}: pass what may be spent."
+    require_that(0.0 < number <= largest, "epsilon", epsilon, rule)
     return number
 
 
-def check_integer(name: str, value: Any, largest: int) -> int:
+def check_integer(name: str, value: Any, largest: int = 2**53) -> int:
     """Return value as an int; raise if it is no integer in [1, largest]."""
     number = as_float(value)
-    if not 1 <= number <= largest or number != math.floor(number):
-        raise PrivacyParameterError(
-            f"{name}={value!r} must be an integer in [1, {largest}]: pass the public number."
-        )
+    holds = 1 <= number <= largest and number == math.floor(number)
+    require_that(holds, name, value, f"an integer in [1, {largest}]: pass the public number.")
     return int(number)
-
-
-def check_count(n_devices: Any) -> int:
-    """Return a number of devices as an int; raise if it is none."""
-    return check_integer("n_devices", n_devices, 2**53)
 
 
 def check_keys(keys: Any) -> Keys:
     """Return keys, uint32 of shape (n, 8); raise if they are not."""
     array = np.asarray(keys)
-    if array.dtype != np.uint32 or array.ndim != 2 or array.shape[1] != 8:
-        raise PrivacyParameterError(
-            f"keys of dtype {array.dtype} and shape {array.shape} must be uint32 of shape "
-            "(n_devices, 8): take them from DeviceStreams.keys."
-        )
+    holds = array.dtype == np.uint32 and array.ndim == 2 and array.shape[1] == 8
+    rule = "uint32 of shape (n_devices, 8): take them from DeviceStreams.keys."
+    require_that(holds, "keys (dtype, shape)", (array.dtype, array.shape), rule)
     return np.ascontiguousarray(array)
 
 
@@ -204,8 +193,7 @@ class CoordinateSampling:
         self.n_coordinates = check_integer("n_coordinates", n_coordinates, 2**32)
         # P(+1) = 1/2 + swing / 2^64 at x = 1
         self._swing = bernoulli_threshold(self.epsilon) - 2**63
-        if self._swing < 2**11:
-            raise PrivacyParameterError(f"epsilon={epsilon!r} must be at least 2**-50: spend more.")
+        require_that(self._swing >= 2**11, "epsilon", epsilon, "at least 2**-50: spend more.")
         self.factor = 2.0**63 / self._swing
         self.variance = self.n_coordinates * self.factor**2
 
@@ -243,7 +231,7 @@ class CoordinateSampling:
         coordinate; n_devices: number of reports, for all coordinates together. Returns
         (n_coordinates,) float64: the estimate.
         """
-        scale = self.n_coordinates * self.factor / check_count(n_devices)
+        scale = self.n_coordinates * self.factor / check_integer("n_devices", n_devices)
         return np.asarray(total, np.float64) * scale
 
 
@@ -268,11 +256,9 @@ def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
     """
     remedy = "pass that of one report."
     local = require_number("epsilon", epsilon, positive=False, remedy=remedy)
-    n, chance = check_count(n_devices), as_float(delta)
-    if not 0.0 <= chance < 1.0:
-        raise PrivacyParameterError(
-            f"delta={delta!r} must be in [0, 1): choose it far below 1 / n_devices."
-        )
+    n, chance = check_integer("n_devices", n_devices), as_float(delta)
+    rule = "in [0, 1): choose it far below 1 / n_devices."
+    require_that(0.0 <= chance < 1.0, "delta", delta, rule)
     if chance == 0.0:
         return local
     log_term = math.log(4.0 / chance) * _UP
@@ -292,9 +278,8 @@ def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 
     one after the other: epsilons and deltas add up.
     """
     count = check_integer("n_reports", n_reports, 2**32)
-    central = (
-        count * shuffled_epsilon(epsilon, n_devices, delta / count) * (_UP if count > 1 else 1)
-    )
+    central = count * shuffled_epsilon(epsilon, n_devices, delta / count)
+    central *= _UP if count > 1 else 1.0
     each = "" if count == 1 else f" of each of {count} rounds"
     return (
         f"If shuffled: central epsilon = {outward(central)}, delta = {delta:.4g}, if the "

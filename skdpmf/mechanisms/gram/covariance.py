@@ -152,10 +152,8 @@ def make_plan(
         "sums over users of w x x' and w e e', x the clamped centred ratings and e the pattern; "
         "triangles"
     )
-    shape, strength = (
-        (2, most * (most + 1) // 2),
-        item_averages.noise_strength(budget, settings.noise),
-    )
+    shape = 2, most * (most + 1) // 2
+    strength = item_averages.noise_strength(budget, settings.noise)
     rounds = n_average_rounds(settings.noise, strength)
     releases: list[Any] = [
         item_averages.uncalibrated(settings.noise, *terms, rounds if terms[0] == RESIDUALS else 1)
@@ -240,11 +238,8 @@ class _Fit:
                 b = item_averages.least_squares(rows, FIT_DAMPING)
             log = np.log(popularity.mass)
             G = float(rows.data.mean()) if rows.nnz else 0.0
-            means, head = (
-                item_averages.recentred(b, popularity.n_ratings, G),
-                self.largest(popularity),
-            )
-            means = np.clip(means, *_RANGE)
+            means = np.clip(item_averages.recentred(b, popularity.n_ratings, G), *_RANGE)
+            head = most_popular(popularity.mass, self.most)
         n_items = self.users.n_items
         L = np.zeros((n_items, self.settings.n_components))
         if head.size == 0 or COVARIANCE not in self.planned:
@@ -285,24 +280,17 @@ class _Fit:
             averages.release(COVARIANCE)
         if G is None and self.unit == "rating":
             G = averages.overall_mean
-        means = (
-            averages.mean
-            if G is None
-            else item_averages.recentred(averages.mean, averages.counts, G)
-        )
+        means = averages.mean
+        if G is not None:
+            means = item_averages.recentred(means, averages.counts, G)
         return np.clip(means, *_RANGE), averages.popularity, head, averages.log_popularity
-
-    def largest(self, popularity: RaterCounts) -> NDArray[np.int64]:
-        """As many of the most popular items as there may be."""
-        order = np.argsort(-popularity.mass, kind="stable")
-        return np.sort(order[: self.most])
 
     def head(self, popularity: RaterCounts) -> NDArray[np.int64]:
         """Items of step 2."""
         if COVARIANCE not in self.planned:
             return np.empty(0, np.int64)
         if self.settings.shares is not None:
-            return self.largest(popularity)
+            return most_popular(popularity.mass, self.most)
         deviation = self.deviation(self.planned[COVARIANCE].sensitivity)
         return head_items(popularity, self.weights, deviation, self.most)
 

@@ -256,7 +256,17 @@ def _spectrum(
             return values[wanted], vectors[:, wanted]
 
         return all_of_them
-    product = _product(packed, root, n_jobs)
+    blocks = _blocks(h)
+
+    def product(x: Floats) -> Floats:
+        column = np.ascontiguousarray(x[:, None], dtype=np.float64)
+        parts = np.zeros((len(blocks), h, 1))
+
+        def part(start: int, stop: int, out: Floats) -> None:
+            packed_product(packed, root, column, start, stop, out)
+
+        in_threads(part, [(*ends, out) for ends, out in zip(blocks, parts, strict=True)], n_jobs)
+        return np.asarray(parts.sum(axis=0)[:, 0])
 
     def ends(added: Floats, k: int) -> tuple[Any, Any]:
         def times(x: Floats) -> Floats:
@@ -286,24 +296,6 @@ def _lanczos(
         return error.eigenvalues, error.eigenvectors
     except ArpackError:  # the matrix is zero
         return np.zeros(0), np.zeros((len(start), 0))
-
-
-def _product(packed: NDArray[Any], root: Floats, n_jobs: int | None) -> Callable[[Floats], Floats]:
-    """Return x -> D A D x, D = diag(root)."""
-    h = len(root)
-    blocks = _blocks(h)
-
-    def product(x: Floats) -> Floats:
-        column = np.ascontiguousarray(x[:, None], dtype=np.float64)
-        parts = np.zeros((len(blocks), h, 1))
-
-        def part(start: int, stop: int, out: Floats) -> None:
-            packed_product(packed, root, column, start, stop, out)
-
-        in_threads(part, [(*ends, out) for ends, out in zip(blocks, parts, strict=True)], n_jobs)
-        return np.asarray(parts.sum(axis=0)[:, 0])
-
-    return product
 
 
 def _blocks(h: int) -> list[tuple[int, int]]:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from scipy import fft, sparse, special
 
 from skdpmf.data.matrix import bound_contributions
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.kernels.rows import predict_entries
 from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain, State, Target
@@ -97,9 +97,8 @@ class Settings:
     @property
     def bound(self) -> float:
         """Bound on what a user's loss can do to the released draw."""
-        if self.item_bias:
-            return self.loss_bound
-        return item_loss_bound(self.max_ratings_per_user, HALF_RANGE, self.kappa)
+        kind = loss_bound if self.item_bias else item_loss_bound
+        return kind(self.max_ratings_per_user, HALF_RANGE, self.kappa)
 
     @property
     def coldest(self) -> float:
@@ -160,11 +159,8 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     spends. Raises PrivacyParameterError if the budget's unit is not "user", or a private fit asks
     for more than one draw.
     """
-    if budget.unit != "user":
-        raise PrivacyParameterError(
-            f"unit={budget.unit!r} must be 'user': the loss is bounded for a user's whole row. "
-            "Pass PrivacyBudget(..., unit='user')."
-        )
+    rule = "'user', for whose whole row the loss is bounded: pass PrivacyBudget(..., unit='user')."
+    require_that(budget.unit == "user", "unit", budget.unit, rule)
     a = settings.inverse_temperature(budget)
     epsilon = np.inf
     if budget.is_private:
@@ -237,14 +233,24 @@ def fit(
     released = _chain(target, settings, noise, "chain", n_jobs)
     names = [f"diagnosed chain {c}" for c in range(_DIAGNOSED_CHAINS if diagnosed else 0)]
     chains = [_chain(target, settings, noise, name, n_jobs) for name in names]
-    quantities, biases, factors = [], [], []
+    quantities: list[Any] = []
+    draws: list[Any] = []
     for t in rounds:
         for chain in (released, *chains):
             chain.sweep(t)
         if t >= settings.max_iter - settings.n_draws:
             state = released.state
-            biases.append(state.item_bias.copy())
-            factors.append(state.V.copy())
+            drawn = recorded_draw(
+                name=DRAW,
+                index=len(draws),
+                targets=target.R,
+                weights=target.weights,
+                inverse_temperature=target.inverse_temperature,
+                clip=target.bound,
+                stds=(target.user_std, target.item_std, target.bias_std),
+                output=(state.item_bias.copy(), state.V.copy()),
+            )
+            draws.append(drawn)
         if diagnosed and 2 * t >= settings.max_iter:
             quantities.append([chain_quantities(target, chain.state) for chain in chains])
     diagnostics = None
@@ -252,19 +258,6 @@ def fit(
         values = np.array([[list(q.values()) for q in sweep] for sweep in quantities])
         diagnostics = diagnose(quantities[0][0], values.transpose(1, 0, 2))
     ridge = settings.alpha * FOLD_IN_RIDGE / settings.user_std**2
-    draws = [
-        recorded_draw(
-            name=DRAW,
-            index=index,
-            targets=target.R,
-            weights=target.weights,
-            inverse_temperature=target.inverse_temperature,
-            clip=target.bound,
-            stds=(target.user_std, target.item_std, target.bias_std),
-            output=drawn,
-        )
-        for index, drawn in enumerate(zip(biases, factors, strict=True))
-    ]
     biases, factors = map(list, zip(*draws, strict=True))
     return Model(np.mean(biases, axis=0), _mean_factors(factors), ridge, diagnostics)
 
@@ -272,13 +265,12 @@ def fit(
 def _target(
     R: Any, settings: Settings, budget: PrivacyBudget, noise: NoiseSource, levels: Floats | None
 ) -> Target:
-    tau = settings.max_ratings_per_user
-    if tau is not None:
-        R = bound_contributions(R, tau, noise.slot_priorities("subset", R.indptr, R.indices))
+    most = settings.max_ratings_per_user
+    R = bound_contributions(R, most, noise.slot_priorities("subset", R.indptr, R.indices))
     n, row = np.diff(R.indptr), rows_of(R)
     own_mean = np.bincount(row, weights=R.data, minlength=R.shape[0]) / (n + settings.user_damping)
     e = np.clip(R.data - own_mean[row], -HALF_RANGE, HALF_RANGE)
-    most, epsilon = settings.max_ratings_per_user, None if levels is None else budget.epsilon
+    epsilon = None if levels is None else budget.epsilon
     given: Any = {"max_weight": settings.weight_cap, "levels": levels, "epsilon": epsilon}
     weights = user_weights(n, most, HALF_RANGE, settings.kappa, **given)
     return Target(

@@ -77,14 +77,6 @@ class Target:
     bias_std: float
     sample_precisions: bool = False
 
-    def user_rate(self) -> float:
-        """Rate of the Gamma prior of a user precision."""
-        return GAMMA_SHAPE * self.user_std**2
-
-    def item_rate(self) -> float:
-        """Rate of the Gamma prior of an item precision."""
-        return GAMMA_SHAPE * self.item_std**2
-
 
 @dataclass
 class State:
@@ -109,16 +101,16 @@ class State:
     item_precision: Array
 
 
-def draw_precisions(x: Array, rate: float, uniforms: Array) -> Any:
+def draw_precisions(x: Array, std: float, uniforms: Array) -> Any:
     """Draw the precisions of one side's prior given its factors, by inverse transform.
 
     Their conditionals are Gamma(GAMMA_SHAPE + n / 2, rate + sum_i x_id^2 / 2), n counting all rows.
 
-    x (n_rows, k): U or V; rate: of the prior: `Target.user_rate` or `Target.item_rate`; uniforms
-    (k,): in (0, 1). Returns (k,): positive.
+    x (n_rows, k): U or V; std: 1 / std^2 is the prior's mean, as for `Target`; uniforms (k,): in
+    (0, 1). Returns (k,): positive.
     """
     draw = gammaincinv(GAMMA_SHAPE + 0.5 * len(x), uniforms)
-    return np.asarray(draw / (rate + 0.5 * np.sum(x * x, axis=0)))
+    return np.asarray(draw / (GAMMA_SHAPE * std**2 + 0.5 * np.sum(x * x, axis=0)))
 
 
 class GibbsChain:
@@ -139,6 +131,8 @@ class GibbsChain:
 
     Attributes
     ----------
+    state : State
+        The current point, which the next sweep overwrites.
     n_proposed : int
         Number of Metropolis proposals so far: one for each row in every sweep.
     n_accepted : int
@@ -168,7 +162,7 @@ class GibbsChain:
         self._roots = np.sqrt(2.0 * target.inverse_temperature * target.weights)
         self._ones = np.ones(n_items)
         self.n_accepted = self.n_proposed = 0
-        self._state = State(
+        self.state = State(
             target.user_std * self._normals("users' start", (n_users, k), 0),
             target.item_std * self._normals("items' start", (n_items, k), 0),
             target.bias_std * self._normals("biases' start", (n_items,), 0),
@@ -176,17 +170,12 @@ class GibbsChain:
             np.full(k, target.item_std**-2.0),
         )
 
-    @property
-    def state(self) -> State:
-        """The chain's current point, which the next sweep overwrites."""
-        return self._state
-
     def sweep(self, t: int) -> None:
         """Replace the state by the next one.
 
         t: number of the sweep: the index of its randomness, another one for every sweep.
         """
-        target, state = self.target, self._state
+        target, state = self.target, self.state
         biased = target.bias_std > 0.0
         item_std = np.append(state.item_precision**-0.5, target.bias_std)
         bias = state.item_bias if biased else _NONE
@@ -196,8 +185,8 @@ class GibbsChain:
         given = given if biased else given[:-1]
         self._half("items", t, ratings, (state.U, given), (state.V, bias))
         if target.sample_precisions:
-            state.user_precision = self._precisions("users", t, target.user_rate(), state.U)
-            state.item_precision = self._precisions("items", t, target.item_rate(), state.V)
+            state.user_precision = self._precisions("users", t, target.user_std, state.U)
+            state.item_precision = self._precisions("items", t, target.item_std, state.V)
 
     def _half(
         self, side: str, t: int, ratings: Any, given: tuple[Array, Array], out: tuple[Array, Array]
@@ -220,9 +209,9 @@ class GibbsChain:
         self.n_proposed += n
         self.n_accepted += int(np.count_nonzero(accepted))
 
-    def _precisions(self, side: str, t: int, rate: float, x: Array) -> Array:
+    def _precisions(self, side: str, t: int, std: float, x: Array) -> Array:
         uniforms = self._noise.uniforms((x.shape[1],), f"{self._name}: {side}' precisions", t)
-        return draw_precisions(x, rate, uniforms)
+        return draw_precisions(x, std, uniforms)
 
     def _normals(self, purpose: str, shape: tuple[int, ...], index: int) -> Array:
         return self._noise.normals(shape, f"{self._name}: {purpose}", index)

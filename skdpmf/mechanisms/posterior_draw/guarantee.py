@@ -67,11 +67,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import require_that
 from skdpmf.privacy.accounting import MARGIN, SamplerSlack, gaussian_mu, is_met
 from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.sampler.grid import as_float, release_grid
+from skdpmf.privacy.sampler.grid import as_float, release_grid, require_number
 
 CALIBRATIONS = ("tight", "paper")
 
@@ -154,11 +154,8 @@ def user_weights(
     if levels is not None:
         total = _require("epsilon", epsilon, "finite and > 0, the whole release's")
         share = _check_levels(levels, total) / total
-        if share.shape != m.shape:
-            raise PrivacyParameterError(
-                f"levels of shape {share.shape} must have one entry for each of the "
-                f"{m.shape[0]} users: pass them in the order of the rows."
-            )
+        rule = f"{m.shape}, one entry for each user: pass them in the order of the rows."
+        require_that(share.shape == m.shape, "levels.shape", share.shape, rule)
     bounds = bound * share
     rated = m > 0.0
     m1 = np.where(rated, m, 1.0)
@@ -191,11 +188,8 @@ def inverse_temperature(
     total = _require("epsilon", epsilon, rule)
     loss = _require("bound", bound, "finite and > 0, from loss_bound or item_loss_bound")
     check_relation("user", neighbors)
-    if calibration not in CALIBRATIONS:
-        raise PrivacyParameterError(
-            f"calibration={calibration!r} must be one of {CALIBRATIONS}: 'tight' for the proven "
-            "bound, 'paper' for the published one."
-        )
+    rule = f"one of {CALIBRATIONS}: 'tight' for the proven bound, 'paper' for the published one."
+    require_that(calibration in CALIBRATIONS, "calibration", calibration, rule)
     factor = 4.0 if calibration == "paper" else _factor(neighbors)
     return total / (factor * loss) * _DOWN
 
@@ -214,9 +208,8 @@ def posterior_epsilon(
     >>> round(posterior_epsilon(0.0008, 5000.0, neighbors="replace"), 9)
     8.0
     """
-    a = inverse_temperature
-    if a != 0.0:
-        a = _require("inverse_temperature", a, "finite and >= 0")
+    remedy = "pass that of the draw."
+    a = require_number("inverse_temperature", inverse_temperature, positive=False, remedy=remedy)
     loss = _require("bound", bound, "finite and > 0, from loss_bound or item_loss_bound")
     check_relation("user", neighbors)
     return _factor(neighbors) * a * loss * _UP
@@ -288,10 +281,8 @@ def personal_scales(
     total = _require("epsilon", epsilon, "finite and > 0: without privacy there are no levels")
     delta = _require("delta", delta, "> 0 and < 1: Gaussian noise needs it")
     share = as_float(rounding)
-    if not 0.0 <= share < 1.0:
-        raise PrivacyParameterError(
-            f"rounding={rounding!r} must be in [0, 1): pass the largest rounding_share of the plan."
-        )
+    rule = "in [0, 1): pass the largest rounding_share of the plan."
+    require_that(0.0 <= share < 1.0, "rounding", rounding, rule)
     whole = gaussian_mu(total, delta, **sampler)
     distinct, inverse = np.unique(_check_levels(levels, total), return_inverse=True)
     curve = _Curve(total, delta, SamplerSlack.checked(**sampler))
@@ -337,43 +328,29 @@ def _factor(neighbors: str) -> float:
 
 def _check_range(max_ratings: Any, half_range: Any, margin: Any) -> tuple[float, float, float]:
     tau = _require("max_ratings", max_ratings, "an integer >= 1")
-    if tau != math.floor(tau):
-        raise PrivacyParameterError(
-            f"max_ratings={max_ratings!r} must be an integer >= 1: pass the cap of trimming."
-        )
+    rule = "an integer >= 1: pass the cap of trimming."
+    require_that(tau == math.floor(tau), "max_ratings", max_ratings, rule)
     h = _require("half_range", half_range, "finite and > 0, the clip of residual targets")
-    kappa = as_float(margin)
-    if not 0.0 <= kappa < math.inf:
-        raise PrivacyParameterError(
-            f"margin={margin!r} must be a finite number >= 0: pass how far predictions may leave "
-            "the range of the targets."
-        )
-    if not 1e-50 < 2.0 * h + kappa < 1e50:
-        raise PrivacyParameterError(
-            f"half_range={half_range!r} and margin={margin!r} must not be so extreme that squares "
-            "leave the range of float64: rescale the ratings to magnitudes near 1."
-        )
+    remedy = "pass how far predictions may leave the range of the targets."
+    kappa = require_number("margin", margin, positive=False, remedy=remedy)
+    rule = "within (1e-50, 1e50), where squares are numbers: rescale ratings to magnitudes near 1."
+    require_that(1e-50 < 2.0 * h + kappa < 1e50, "2 half_range + margin", 2.0 * h + kappa, rule)
     return tau, h, kappa
 
 
 def _check_levels(levels: ArrayLike, epsilon: float) -> NDArray[np.float64]:
     """Return min(level, epsilon), or 0 where it is too small for relative rounding errors."""
     values = np.asarray(levels, dtype=np.float64)
-    if values.ndim != 1:
-        raise PrivacyParameterError(
-            f"levels of shape {values.shape} must be one-dimensional: pass one epsilon a user."
-        )
-    bad = np.flatnonzero(~(values >= 0.0))
-    if bad.size:
-        raise PrivacyParameterError(
-            f"levels hold {values[bad[0]]!r} for user {bad[0]}, which must be a number >= 0: pass "
-            "0 for a user without influence, inf for one who takes the budget's epsilon."
-        )
+    rule = "of one dimension: pass one epsilon a user."
+    require_that(values.ndim == 1, "levels.shape", values.shape, rule)
+    rule = "a number >= 0: pass 0 for a user without influence, inf for the budget's epsilon."
+    for user in np.flatnonzero(~(values >= 0.0)):
+        require_that(False, f"levels[{user}]", float(values[user]), rule)
     return np.where(values < _NEGLIGIBLE * epsilon, 0.0, np.minimum(values, epsilon))
 
 
 def _require(name: str, value: Any, rule: str, *, infinite: bool = False) -> float:
     number = as_float(value)
-    if not number > 0.0 or (math.isinf(number) and not infinite):
-        raise PrivacyParameterError(f"{name}={value!r} must be a number, {rule}.")
+    holds = number > 0.0 and (infinite or not math.isinf(number))
+    require_that(holds, name, value, f"a number, {rule}.")
     return number

@@ -144,7 +144,11 @@ class LangevinChain:
         if self._biased:
             self.bias_step = step_size / (stiff * n_users + target.bias_std**-2.0)
 
-        self._batches = _batches(target)
+        # batches of consecutive users, of the ratings of those with any weight
+        weighted = without_rows(target.R, ~(target.weights > 0.0))
+        with Workers(1) as workers:
+            cut = (-1.0, 1.0), batch_rows(n_users, k, 1), workers, Scale(0.0, 1.0)
+            self._batches = MatrixBatches(weighted, *cut)
         self._weights = np.append(target.weights, 0.0).astype(np.float32)
         #: diffusion that has not been done yet, as a share of a round's
         self._due = 0.0
@@ -198,14 +202,10 @@ class LangevinChain:
         self._due = 0.5
         drawn, rest = divmod(t - self._fixed_rounds, PRECISION_EVERY)
         if target.sample_precisions and drawn >= 0 and rest == 0:
-            self._draw_precisions()
-
-    def _draw_precisions(self) -> None:
-        """Draw the precisions given the factors, after all noise that is due under the old ones."""
-        state, target = self.state, self.target
-        k = target.n_components
-        self._user_precision = draw_precisions(state.U, target.user_rate(), self._uniforms(k))
-        self._item_precision = draw_precisions(state.V, target.item_rate(), self._uniforms(k))
+            # given the factors, after all noise that is due under the old ones
+            state, k = self.state, target.n_components
+            self._user_precision = draw_precisions(state.U, target.user_std, self._uniforms(k))
+            self._item_precision = draw_precisions(state.V, target.item_std, self._uniforms(k))
 
     def _diffuse_all(self, share: float) -> None:
         """Diffuse all rows for a share of a round's time."""
@@ -240,11 +240,6 @@ class LangevinChain:
         The mean of a table is no noise: it would pull all factors the same way in every step. As
         it goes round, each column of a row meets every value as often.
         """
-        if size < max(2, self.target.n_components):
-            raise ValueError(
-                f"table_size={size!r} must be at least n_components="
-                f"{self.target.n_components!r} and 2: pass 2**18, or None for exact noise."
-            )
         values = self._normals((size,))
         values = (values - values.mean()) / values.std()
         return np.append(values, values[: self.target.n_components - 1]).astype(np.float32)
@@ -256,12 +251,3 @@ class LangevinChain:
     def _uniforms(self, n: int) -> Array:
         self._draws += 1
         return self._noise.uniforms((n,), self._name, self._draws)
-
-
-def _batches(target: Target) -> MatrixBatches:
-    """Return the ratings of users with any weight, in batches of consecutive users."""
-    R, k = target.R, target.n_components
-    weighted = without_rows(R, ~(target.weights > 0.0))
-    with Workers(1) as workers:
-        rows = batch_rows(R.shape[0], k, 1)
-        return MatrixBatches(weighted, (-1.0, 1.0), rows, workers, Scale(0.0, 1.0))

@@ -148,37 +148,13 @@ def starting_factors(size: tuple[int, int], rank: int, n_threads: int, seed: int
     )
 
 
-def fit(
-    batches: Batches,
-    settings: Settings,
-    start: Callable[[], Factors],
-    workers: Workers,
-    *,
-    rounds: Iterable[int],
-    snapshot: Snapshot | None = None,
-    snapshot_every: int | None = None,
-    earlier: Any = 0,
-) -> Descent:
-    """Run the rounds 0, ..., max_iter - 1 that an iterable yields, and return the descent.
+@dataclass
+class Descent:
+    """A fit in progress: the factors, and how far it is.
 
     `start` returns new factors, again after divergence. If the snapshot holds progress, the fit
     goes on from there; without `snapshot_every`, in batches, there is one snapshot a round. Items
     with `earlier` ratings get the share of a learned ridge that is the new ratings' among all.
-    Raises FloatingPointError if the fit diverges at any learning rate.
-    """
-    descent = Descent(batches, settings, start, workers, snapshot, snapshot_every, earlier)
-    with closing(descent):
-        for t in rounds:
-            while len(descent.losses) <= t:
-                descent.round()
-    if snapshot is not None:
-        snapshot.clear()
-    return descent
-
-
-@dataclass
-class Descent:
-    """A fit in progress: the factors, and how far it is.
 
     ``losses`` are root mean squares of the standardised errors in each round, each before its
     update; ``learning_rate`` is that of the first round: the one of the settings, or, after
@@ -189,9 +165,9 @@ class Descent:
     settings: Settings
     start: Callable[[], Factors]
     workers: Workers
-    snapshot: Snapshot | None
-    snapshot_every: int | None
-    earlier: Any
+    snapshot: Snapshot | None = None
+    snapshot_every: int | None = None
+    earlier: Any = 0
 
     def __post_init__(self) -> None:
         self.every = self.snapshot_every or max(1, len(self.batches))
@@ -206,6 +182,19 @@ class Descent:
         saved = self.snapshot.load(self.factors.arrays()) if self.snapshot else None
         for name, value in (saved or {}).items():
             setattr(self, name, value)
+
+    def run(self, rounds: Iterable[int]) -> Descent:
+        """Finish the rounds 0, ..., max_iter - 1 that an iterable yields; return the descent.
+
+        Raises FloatingPointError if the fit diverges at any learning rate.
+        """
+        with closing(self):
+            for t in rounds:
+                while len(self.losses) <= t:
+                    self.round()
+        if self.snapshot is not None:
+            self.snapshot.clear()
+        return self
 
     def round(self) -> None:
         """Finish a round; if it diverged, start all over at half the learning rate."""

@@ -35,14 +35,8 @@ def run(R, settings=SETTINGS, n_threads=1, rows=ROWS, start=None, rounds=None, *
         def random_start():
             return starting_factors(R.shape, settings.n_components, n_threads, 0)
 
-        return solver.fit(
-            batches,
-            settings,
-            start or random_start,
-            workers,
-            rounds=range(settings.max_iter) if rounds is None else rounds,
-            **options,
-        )
+        descent = solver.Descent(batches, settings, start or random_start, workers, **options)
+        return descent.run(range(settings.max_iter) if rounds is None else rounds)
 
 
 def assert_same(one, two, rtol=0.0):
