@@ -21,6 +21,16 @@ from skdpmf.evaluation import rmse
 
 ESTIMATORS = {"AdaptiveWeightALS": AdaptiveWeightALS, "DPItemMeans": DPItemMeans}
 KINDS = ["random", "raters", "genre", "half"]
+PARSER = parser(
+    __doc__,
+    data=None,
+    items=None,
+    seeds=3,
+    shares=[0.05, 0.1, 0.2],
+    epsilons=[0.5, 1.0, 4.0],
+    estimators=ESTIMATORS,
+    kinds=KINDS,
+)
 
 
 def public_people(kind, X, share, seed, horror):
@@ -49,16 +59,7 @@ def error_of(kind, epsilon, seed, X, known, hidden, **settings):
 
 
 def main():
-    options = parser(
-        __doc__,
-        data=None,
-        items=None,
-        seeds=3,
-        shares=[0.05, 0.1, 0.2],
-        epsilons=[0.5, 1.0, 4.0],
-        estimators=ESTIMATORS,
-        kinds=KINDS,
-    ).parse_args()
+    options = PARSER.parse_args()
     path = data_path(options)
     frame = read_ratings(path)
     X, Y = split(frame, 0)

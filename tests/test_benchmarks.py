@@ -76,10 +76,13 @@ def test_every_command_of_an_entry_and_of_a_page_parses(capsys):
 def test_bugs_can_be_planted():
     """Whoever changes the line of a bug changes the bug."""
     assert len(MUTANTS) > 25
-    texts = [(CHECKOUT / bug.file).read_text(encoding="utf-8").count(bug.old) for bug in MUTANTS]
+    files = [CHECKOUT / "skdpmf" / bug.file for bug in MUTANTS]
+    texts = [
+        f.read_text(encoding="utf-8").count(b.old) for f, b in zip(files, MUTANTS, strict=True)
+    ]
     assert [bug.name for bug, n in zip(MUTANTS, texts, strict=True) if n != 1] == []
     places = {place for bug in MUTANTS for place in bug.tests.split()}
-    assert [place for place in places if not (CHECKOUT / place).exists()] == []
+    assert [place for place in places if not (CHECKOUT / "tests" / place).exists()] == []
 
 
 FIELDS = {

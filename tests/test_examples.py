@@ -89,7 +89,7 @@ def test_first_hour(ran, tmp_path):
     titles = found.served.catalogue_.set_index("item")["title"]
     assert found.answer["title"].tolist() == titles.loc[found.answer["item"]].tolist()
     assert not set(found.answer["item"]) & set(found.visitor)
-    assert "10800 ratings of 1000 users for 60 items" in printed
+    assert "10,800 ratings of 1,000 users for 60 items" in printed
     assert 0.5 < float(re.search(r"RMSE ([0-9.]+)", printed)[1]) < 1.2
     assert "epsilon = 4 and delta = 1e-05" in (tmp_path / "card.md").read_text(encoding="utf-8")
     assert not found.served.privacy_spent_.unmet

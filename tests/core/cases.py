@@ -18,6 +18,7 @@ from skdpmf import (
     PrivacyBudget,
     private_multi_task_ridge,
 )
+from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import multi_task_ridge as tasks_solver
 from skdpmf.preprocessing import DPItemSelector
@@ -136,8 +137,8 @@ _HEAD = {**_RANGE, "n_components": 3, "shares": (0.1, 0.4, 0.5)}
 _RATING = {**_RANGE, "n_components": 3, "shares": (0.0, 0.4, 0.6)}
 _AUTO = {**_RANGE, "n_components": 3}
 _CLICKED = {"public": np.random.default_rng(7).integers(0, 2, (9, N_ITEMS)).astype(float)}
-_PUBLIC = {"public": np.delete(base_ratings(), SLOT, axis=0)[:300]}
-_OTHERS = {"public": 6.0 - base_ratings()[:300]}
+_PUBLIC = {"public": as_rating_matrix(np.delete(base_ratings(), SLOT, axis=0)[:300])}
+_OTHERS = {"public": as_rating_matrix(6.0 - base_ratings()[:300])}
 _FEATURES = {"item_features": np.random.default_rng(6).normal(size=(N_ITEMS, 4))}
 
 als, clicks = (

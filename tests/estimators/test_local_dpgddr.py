@@ -20,6 +20,7 @@ from skdpmf.mechanisms.device_reports.protocol import device_key, protocol_name
 from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, shuffle_note
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.privacy import frame
+from skdpmf.privacy.sampler import streams
 from skdpmf.privacy.text import LOCAL_ASSUMPTIONS, SEEDED_ASSUMPTION
 from tests.built import built
 from tests.core.audit import fitted_state
@@ -174,7 +175,7 @@ def test_reports_spend_the_budget_and_no_more(method, epsilon, small):
 @EVERY_METHOD
 def test_no_rating_decides_on_the_number_of_reports(method, small, monkeypatch):
     """Nor on who makes them: with the same keys, data of the same shape give the same calls."""
-    monkeypatch.setattr(frame, "row_digest", lambda *_, **__: np.zeros(8, np.uint64))
+    monkeypatch.setattr(streams, "row_digest", lambda *_, **__: np.zeros(8, np.uint64))
     full = csr(np.where(np.arange(N_ITEMS) % 2, 1.0, 5.0) * np.ones((N_USERS, 1)))
     found = []
     for X in (small, full, sparse.csr_array(small.shape)):
