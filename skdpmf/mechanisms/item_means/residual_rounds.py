@@ -138,12 +138,12 @@ def public_averages(rows: Rows, damping: float, norm: str = "l2") -> PublicAvera
 def learnt_shift(difference: Any, variance: Any, guess: Any) -> float:
     """Return the most probable e >= 0, where differences ~ N(0, variance + e guess).
 
-    0 unless a likelihood ratio of e squared says otherwise.
+    0 unless a likelihood ratio of e^3 says otherwise.
     """
     tried = np.append(0.0, _SHIFTS)
     total = [variance + e * guess for e in tried]
     log = [-0.5 * float(np.sum(difference**2 / t + np.log(t))) for t in total]
-    log[0] += 1.0
+    log[0] += 3.0
     return float(tried[np.argmax(log)])
 
 
