@@ -131,7 +131,7 @@ TRIMMED = {"case": "als dpals, trimmed"}
 OF_POOLED = {"case": "als pooled"}
 # Texts that mistakes replace
 COUNTED = "        measured = self.curator.release(name, total, statistic=COUNTS)\n"
-SUMMED = "        total = self._sums(self.residuals(), clip=_CLIP, signed=True)\n"
+SUMMED = "        total = self.sums_of(self.residuals(), clip=CLIP, signed=True)\n"
 WEIGHTS = "        weights = self.users.map(count_weights, self.norm)\n"
 MAP = "    rows.run(lambda start, stop: centred_residuals(*given, start, stop, out))\n"
 FILLED = MAP + "    return out"
@@ -140,7 +140,7 @@ TURNS = "    for t in rounds:\n        if later is not None and t < later.count:
 PUBLISHED = "    def _publish(self, released: Any) -> None:\n"
 FITTED = "    def _fit(self, R, y, fit=None):\n        super()._fit(R, y, fit)\n"
 FRAMED = "with framed(budget, plan, estimator.random_state, users=users"
-KNOWN = "    curator = frame.curator(*given, **own, **public)\n"
+KNOWN = "    curator = frame.curator(*given, public=rows, **own, **public)\n"
 OPEN = "        self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0\n"
 GRAMS = '        H = sums.gram(users, phi, clip=radius, weights=clipped, grid=self.grid)\n'
 GRADS = "        gradients = self.release(GRADIENTS, G, t).copy()\n"
@@ -208,9 +208,9 @@ MISTAKES = [
     ("the key of a refresh without its knowledge", CONTRACT, KNOWN,
      KNOWN.replace("**public", "levels=levels"), {"tests": REFRESH}),
     ("knowledge with exact counts", MEANS,
-     "        return Knowledge(\n            counts=self._counts.copy(),\n",
-     "        total = self._sums(self.entry_weights, clip=1.0, signed=False)\n"
-     "        return Knowledge(\n            counts=total.private_values[:-1],\n"),
+     "        return Knowledge(counts, ",
+     "        total = self.sums_of(self.entry_weights, clip=1.0, signed=False)\n"
+     "        return Knowledge(total.private_values[:-1], "),
     ("people who are left out are fitted", CONTRACT, FRAMED,
      FRAMED.replace("(budget", "(budget.without_ledger()"), {"tests": COHORTS}),
     ("random ids are charged", CONTRACT,

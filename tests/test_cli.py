@@ -91,13 +91,6 @@ def test_reasons_are_those_of_explain(run):
         assert (code, {*table["why"]}, {*why}) == (0, {*alone["why"]}, {*alone["why"]})
         assert table["item"].tolist() == alone["item"].tolist()
         assert table["contribution"].to_numpy() == pytest.approx(alone["contribution"], abs=1e-4)
-    run("fit", "ratings.csv", "--epsilon", "inf", "-o", "exact")
-    code, out, _ = run("similar", "exact", "--item", "i3", "i4", "-n", 2, "--format", "json")
-    near = {entry["to"]: [item["item"] for item in entry["items"]] for entry in json.loads(out)}
-    model = load_model("exact").set_output(recommend="pandas")
-    for item in ("i3", "i4"):
-        assert near[item] == model.similar_items([item], 2)["item"].tolist()
-        assert len(near[item]) == 2
 
 
 def test_refresh_goes_on_with_new_people_and_items(run):

@@ -1,4 +1,4 @@
-"""The command line: fit, refresh, recommend, explain, similar, evaluate, plan, show, serve, ledger.
+"""The command line: fit, refresh, recommend, explain, evaluate, plan, show, serve, ledger.
 
     skdpmf fit ratings.csv --epsilon 1 --items titles.csv -o model.skdpmf
     skdpmf recommend model.skdpmf ratings.csv --user 17 --why
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _work_of(verb: str) -> Any:
-    if verb in ("fit", "refresh", "recommend", "explain", "similar", "evaluate"):
+    if verb in ("fit", "refresh", "recommend", "explain", "evaluate"):
         from skdpmf.commands import with_ratings
 
         return getattr(with_ratings, verb)
@@ -214,12 +214,7 @@ def _parser() -> argparse.ArgumentParser:
         words = "users of RATINGS (all of them)"
         asked.add_argument("--user", nargs="+", action="extend", metavar="ID", help=words)
         _reading(asked)
-    words = "list the items that are nearest to some, by the model alone"
-    similar = command("similar", words, "model", formats=("csv", "json"))
-    words = "items to start from"
-    similar.add_argument("--item", nargs="+", required=True, metavar="ID", help=words)
-    for asked in (recommend, similar):
-        asked.add_argument("-n", type=_count, default=10, metavar="N", help="items of a list (10)")
+    recommend.add_argument("-n", type=_count, default=10, metavar="N", help="items of a list (10)")
 
     words = "measure a model on known ratings of users, beside simple baselines"
     evaluate = command("evaluate", words, "model", "ratings")

@@ -130,13 +130,6 @@ def explain(options: argparse.Namespace) -> None:
     _print_table(model.explain(matrix, _as_asked([options.item], matrix.items)), options)
 
 
-def similar(options: argparse.Namespace) -> None:
-    """Print the items that are nearest to some."""
-    model, catalogue = _loaded(options)
-    items = _as_asked(options.item, catalogue["item"])
-    _print_table(model.set_output(recommend="pandas").similar_items(items, options.n), options)
-
-
 def evaluate(options: argparse.Namespace) -> None:
     """Print the errors of ratings and the measures of lists."""
     from skdpmf.evaluation import rmse

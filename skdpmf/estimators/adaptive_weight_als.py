@@ -166,7 +166,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
             parts = model.offsets, model.columns, model.ridge, model.rating_ridge
             self._item_model_ = ItemModel(*parts, prior=model.prior, implicit=True)
             self.components_ = model.columns[:, model.n_lead :].T.copy()
-        elif self._pooled_ratings:
+        elif self._takes_public:
             self._set_columns(*model[:5])
             self._knowledge_ = model.knowledge
             self._set_ranking(model.lists, model.log_popularity)
@@ -178,7 +178,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         self.n_iter_ = self._n_rounds()
 
     def _item_weights(self) -> np.ndarray:
-        if not self._pooled_ratings:
+        if not self._takes_public:
             return super()._item_weights()
         unit = middle_and_quarter(self.rating_range)[1]
         return pooled.released_popularity(self._item_model_.factors / unit) ** 0.5

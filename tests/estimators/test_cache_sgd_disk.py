@@ -214,10 +214,3 @@ def test_a_snapshot_of_other_ratings_is_refused(left_over, X, path):
     ParquetRatings.write(path, other, rows_per_part=20, overwrite=True)
     with pytest.raises(ValueError, match="a snapshot of another fit"):
         fit_with_snapshots(path, left_over)
-
-
-@pytest.mark.parametrize("every", [1, 4, 7, None])
-def test_snapshot_every_may_change(every, left_over, path, tmp_path):
-    expected = fit_with_snapshots(path, tmp_path / "other")
-    resumed = fit_with_snapshots(path, left_over, snapshot_every=every)
-    assert fingerprint(resumed) == fingerprint(expected)

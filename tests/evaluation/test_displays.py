@@ -71,9 +71,6 @@ class Toy(BaseEstimator):
 ROWS = np.arange(24.0).reshape(12, 2) / 24.0
 
 
-# -- what holds for all ----------------------------------------------------------------------------
-
-
 def utility():
     epsilons = (0.5, 1.0, 4.0, math.inf)
     return PrivacyUtilityDisplay.from_estimator(
@@ -160,9 +157,6 @@ def test_an_audit_shows_what_goes_beyond_its_claim(pictures, monkeypatch):
     AuditDisplay(replace(report, ratios={"sums": math.inf})).plot(display.axes_)
 
 
-# -- privacy and utility ---------------------------------------------------------------------------
-
-
 def test_scores_stand_over_their_epsilons():
     scores = np.array([[0.9, 0.71, 0.7], [1.5, 1.3, 1.46], [1.1, 1.2, 1.15], [0.5, 0.5, 0.5]])
     display = PrivacyUtilityDisplay([4.0, 0.5, 1.0, math.inf], scores, name="a").plot()
@@ -201,9 +195,6 @@ def test_clones_are_fitted_at_each_epsilon():
     np.testing.assert_allclose(again.scores, display.scores)
 
 
-# -- popularity ------------------------------------------------------------------------------------
-
-
 class Constant(BaseEstimator):
     def predict_entries(self, X, where):
         return sparse.csr_array((np.full(where.nnz, 3.0), where.indices, where.indptr), where.shape)
@@ -226,9 +217,6 @@ def test_predictions_and_estimators_give_the_table_of_by_popularity():
         again.plot(display.ax_)
     PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3, ax=display.ax_)
     assert len(display.ax_.containers) == 2
-
-
-# -- budget ----------------------------------------------------------------------------------------
 
 
 def test_releases_of_a_plan_make_up_the_whole():

@@ -57,9 +57,6 @@ def ratings_and_predictions(seed=0, shape=(30, 12)):
     return y_true, rng.normal(3.0, 1.0, shape)
 
 
-# --- rmse
-
-
 @pytest.mark.parametrize("container", FORMATS)
 def test_every_container_gives_the_same_error(container):
     metric, oracle = rmse, root_mean_squared_error
@@ -96,9 +93,6 @@ def test_stored_zero_is_a_rating_and_unstored_is_unknown():
 def test_error_metrics_refuse(y_true, y_pred, message):
     with pytest.raises(ValueError, match=message):
         rmse(y_true, y_pred)
-
-
-# --- ranking
 
 
 def slow_ranking(relevant, ranked, k):
@@ -161,9 +155,6 @@ def test_ranking_metrics_refuse(metric, relevant, ranked, k, message):
         metric(relevant, ranked, k)
 
 
-# --- coverage and novelty
-
-
 def slow_coverage(n_items, ranked, k):
     return len({item for row in ranked for item in row[:k] if item >= 0}) / n_items
 
@@ -188,18 +179,6 @@ def test_coverage_and_novelty_equal_their_slow_twins(k, seed):
     assert 0 < got == pytest.approx(slow_coverage(17, ranked, k), rel=1e-15)
     got = novelty_at_k(counts, ranked, k, n_users=40)
     assert 0 < got == pytest.approx(slow_novelty(counts, ranked, k, 40), rel=1e-13)
-
-
-def test_novelty_needs_a_list_and_coverage_a_catalogue():
-    with pytest.raises(ValueError, match="ranked names no item for any of the 2 users"):
-        novelty_at_k([1, 2], [[-1], [-1]], 1, n_users=2)
-    with pytest.raises(ValueError, match="n_items == 0, must be >= 1"):
-        catalogue_coverage_at_k(0, [[0]], 1)
-    with pytest.raises(TypeError, match="n_users must be an instance of int"):
-        novelty_at_k([1, 2], [[0]], 1, n_users=2.0)
-
-
-# --- diversity
 
 
 def slow_diversity(vectors, ranked, k):
@@ -246,9 +225,6 @@ def test_bounds_of_diversity():
             intra_list_diversity_at_k(vectors, ranked, k)
 
 
-# --- intervals
-
-
 def test_interval_is_of_draws_of_users():
     targets, ranked = random_targets_and_ranking(9)
     relevant = csr(np.where(targets, 1.0, NAN))
@@ -264,9 +240,6 @@ def test_interval_is_of_draws_of_users():
     for same in (relevant.tocoo(), RatingMatrix(relevant), np.where(targets, 1.0, NAN)):
         again = bootstrap_interval(recall_at_k, same, ranked.tolist(), k=5, n_resamples=9)
         assert again == bootstrap_interval(recall_at_k, relevant, ranked, k=5, n_resamples=9)
-
-
-# --- popularity
 
 
 def test_the_baseline_ranks_unseen_items_by_exact_counts():

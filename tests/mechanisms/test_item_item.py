@@ -420,13 +420,6 @@ def both(public, budget, X=None, seed=0):
     return lists, recorder.recording
 
 
-def scores_of(lists):
-    """Scores by each item alone, in the order of popularity where there are no others."""
-    B = lists.encoder @ lists.decoder.T
-    np.fill_diagonal(B, 0.0)
-    return B / np.abs(B).max()
-
-
 def expected_gram(n_people=40_000):
     """The Gram matrix of a person, from many."""
     many = sampled(n_people, 9)

@@ -296,11 +296,6 @@ class PrivatePlanner(Planner):
     def _value_range(self) -> Any:
         return (0.0, 1.0) if self._implicit else self.rating_range
 
-    @property
-    def _takes_public(self) -> bool:
-        """Whether the mechanism takes `public` rows."""
-        return False
-
     def plan(
         self, n_items: int, n_rows: int | None = None, *, refreshes: int | None = None
     ) -> ReleasePlan:
@@ -357,7 +352,7 @@ class PrivatePlanner(Planner):
         public = getattr(self, "public", None)
         rule = "None for these options: no mechanism of theirs takes public rows"
         remedy = "use the default options"
-        holds = public is None or self._takes_public
+        holds = public is None or getattr(self, "_takes_public", False)
         require(holds, "public", type(public), rule, remedy)
 
 

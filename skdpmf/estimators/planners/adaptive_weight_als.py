@@ -159,10 +159,6 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
 
     @property
     def _takes_public(self) -> bool:
-        return self._pooled_ratings
-
-    @property
-    def _pooled_ratings(self) -> bool:
         return not self._implicit and self._shorthand("solver") == "pooled"
 
     def _solver(self) -> Any:

@@ -163,11 +163,6 @@ def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.exp(columns[:, 2] / LOG_SCALE)
 
 
-def rank_of(signal: float, most: int) -> int:
-    """Return the rank, at most `most`: 0 below `LEAST_SIGNAL`."""
-    return min(round(0.4 * signal**0.63), most) if signal >= LEAST_SIGNAL else 0
-
-
 def constant_weight(budget: PrivacyBudget) -> float:
     """Return a: the less is known, the more of it goes to the items' means."""
     return float(np.clip(0.8 * common.strength_of(budget) ** -0.3, 0.6, 1.6))
@@ -341,7 +336,8 @@ class PooledFit(PooledRounds):
         self.signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
-        return max(rank_of(self.signal, most), self.n_known)
+        rank = round(0.4 * self.signal**0.63) if self.signal >= LEAST_SIGNAL else 0
+        return max(min(rank, most), self.n_known)
 
     def start(self, rank: int) -> None:
         """Start the factors: known ones, then directions of co-ratings and of second moments."""

@@ -157,7 +157,7 @@ class PublicFit(pooled.PooledFit):
     def mean_round(self, name: str, index: int) -> None:
         """Release residuals of the model, which show the means."""
         terms, scale = self.residuals_of(self.solved_users()[0]), im.USER_WEIGHT * self.n_users
-        total = self.averages.residual_sums(terms, clip=pooled.CLIP)
+        total = self.averages.sums_of(terms, clip=pooled.CLIP, signed=True)
         released = self.release(name, total, index, statistic=pooled.MEANS)
         noise = self.curator.deviation(name, pooled.MEANS)
         c = self.known_clip_factor(released[-1] / scale, noise / scale, self.mean_clip_factor)

@@ -218,7 +218,7 @@ class ResidualAverages:
         Residuals must not be released before: they have the weights of the counts so far.
         """
         weights = self.users.map(count_weights, self.norm)
-        total = self._sums(weights, clip=1.0, signed=False)
+        total = self.sums_of(weights, clip=1.0, signed=False)
         measured = self.curator.release(name, total, statistic=COUNTS)
         counted: tuple[Any, float] = measured, self.curator.deviation(name, COUNTS)
         if self._counted is not None:
@@ -268,7 +268,7 @@ class ResidualAverages:
 
     def _release_residuals(self, name: str, index: int) -> None:
         b = self.mean
-        total = self.residual_sums(self.residuals())
+        total = self.sums_of(self.residuals(), clip=CLIP, signed=True)
         released = self.curator.release(name, total, index, statistic=RESIDUALS)
         deviation = max(self.curator.deviation(name, RESIDUALS), 1e-9)
         slope = self._clip_factor(released[-1], deviation) * self.weights / CLIP
@@ -306,13 +306,8 @@ class ResidualAverages:
         if self.public is not None:
             counts += self.public.counts
             exposure += self.public.n_users
-        return Knowledge(
-            counts=counts,
-            exposure=exposure,
-            precision=precision,
-            shift=shift,
-            scalars=np.array([self._count_variance, *level]),
-        )
+        scalars = np.array([self._count_variance, *level])
+        return Knowledge(counts, exposure, precision, shift, scalars)
 
     def residuals(self) -> PerUser:
         """Weighted residuals w_ij r_ij of the averages so far."""
@@ -320,11 +315,7 @@ class ResidualAverages:
         residuals: PerUser = self.users.map(weighted_residuals, weights, self.mean, self.damping)
         return residuals
 
-    def residual_sums(self, terms: PerUser, clip: float = CLIP) -> BoundedSum:
-        """Return what is released of weighted residuals, of any model."""
-        return self._sums(terms, clip=clip, signed=True)
-
-    def _sums(self, terms: PerUser, *, clip: float, signed: bool) -> BoundedSum:
+    def sums_of(self, terms: PerUser, *, clip: float, signed: bool) -> BoundedSum:
         """Sums of the terms by item and of the users' entries."""
         how: Any = {"grid": self.grid, "norm": self.norm, "influence": self.influence}
         how |= {"clip": clip, "signed": signed}
