@@ -41,7 +41,13 @@ from skdpmf.privacy.sampler.streams import derived_key, slot_priorities
 from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import Rows, Users, per_user
 
-_OWN = ("budget", "random_state", "rating_range", "feedback")  # the search's, or all candidates'
+_OWN = (
+    "budget",
+    "random_state",
+    "rating_range",
+    "feedback",
+    "public",
+)  # the search's, or all candidates'
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
 
 

@@ -79,7 +79,7 @@ class BoundedSum(Handle):
     def without_privacy(self) -> NDArray[np.float64]:
         """Return the exact sum, in a fit without privacy."""
         rule = "False for its exact values: release it by the curator."
-        require_that(not self.private, "private", self.private, rule)
+        require_that(not core.handle_entry(self).public.private, "private", True, rule)
         values: NDArray[np.float64] = reveal(self)
         return values
 
@@ -281,9 +281,9 @@ def _vectors_of(
 ) -> Any:
     """Return the vectors of users [start, stop)."""
     x = mapped(rows, own, start, stop, slots=slots)
-    x = x.toarray() if sparse.issparse(x) else x
-    rule = f"{stop - start}, one for each user: return those of the users [start, stop) alone."
-    require_that(len(x) == stop - start, "number of vectors", len(x), rule)
+    x = np.asarray(x.toarray() if sparse.issparse(x) else x, np.float64)
+    rule = "one that returns a vector for each of the users [start, stop), and no other."
+    require_that(len(x) == stop - start, "function", mapped.function, rule)
     return x
 
 

@@ -340,12 +340,14 @@ class Users(Handle):
     def taken(self, values: PerUser) -> PerUser:
         """Return values of these ratings, given those of more ratings of the same users."""
         more = handle_entry(values)
+        if more.fit is not handle_entry(self).fit or more.place is None:
+            raise PrivacyParameterError("values must be those of more ratings of these users.")
         made = each(reveal(self), _taken, more.place, more.values)
         return per_user(self, made, False, more.public)
 
     def without_privacy(self) -> Rows:
         """Return the rows, in a fit without privacy alone: exact solvers need them."""
-        if self.private:
+        if handle_entry(self).public.private:
             raise PrivacyParameterError(
                 "users are of a private fit, and their rows must not be read: map over them and "
                 "release sums."
@@ -436,8 +438,8 @@ def _kept(rows: Rows, mapped: Map, *own: Any) -> Rows:
     R = mapped(rows, own)
     if R.shape != rows.shape:
         raise PrivacyParameterError(
-            f"function={mapped.function!r} gave ratings of shape {R.shape} and must keep the shape "
-            f"{rows.shape}: leave out ratings, not rows or columns."
+            f"function={mapped.function!r} must keep the shape of the rows: leave out ratings, not "
+            "rows or columns."
         )
     kept = _rows(R, rows.n_jobs, rows.first)
     if mapped.private:

@@ -97,7 +97,7 @@ def refreshed_by(change):
 
 
 def with_private_start(R, before, fit):
-    known = fit.known._replace(counts=1.0 * np.bincount(before.indices, minlength=R.shape[1]))
+    known = fit.start.known._replace(counts=1.0 * np.bincount(before.indices, minlength=R.shape[1]))
     return R, fit._replace(start=fit.start._replace(known=known))
 
 

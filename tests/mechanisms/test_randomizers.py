@@ -265,7 +265,7 @@ def test_a_note_adds_up_the_shuffles_of_a_user(count):
         (lambda: CoordinateSampling(16.5, 5), "epsilon=16.5 must be"),
         (lambda: shuffled_epsilon(-1.0, 10, 0.1), "epsilon=-1.0 must be"),
         (lambda: shuffled_epsilon(1.0, 10, 1.0), r"delta=1.0 must be in \[0, 1\)"),
-        (lambda: DeviceStreams("secret"), "key of type str"),
+        (lambda: DeviceStreams("secret"), "type of key='str'"),
     ],
 )
 def test_errors(make, message):

@@ -31,7 +31,7 @@ def test_products_takes_one_vector_for_each_user(users):
     def twice(rows, start, stop):
         return np.full((2 * (stop - start), 2), 0.5)
 
-    with pytest.raises(PrivacyParameterError, match="number of vectors=2 must be 1"):
+    with pytest.raises(PrivacyParameterError, match="must be one that returns a vector for each"):
         sums.products(users, twice, clip=1.0, grid=GRID)
 
 

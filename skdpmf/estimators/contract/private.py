@@ -172,9 +172,9 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         model = clone(self).set_params(budget=budget)
         start = None
         if self._knowledge_.exposure.any():
-            start = refreshed.Start(
-                self._knowledge_.with_items(n_new), self._features_, rows, people
-            )
+            known = self._knowledge_.with_items(n_new), self._features_
+            public = tuple(a for a in self.privacy_spent_.assumptions if "people are public" in a)
+            start = refreshed.Start(*known, rows, people, public)
         model._fit_rows(X, None, start)
         if adds_up:
             refreshed.add_up(self, model)

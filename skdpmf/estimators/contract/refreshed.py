@@ -26,6 +26,7 @@ class Start(NamedTuple):
     features: Any
     rows: str  # of people who come again: "new" or "whole"
     people: str  # "any" or "new"
+    public: tuple[str, ...]  # what is assumed of public people of earlier fits
 
 
 def is_by_person(budget: PrivacyBudget) -> bool:
@@ -99,6 +100,8 @@ def words_of(estimator: Any, fit: Any, own: dict[str, Any]) -> dict[str, Any]:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     if fit.public is not None:
         assumptions = (*assumptions, PUBLIC_ASSUMPTION.format(fit.public.rows.shape[0]))
+    elif start is not None:
+        assumptions = (*assumptions, *start.public)
     by_person = is_by_person(budget)
     if start is not None and by_person:
         assumptions = (*assumptions, _BY_LEDGER)
