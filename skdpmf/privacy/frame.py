@@ -129,7 +129,7 @@ class Frame:
             known += [public.indptr, public.indices, public.data]
         R, noise = self.rows(R, prepare, settings, public=known, **more)
         if public is not None and not self.plan.is_private:
-            R = sparse.vstack([R, public], format="csr")
+            R = sparse.csr_array(sparse.vstack([R, public]))
         given = features, item_columns
         curator = Curator(R, self.plan, noise, n_jobs, *given, of_users=of_users)
         self.__state["curator"] = curator

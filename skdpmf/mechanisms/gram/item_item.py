@@ -530,7 +530,7 @@ def _public_gram(clicks: Any, head: NDArray[np.int64], popularity: Floats) -> Fl
     norms = squares - 2.0 * n * (x @ q) + n**2 * (q @ q)
     norms = np.sqrt(np.maximum(norms, squares / MOST_CENTRE**2))
     s = np.divide(1.0, norms, out=np.zeros(len(n)), where=norms > 0.0)
-    y = sparse.csr_array(sparse.diags_array(s) @ x)
+    y = sparse.csr_array(x.multiply(s[:, None]))
     cross = np.outer(y.T @ (s * n), q)
     squares = np.sum((s * n) ** 2) * np.outer(q, q)
     return np.asarray((y.T @ y).toarray() - cross - cross.T + squares)
