@@ -161,6 +161,10 @@ def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     from numba import njit
     from numba.core import event
 
+    import_module(
+        "skdpmf.kernels._vectors"
+    )  # while one compiles, old versions see no new intrinsic
+
     if "numba" not in _SAID:
         _SAID.add("numba")
         methods = {"on_start": _begin, "on_end": _end}
