@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import platform
 import re
@@ -20,7 +19,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.privacy.text import Printed, load_json, plain_values, table_lines
+from skdpmf.privacy.text import Kept, load_json, plain_values, table_lines
 
 CARD_FORMAT = "skdpmf privacy card 1"
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
@@ -29,7 +28,7 @@ _PACKAGES = ("skdpmf", "numpy", "scipy", "numba", "scikit-learn")
 
 
 @dataclass(frozen=True)
-class PrivacyCard(Printed):
+class PrivacyCard(Kept):
     """What a data protection officer files: the statement, its curve and what made it.
 
     Parameters
@@ -133,16 +132,6 @@ class PrivacyCard(Printed):
             "curve": plain_values(self.curve()),
             "versions": dict(self.versions),
         }
-
-    def to_json(self) -> str:
-        """Return `to_dict` as strict JSON.
-
-        Returns
-        -------
-        str
-            JSON object.
-        """
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> PrivacyCard:

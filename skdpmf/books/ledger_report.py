@@ -13,7 +13,7 @@ from skdpmf.books import ledger_rules as rules
 from skdpmf.books.ledger_rules import Amount
 from skdpmf.exceptions import counted
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.text import Printed, field_lines, outward
+from skdpmf.privacy.text import Kept, field_lines, outward
 
 _SHOWN = 20
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
@@ -21,7 +21,7 @@ _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "shar
 
 
 @dataclass(frozen=True)
-class LedgerReport(Printed):
+class LedgerReport(Kept):
     """A ledger at one moment, from `PrivacyLedger.report`. It is the curator's.
 
     By person (``at_most``), ``amount`` is that of whoever has spent most; of the ``n_people`` who
@@ -79,10 +79,6 @@ class LedgerReport(Printed):
             "epsilon": self.epsilon,
             "entries": [dict(entry) for entry in self.entries],
         }
-
-    def to_json(self) -> str:
-        """Return `to_dict` as strict JSON."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def to_frame(self) -> Any:
         """Return the entries as a table, one a row.

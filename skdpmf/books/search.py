@@ -19,11 +19,11 @@ from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu, sum_up
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
 from skdpmf.privacy.plan import Release, ReleasePlan
-from skdpmf.privacy.pure import PureRelease
+from skdpmf.privacy.pure import PureRelease, to_dp_event
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.privacy.text import Printed, field_lines, guarantee_lines, outward, to_dp_event
+from skdpmf.privacy.text import Printed, field_lines, guarantee_lines, outward
 
 SCORE = "score"
 _POINTS = "sum over users of bounded points of the predictions of their held-out ratings"

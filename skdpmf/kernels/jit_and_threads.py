@@ -161,9 +161,8 @@ def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     from numba import njit
     from numba.core import event
 
-    import_module(
-        "skdpmf.kernels._vectors"
-    )  # while one compiles, old versions see no new intrinsic
+    # before any compiles: old versions of numba see no intrinsic that comes while one does
+    import_module("skdpmf.kernels._vectors")
 
     if "numba" not in _SAID:
         _SAID.add("numba")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -30,11 +31,11 @@ class Planned:
     alternatives: tuple[str, ...]
 
     @classmethod
+    @abstractmethod
     def calibrated(
         cls, releases: tuple[Planned, ...], shares: Mapping[str, float], budget: PrivacyBudget
     ) -> Iterable[Planned]:
         """Return releases of this kind whose noise follows from their shares of a budget."""
-        raise NotImplementedError
 
     def _require(self, holds: bool, name: str, rule: str) -> None:
         require_that(holds, name, getattr(self, name), f"{rule} It is of release {self.name!r}.")

@@ -1,4 +1,4 @@
-"""Pure epsilons: releases that have one, with Laplace noise or without, and what they are as mu."""
+"""Pure epsilons: releases that have one, what they are as mu, and all releases as DpEvents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from scipy import special
 
-from skdpmf.exceptions import require_that
+from skdpmf.exceptions import MissingExtraError, require_that
 from skdpmf.privacy.accounting import float_up, require_level, rounded_down, rounded_up
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import LARGEST, Planned
@@ -125,3 +125,40 @@ def mu_to_pure_epsilon(mu: float) -> float:
     else:
         epsilon = float(special.log_ndtr(mu / 2.0) - special.log_ndtr(-mu / 2.0))
     return rounded_down(epsilon)
+
+
+def to_dp_event(*releases: Any) -> Any:
+    """Return releases as one `dp_accounting.DpEvent`.
+
+    Gaussian and Laplace noise have events of their own. Any other pure mechanism becomes the
+    randomized response of two buckets with its epsilon, which dominates it: a bound for that holds
+    for the mechanism. Releases without noise become ``NonPrivateDpEvent``, several a
+    ``ComposedDpEvent``, and none a ``NoOpDpEvent``.
+    """
+    try:
+        from dp_accounting import dp_event as dp
+    except ImportError as error:
+        raise MissingExtraError(
+            "DpEvents need dp-accounting, which is not installed: pip install 'skdpmf[accounting]'."
+        ) from error
+    converted = [_convert(dp, release) for release in releases]
+    if len(converted) == 1:
+        return converted[0]
+    return dp.ComposedDpEvent(converted) if converted else dp.NoOpDpEvent()
+
+
+def _convert(dp: Any, release: Any) -> Any:
+    if release.kind == "gaussian":
+        if release.noise_multiplier == 0.0:
+            return dp.NonPrivateDpEvent()
+        single = dp.GaussianDpEvent(release.noise_multiplier)
+    elif release.epsilon == 0.0:
+        return dp.NoOpDpEvent()
+    elif release.epsilon > 745.0:  # no double distinguishes it from none
+        return dp.NonPrivateDpEvent()
+    elif release.mechanism == "laplace":
+        single = dp.LaplaceDpEvent(1.0 / release.epsilon)
+    else:
+        ratio = math.exp(-release.epsilon)
+        single = dp.RandomizedResponseDpEvent(2.0 * ratio / (1.0 + ratio), 2)
+    return single if release.count == 1 else dp.SelfComposedDpEvent(single, release.count)

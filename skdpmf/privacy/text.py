@@ -1,4 +1,4 @@
-"""Plans and statements in words, and as dp-accounting's DpEvents: nothing here decides anything."""
+"""Plans and statements in words, and as JSON: nothing here decides anything."""
 
 import html
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, ClassVar, Self
 
-from skdpmf.exceptions import MissingExtraError, PrivacyParameterError, counted, require_that
+from skdpmf.exceptions import PrivacyParameterError, counted, require_that
 from skdpmf.privacy.sampler.grid import as_float
 
 WEAK = 10.0  # an epsilon above it promises little
@@ -196,6 +196,27 @@ class Printed:
 
     def _repr_pretty_(self: Any, printer: Any, cycle: bool) -> None:
         printer.text(f"{self._in_short()}\nIn full: print it.")
+
+
+class Kept(Printed):
+    """The same, and all that it holds as JSON, by ``to_dict``.
+
+    Examples
+    --------
+    >>> from skdpmf.privacy.statement import PrivacyStatement
+    >>> PrivacyStatement(0.0, 0.0, "user", "add-remove", ()).to_json().splitlines()[1]
+    '  "epsilon": 0.0,'
+    """
+
+    def to_json(self: Any) -> str:
+        """Return `to_dict` as strict JSON.
+
+        Returns
+        -------
+        str
+            JSON object.
+        """
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
 def outward(epsilon: float) -> str:
@@ -412,7 +433,7 @@ class PrintedPlan(Printed):
         return "\n".join([*lines, *list_lines("Notes", self.notes)])
 
 
-class PrintedStatement(Printed):
+class PrintedStatement(Kept):
     """A statement, as it is shown, and kept.
 
     Examples
@@ -563,6 +584,8 @@ class PrintedStatement(Printed):
         MissingExtraError
             If dp-accounting is not installed.
         """
+        from skdpmf.privacy.pure import to_dp_event
+
         return [to_dp_event(release) for release in self.releases]
 
     def to_dict(self: Any) -> dict[str, Any]:
@@ -615,16 +638,6 @@ class PrintedStatement(Printed):
                 f"({error}): pass what to_dict or to_json wrote."
             ) from error
 
-    def to_json(self: Any) -> str:
-        """Return `to_dict` as strict JSON.
-
-        Returns
-        -------
-        str
-            JSON object.
-        """
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
-
     @classmethod
     def from_json(cls, text: str) -> Any:
         """Return the statement that `to_json` wrote.
@@ -672,48 +685,6 @@ class PrintedStatement(Printed):
             lines += list_lines("The guarantee holds only if", self.assumptions)
             lines += list_lines("Not covered", self.not_covered)
         return "\n".join(lines)
-
-
-def to_dp_event(*releases: Any) -> Any:
-    """Return releases as one `dp_accounting.DpEvent`.
-
-    Gaussian and Laplace noise have events of their own. Any other pure mechanism becomes the
-    randomized response of two buckets with its epsilon, which dominates it: what an accountant says
-    of that holds for the mechanism. Releases without noise become ``NonPrivateDpEvent``, several
-    a ``ComposedDpEvent``, and none a ``NoOpDpEvent``.
-    """
-    dp = _dp_event_module()
-    converted = [_convert(dp, release) for release in releases]
-    if len(converted) == 1:
-        return converted[0]
-    return dp.ComposedDpEvent(converted) if converted else dp.NoOpDpEvent()
-
-
-def _convert(dp: Any, release: Any) -> Any:
-    if release.kind == "gaussian":
-        if release.noise_multiplier == 0.0:
-            return dp.NonPrivateDpEvent()
-        single = dp.GaussianDpEvent(release.noise_multiplier)
-    elif release.epsilon == 0.0:
-        return dp.NoOpDpEvent()
-    elif release.epsilon > 745.0:  # no double distinguishes it from none
-        return dp.NonPrivateDpEvent()
-    elif release.mechanism == "laplace":
-        single = dp.LaplaceDpEvent(1.0 / release.epsilon)
-    else:
-        ratio = math.exp(-release.epsilon)
-        single = dp.RandomizedResponseDpEvent(2.0 * ratio / (1.0 + ratio), 2)
-    return single if release.count == 1 else dp.SelfComposedDpEvent(single, release.count)
-
-
-def _dp_event_module() -> Any:
-    try:
-        from dp_accounting import dp_event
-    except ImportError as error:
-        raise MissingExtraError(
-            "DpEvents need dp-accounting, which is not installed: pip install 'skdpmf[accounting]'."
-        ) from error
-    return dp_event
 
 
 def plain_values(value: Any) -> Any:

@@ -52,7 +52,7 @@ def below():
 
 
 DECIDES = re.compile(
-    r"^(framed|Frame|Curator|record_releases|Recorder|RecordingNoise|reveal|release_score"
+    r"^(framed|Frame|Curator|curator_of_public|record_releases|Recorder|RecordingNoise|reveal|release_score"
     r"|fresh_key|derived_key|recorded_key|noise_source|NoiseSource|require_key|_statement"
     r"|DeviceStreams|recorded_draw|recorded_reports|RECORDER)$"
 )

@@ -114,7 +114,7 @@ def test_the_model_survives_and_no_row_is_with_it(estimator, tmp_path):
     loaded = load_model(tmp_path / "model")
     assert loaded.public is None
     np.testing.assert_array_equal(loaded.predict(X[:9]), model.predict(X[:9]))
-    # what was released knows them already, so that a refresh needs no rows of theirs
+    # a refresh needs no rows of theirs: released values know them already
     assert loaded.refresh(X[:50], people="new").privacy_spent_.epsilon <= BUDGET.epsilon
     one, two = (fresh.set_params(random_state=0).refresh(X[:50]) for fresh in (loaded, model))
     np.testing.assert_array_equal(one.item_means_, two.item_means_)

@@ -338,7 +338,7 @@ def test_dp_accounting_agrees(multipliers, interval):
     pytest.importorskip("dp_accounting")
     from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-    from skdpmf.privacy.text import to_dp_event
+    from skdpmf.privacy.pure import to_dp_event
 
     accountant = PLDAccountant(value_discretization_interval=interval)
     releases = [Release("S", "a sum", (3,), 1.0, z) for z in multipliers]

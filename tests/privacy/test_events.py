@@ -7,8 +7,7 @@ import pytest
 
 from skdpmf.exceptions import MissingExtraError
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.pure import PureRelease
-from skdpmf.privacy.text import to_dp_event
+from skdpmf.privacy.pure import PureRelease, to_dp_event
 
 
 def gaussian(noise_multiplier, count=1):

@@ -3,8 +3,6 @@
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from functools import wraps
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,13 @@ from skdpmf.estimators.contract.answers import (
 )
 from skdpmf.estimators.contract.cluster import client_of
 from skdpmf.estimators.contract.model_file import save_model
-from skdpmf.estimators.contract.parameters import Planner, check_count, check_where, require
+from skdpmf.estimators.contract.parameters import (
+    Planner,
+    check_count,
+    check_where,
+    name_in_errors,
+    require,
+)
 from skdpmf.estimators.contract.progress import RoundsMixin, SpentDisplay, with_callbacks, work_of
 from skdpmf.estimators.contract.recommend import (
     _ONE_BLAS_THREAD,
@@ -93,22 +97,7 @@ class BaseRecommender(
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        make: Any = cls.__init__
-        if not make.__qualname__.endswith("Planner.__init__"):
-            return
-
-        @wraps(make)
-        def init(self: Any, *args: Any, **params: Any) -> None:
-            try:
-                make(self, *args, **params)
-            except TypeError as error:  # names a planner, and no remedy
-                what, names = str(error).partition("() ")[2], [*signature(cls).parameters]
-                first = "PrivacyBudget(1.0, 1e-5), and then " * (names[0] == "budget")
-                remedy = f"pass {first}some of these by name: {', '.join(names)}"
-                raise TypeError(f"{type(self).__name__}() {what}: {remedy}.") from None
-
-        init.__qualname__ = f"{cls.__name__}.__init__"
-        cls.__init__ = init  # type: ignore[method-assign]
+        name_in_errors(cls)
 
     @abstractmethod
     def _fit(self, R: Any, y: Any) -> None:

@@ -30,7 +30,7 @@ from skdpmf.kernels.jit_and_threads import balanced_blocks
 from skdpmf.privacy.blocks import Blocks, gathered, submit
 from skdpmf.privacy.users import USERS_AT_ONCE
 
-# of a block of users: what it works with beside its ratings is short-lived, and should stay small
+# A block works with more than its ratings, for a short time, and that should stay small.
 _BLOCK_RATINGS = 1e7
 
 

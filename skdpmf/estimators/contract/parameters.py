@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -444,3 +445,23 @@ def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:
             f"{0.1 / n_rows:.1g}.",
             stacklevel=2,
         )
+
+
+def name_in_errors(cls: Any) -> None:
+    """Let errors of a constructor that is a planner's name the estimator, and say what to pass."""
+    make: Any = cls.__init__
+    if not make.__qualname__.endswith("Planner.__init__"):
+        return
+
+    @wraps(make)
+    def init(self: Any, *args: Any, **params: Any) -> None:
+        try:
+            make(self, *args, **params)
+        except TypeError as error:
+            what, names = str(error).partition("() ")[2], [*signature(cls).parameters]
+            first = "PrivacyBudget(1.0, 1e-5), and then " * (names[0] == "budget")
+            remedy = f"pass {first}some of these by name: {', '.join(names)}"
+            raise TypeError(f"{type(self).__name__}() {what}: {remedy}.") from None
+
+    init.__qualname__ = f"{cls.__name__}.__init__"
+    cls.__init__ = init

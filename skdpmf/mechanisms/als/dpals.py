@@ -171,6 +171,6 @@ class _ClickPosterior(ItemPosterior):
         if not self.private:
             return super()._prior(items)
         prior = self.prior[items]
-        # of v_j around its prior mean, whose square it is
+        # variance of v_j around its prior mean: that mean's own square
         variance = np.mean(prior**2, axis=1) / self.alpha + 1e-12
         return np.eye(len(self.K)) / variance[:, None, None], prior / variance[:, None]

@@ -51,7 +51,7 @@ from skdpmf.privacy.sampler.streams import Streams
 Floats = NDArray[np.float64]
 
 _BLOCK = 512 * CHUNK  # values a thread draws at a time
-# what stands for keys and noise where a test or an audit records fits: `privacy.recording` sets it
+# `privacy.recording` sets it: keys and noise come from it where a test or an audit records fits
 RECORDER: ContextVar[Any] = ContextVar("skdpmf_recorder", default=None)
 
 
