@@ -1,6 +1,6 @@
 """LocalDPGDDR: recommendations from what users' devices report, without a trusted server."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -140,9 +140,6 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     def _release_rows(self, R: Any, secret: Any, settings: Any, levels: Any) -> Any:
         run = self._run_items if self._gradients is None else self._run_gradient
         return run(R, secret)
-
-    def _release(self, curator: Any, settings: Any, **more: Any) -> NoReturn:
-        raise NotImplementedError("devices report, and nobody sums their rows.")
 
     def _publish(self, released: Any) -> None:
         model, _, self.n_iter_ = released

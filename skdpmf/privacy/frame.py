@@ -119,11 +119,8 @@ class Frame:
         """
         rule = "False: devices report by themselves, and nobody curates their rows."
         require_that(not self.plan.local, "local", self.plan.local, rule)
-        if _digest_of(public) != self.__public:
-            raise PrivacyParameterError(
-                "public rows of a fit must be those that its frame was made with: they were read "
-                "before any private row was."
-            )
+        if _digest_of(public) != self.__public:  # read before any private row was
+            raise PrivacyParameterError("public rows of a fit must be those of its frame alone.")
         known = [part for part in (features, item_columns) if part is not None]
         if public is not None:
             known += [public.indptr, public.indices, public.data]
@@ -189,8 +186,7 @@ def curator_of_public(
     rows: Any, plan: ReleasePlan, n_jobs: int | None, item_columns: NDArray[np.float64]
 ) -> Curator:
     """Return a curator of public rows, whose plan is without privacy: what it sums is exact."""
-    if plan.is_private:
-        raise PrivacyParameterError("plan of public rows must be without privacy: no noise is due.")
+    require_that(not plan.is_private, "plan", plan, "without privacy: no noise is due.")
     return Curator(rows, plan, NoiseSource(bytes(32)), n_jobs, None, item_columns)
 
 

@@ -30,13 +30,7 @@ from skdpmf.estimators.contract.answers import (
 )
 from skdpmf.estimators.contract.cluster import client_of
 from skdpmf.estimators.contract.model_file import save_model
-from skdpmf.estimators.contract.parameters import (
-    Planner,
-    check_count,
-    check_where,
-    name_in_errors,
-    require,
-)
+from skdpmf.estimators.contract.parameters import Planner, check_count, check_where, require
 from skdpmf.estimators.contract.progress import RoundsMixin, SpentDisplay, with_callbacks, work_of
 from skdpmf.estimators.contract.recommend import (
     _ONE_BLAS_THREAD,
@@ -94,10 +88,6 @@ class BaseRecommender(
     _features_: ItemColumns | None = None
     _catalogue_: Catalogue | None = None
     _table_: Any = None  # a list: filled by the first answer, which must not set attributes
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        name_in_errors(cls)
 
     @abstractmethod
     def _fit(self, R: Any, y: Any) -> None:

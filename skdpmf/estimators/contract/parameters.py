@@ -254,6 +254,27 @@ class Planner(OptionParameters, ABC):
     random_state: int | None = None
     n_jobs: int | None = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let errors of the constructor name the estimator, and not its planner."""
+        super().__init_subclass__(**options)
+        make: Any = cls.__init__
+        is_planners = make.__qualname__.endswith("Planner.__init__")
+        if not is_planners or cls.__name__.endswith("Planner"):
+            return
+
+        @wraps(make)
+        def init(self: Any, *args: Any, **params: Any) -> None:
+            try:
+                make(self, *args, **params)
+            except TypeError as error:
+                what, names = str(error).partition("() ")[2], [*signature(cls).parameters]
+                first = "PrivacyBudget(1.0, 1e-5), and then " * (names[0] == "budget")
+                remedy = f"pass {first}some of these by name: {', '.join(names)}"
+                raise TypeError(f"{type(self).__name__}() {what}: {remedy}.") from None
+
+        init.__qualname__ = f"{cls.__name__}.__init__"
+        cls.__init__ = init  # type: ignore[method-assign]
+
     @abstractmethod
     def plan(self, n_items: int, n_rows: int | None = None) -> Any:
         """Tell what `fit` would release, from public numbers alone."""
@@ -445,23 +466,3 @@ def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:
             f"{0.1 / n_rows:.1g}.",
             stacklevel=2,
         )
-
-
-def name_in_errors(cls: Any) -> None:
-    """Let errors of a constructor that is a planner's name the estimator, and say what to pass."""
-    make: Any = cls.__init__
-    if not make.__qualname__.endswith("Planner.__init__"):
-        return
-
-    @wraps(make)
-    def init(self: Any, *args: Any, **params: Any) -> None:
-        try:
-            make(self, *args, **params)
-        except TypeError as error:
-            what, names = str(error).partition("() ")[2], [*signature(cls).parameters]
-            first = "PrivacyBudget(1.0, 1e-5), and then " * (names[0] == "budget")
-            remedy = f"pass {first}some of these by name: {', '.join(names)}"
-            raise TypeError(f"{type(self).__name__}() {what}: {remedy}.") from None
-
-    init.__qualname__ = f"{cls.__name__}.__init__"
-    cls.__init__ = init

@@ -39,9 +39,8 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     def _settings_of(self, n_items: int) -> Any:
         """Return the mechanism's public settings, which their repr shows in full."""
 
-    @abstractmethod
     def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
-        """Make all releases; return what `_publish` takes.
+        """Make all releases; return what `_publish` takes. Devices report instead.
 
         more: ``known``, where a refresh starts; ``levels`` of privacy; ``public``, a csr_array of
         prepared public rows.
