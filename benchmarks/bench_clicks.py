@@ -15,7 +15,14 @@ from functools import partial
 
 import numpy as np
 from harness import data_path, note, parser, print_head, print_row, spread
-from ratings import LEAST_CLICKS, budget_of, clicks_of_ratings, popular_part, some_users
+from ratings import (
+    LEAST_CLICKS,
+    budget_of,
+    clicks_of_ratings,
+    popular_part,
+    public_share,
+    some_users,
+)
 from scipy import sparse
 from sklearn.base import clone
 
@@ -221,7 +228,7 @@ def measure(name, X, known, targets, budget, n_seeds, n_jobs, share=0.0):
             make = params.get("model", AdaptiveWeightALS)
             own = {key: value for key, value in params.items() if key != "model"}
             if share:
-                public = np.random.default_rng(1000 + seed).random(everybody.shape[0]) < share
+                public = public_share(everybody.shape[0], share, seed)
                 X = everybody[~public]
                 own |= {"public": everybody[public]} if name == "item-item" else {}
             feedback = Clicks(weighting="log" if name.endswith(LOG) else None)

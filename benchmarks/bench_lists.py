@@ -17,7 +17,7 @@ the measures.
 
 import numpy as np
 from harness import SGD_SETTINGS, note, parser, print_head, print_row, spread
-from ratings import budget_of, liked_of, popular_part, ratings_of, some_users
+from ratings import budget_of, liked_of, popular_part, public_share, ratings_of, some_users
 from scipy import sparse
 
 from skdpmf import (
@@ -58,9 +58,16 @@ PARSER = parser(
     split=0,
     users=0,  # only so many training users, at random; 0: all
     items=0,  # only so many items, the most popular ones; 0: all
+    public=0.0,  # share of the training users whose rows are public
     methods=MODELS,
     planted=False,
 )
+
+
+def fitted(name, budget, seed, X, share):
+    """Return a method's model of the training users, of whom a share is public."""
+    model, public = MODELS[name](budget, seed), public_share(X.shape[0], share, seed)
+    return model.set_params(public=X[public]).fit(X[~public]) if share else model.fit(X)
 
 
 def measured(model, known, hidden, liked):
@@ -169,9 +176,9 @@ def main(arguments=None):
     found = {}
     for budget in budgets:
         for name in options.methods:
-            make = MODELS[name]
             seeds = range(options.seeds if budget.is_private else 1)
-            runs = [measured(make(budget, seed).fit(X), known, hidden, liked) for seed in seeds]
+            models = (fitted(name, budget, seed, X, options.public) for seed in seeds)
+            runs = [measured(model, known, hidden, liked) for model in models]
             found[name, budget.epsilon] = np.array(runs)
             note(name, budget.epsilon, np.mean(runs, axis=0).round(4))
     print(

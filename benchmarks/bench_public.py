@@ -11,7 +11,7 @@ against the better one of the two parts alone. Prints Markdown tables.
 
 import numpy as np
 from harness import data_path, parser, print_head, print_row
-from ratings import budget_of, split
+from ratings import budget_of, public_share, split
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans
@@ -43,7 +43,7 @@ def public_people(kind, X, share, seed, horror):
         chosen = np.zeros(n_users, bool)
         chosen[np.argsort(-order, kind="stable")[:size]] = True
         return chosen, X[chosen]
-    chosen = np.random.default_rng(1000 + seed).random(n_users) < share
+    chosen = public_share(n_users, share, seed)
     rows = X[chosen]
     if kind == "half":
         rows = rows.tocoo()

@@ -110,6 +110,11 @@ def some_users(X, n_users):
     return X[np.random.default_rng(0).permutation(X.shape[0])[:n_users]]
 
 
+def public_share(n_users, share, seed):
+    """Return who is public where a random share of the users is."""
+    return np.random.default_rng(1000 + seed).random(n_users) < share
+
+
 def liked_of(hidden):
     """Return which hidden ratings are above 3.5."""
     liked = sparse.csr_array(hidden, copy=True)
