@@ -43,8 +43,8 @@ NOISE = "privacy/test_noise.py privacy/test_noise_keys.py"
 COHORTS = "estimators/test_cohorts.py estimators/test_ledger.py"
 REFRESH = "core/test_refresh_replay.py estimators/test_refresh.py"
 CLICKS, POOLED = "mechanisms/test_item_item.py", "mechanisms/test_pooled.py"
-SUMS, PLAN, GRAM = "privacy/sums.py", "privacy/plan.py", "mechanisms/gram/item_item.py"
-RELEASES, PEOPLE = "privacy/curator.py", "books/ledger_cohorts.py"
+SUMS, PLAN, GRAM = "privacy/clipped_sums.py", "privacy/plan.py", "mechanisms/gram/item_item.py"
+RELEASES, PEOPLE = "privacy/curator_release.py", "books/ledger_cohorts.py"
 
 # fmt: off
 BUGS = [
@@ -192,8 +192,8 @@ MISTAKES = [
     ("a count by the shape of a sum that is not released", MEANS, WEIGHTS,
      WEIGHTS + "        wide = products(self.users, _wide, clip=1.0, grid=2.0**-20)\n"
      "        self.exponent = 1e-3 * wide.shape[0]\n", {"also": (
-         "from skdpmf.privacy.sums import BoundedSum, item_scalars\n",
-         "from skdpmf.privacy.sums import BoundedSum, item_scalars, products\n" + WIDE)}),
+         "from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars\n",
+         "from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars, products\n" + WIDE)}),
     ("the length of a PerUser", MEANS, WEIGHTS, WEIGHTS + "        len(weights)\n"),
     ("an estimator that adds the mean of R", ESTIMATOR, PUBLISHED,
      with_method(FITTED + "        self.item_means_ += 1e-9 * R.data.mean()\n")),

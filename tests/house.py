@@ -32,9 +32,10 @@ LAYERS = {
 
 # Modules of `privacy` that sum by kernels, and those that hold private values.
 SUMMING = {
-    f"privacy/{name}.py" for name in ("users", "blocks", "sums", "other_sums", "pair_sensitivity")
+    f"privacy/{name}.py"
+    for name in ("users", "blocks", "clipped_sums", "other_sums", "pair_sensitivity")
 }
-HOLDING = SUMMING | {"privacy/curator.py"}
+HOLDING = SUMMING | {"privacy/curator_release.py"}
 # Modules of `privacy` whose own loops are compiled, by the one module that does.
 COMPILED = {f"privacy/sampler/{name}.py" for name in ("cipher", "laws", "noise", "streams")}
 # Names that reach private values; names that Python mangles reach any private attribute.

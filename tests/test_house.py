@@ -209,7 +209,7 @@ ALLOWED = [
         for path, source in {
             "privacy/sampler/noise.py": "import sqlite3\nfrom . import x\nfrom scipy import stats",
             "privacy/budget.py": "def f():\n    from dp_accounting import pld",
-            "privacy/sums.py": "from skdpmf.kernels.als import accumulate_items",
+            "privacy/clipped_sums.py": "from skdpmf.kernels.als import accumulate_items",
             "privacy/sampler/laws.py": "from skdpmf.kernels.jit_and_threads import jit",
             "kernels/jit_and_threads.py": "from joblib import Parallel",
             "data/matrix.py": "if TYPE_CHECKING:\n    import pandas as pd",

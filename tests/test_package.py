@@ -93,8 +93,8 @@ def test_teaching_pages_use_public_names():
     }
     assert len(pages) > 30
     assert not found
-    planted = "from skdpmf import x, PrivacyBudget\nfrom skdpmf.privacy.sums import items\n"
-    assert private_imports(planted) == ["skdpmf.x", "skdpmf.privacy.sums.items"]
+    planted = "from skdpmf import x, PrivacyBudget\nfrom skdpmf.privacy.clipped_sums import items\n"
+    assert private_imports(planted) == ["skdpmf.x", "skdpmf.privacy.clipped_sums.items"]
 
 
 HEAVY = {"joblib", "numba", "pandas", "scipy.stats", "sklearn", "sqlite3"}

@@ -14,7 +14,7 @@ import skdpmf.estimators
 from skdpmf.commands import without_ratings as shared
 from skdpmf.commands.cli import remark
 from skdpmf.data import item_features, ratings_to_matrix, read_ratings, validate_ratings
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.loaders import read_items, read_users
 from skdpmf.data.matrix import keep_entries
 from skdpmf.estimators.contract.model_file import check_catalogue, load_model

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from .labels import as_frame, as_pandas, require_columns
+from .labelled_rows import as_frame, as_pandas, require_columns
 from .validation import is_integer, require
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..exceptions import MissingExtraError, counted
-from .labels import as_frame, as_pandas
+from .labelled_rows import as_frame, as_pandas
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,14 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import counted
-from .labels import RatingMatrix, as_frame, as_index, as_pandas, ids_and_titles, require_columns
+from .labelled_rows import (
+    RatingMatrix,
+    as_frame,
+    as_index,
+    as_pandas,
+    ids_and_titles,
+    require_columns,
+)
 from .validation import as_rating_matrix, is_integer, require
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from scipy import sparse
 from skdpmf.data import ratings_folder as store
 from skdpmf.data import table_chunks as chunks
 from skdpmf.data.files import owners_file
-from skdpmf.data.labels import RatingMatrix, as_frame, labels_of
+from skdpmf.data.labelled_rows import RatingMatrix, as_frame, labels_of
 from skdpmf.data.loaders import parquet_file, pyarrow_for
 from skdpmf.data.ratings_folder import damaged
 from skdpmf.data.table_chunks import COLUMNS, RECORD, Table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from .labels import RatingMatrix
+from .labelled_rows import RatingMatrix
 from .validation import check_rating_range, is_finite, is_integer, require
 
 if TYPE_CHECKING:

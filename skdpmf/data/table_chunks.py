@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from .labels import as_frame, as_pandas, ids_and_titles, require_columns
+from .labelled_rows import as_frame, as_pandas, ids_and_titles, require_columns
 from .loaders import columns_of, parquet_file
 from .matrix import present_ids, rating_values
 from .validation import MAX_ITEMS, as_rating_matrix, is_integer, require

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import counted
-from .labels import RatingMatrix, catalogue_of, labelled_rows, names_items
+from .labelled_rows import RatingMatrix, catalogue_of, labelled_rows, names_items
 from .loaders import rating_columns
 
 MAX_ITEMS = np.iinfo(np.int32).max

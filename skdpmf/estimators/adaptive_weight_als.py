@@ -12,7 +12,7 @@ from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel
 from skdpmf.estimators.planners.adaptive_weight_als import AdaptiveWeightALSPlanner
 from skdpmf.mechanisms.als import pooled, pooled_public
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 
 
 @filled

@@ -21,7 +21,7 @@ from skdpmf.kernels.covariance import packed_rows
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 
 
 @filled

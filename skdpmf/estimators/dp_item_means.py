@@ -10,7 +10,7 @@ from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.planners.dp_item_means import DPItemMeansPlanner
 from skdpmf.mechanisms.item_means import baseline as solver
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 
 
 @filled

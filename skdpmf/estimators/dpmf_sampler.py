@@ -12,7 +12,7 @@ from skdpmf.mechanisms.als.pooled import PooledModel
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior
 from skdpmf.mechanisms.posterior_draw.draw import Diagnostics
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 
 
 @filled

@@ -14,7 +14,7 @@ from sklearn.model_selection import check_cv, cross_validate
 
 from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.books.ledger_rules import RULES
-from skdpmf.data.labels import RatingMatrix, catalogue_of
+from skdpmf.data.labelled_rows import RatingMatrix, catalogue_of
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.evaluation.audit import ROUNDING, AuditReport, audit

@@ -14,7 +14,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 from sklearn.utils import check_array, check_scalar
 
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix, require
 from skdpmf.mechanisms.common import rows_of
 

@@ -22,7 +22,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.books.search import SearchPlan, SearchStatement
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract import parameters as check
@@ -33,12 +33,12 @@ from skdpmf.estimators.contract.parameters import warn_of_budget
 from skdpmf.estimators.contract.progress import SpentDisplay
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.clipped_sums import BoundedSum
 from skdpmf.privacy.other_sums import release_score, user_scalars
 from skdpmf.privacy.sampler import noise as sampler
 from skdpmf.privacy.sampler.grid import exact_grid, truncate_to_grid
 from skdpmf.privacy.sampler.noise import noise_source, recorded_key
 from skdpmf.privacy.sampler.streams import derived_key, slot_priorities
-from skdpmf.privacy.sums import BoundedSum
 from skdpmf.privacy.users import Rows, Users, per_user
 
 _OWN = (

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clon
 from sklearn.utils import check_array, check_consistent_length, get_tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from skdpmf.data.labels import as_frame
+from skdpmf.data.labelled_rows import as_frame
 from skdpmf.data.matrix import present_ids, ratings_to_matrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.mechanisms.common import rows_of

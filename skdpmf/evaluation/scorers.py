@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of
+from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, catalogue_of
 from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import as_rating_matrix, held_out_ratings
 from skdpmf.estimators.contract.recommend import hidden_fifth

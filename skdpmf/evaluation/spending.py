@@ -8,7 +8,7 @@ from typing import Any
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
-from skdpmf.data.labels import Catalogue
+from skdpmf.data.labelled_rows import Catalogue
 from skdpmf.estimators.contract.base import BaseRecommender
 from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.preprocessing import ContributionBounder

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state, check_scalar
 
-from skdpmf.data.labels import RatingMatrix, as_frame, as_pandas, require_columns
+from skdpmf.data.labelled_rows import RatingMatrix, as_frame, as_pandas, require_columns
 from skdpmf.data.loaders import known_columns
 from skdpmf.data.matrix import keep_entries, rank_in_groups
 from skdpmf.data.validation import as_rating_matrix, require

@@ -2,7 +2,7 @@
 
 Terms are truncated towards zero to a public grid, which raises no norm; products and sums of such
 terms are exact in float64, so that neither order nor blocks nor threads change a bit. What bounds
-a user's contribution is the callers' part: `skdpmf.privacy.sums`.
+a user's contribution is the callers' part: `skdpmf.privacy.clipped_sums`.
 """
 
 import numpy as np

@@ -7,12 +7,12 @@ fits. It is as private as a fit without them:
 of its releases has the sensitivity that the plan states, and the refresh is (epsilon, delta)-DP of
 its budget.
 
-*Proof.* A release is a sum over the cohort's users, each of whose terms `skdpmf.privacy.sums` clips
-to the plan's bound by itself, whatever numbers (averages, factors, weights) the map that computed
-the terms was given. Knowledge is such numbers: it follows from earlier releases alone, and is the
-same for neighbours once these are fixed. So its value changes which vector a user contributes, and
-not how long it may be. All that is made of the released sums afterwards is post-processing of them
-and of knowledge. QED
+*Proof.* A release is a sum over the cohort's users, each of whose terms
+`skdpmf.privacy.clipped_sums` clips to the plan's bound by itself, whatever numbers (averages,
+factors, weights) the map that computed the terms was given. Knowledge is such numbers: it follows
+from earlier releases alone, and is the same for neighbours once these are fixed. So its value
+changes which vector a user contributes, and not how long it may be. All that is made of the
+released sums afterwards is post-processing of them and of knowledge. QED
 
 **Over all refreshes.** Take a person whose rows are in the refreshes of a set S. Given all releases
 before it, refresh t has the same law for both neighbours where t is not in S, and is mu_t-GDP where

@@ -44,12 +44,12 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.clipped_sums import item_scalars, shrink_to_ball
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.other_sums import item_grams
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sensitivity import count_sensitivity
-from skdpmf.privacy.sums import item_scalars, shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"

@@ -80,12 +80,13 @@ from skdpmf.mechanisms.item_means.joint_release import (
 )
 from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as NOISE
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
-from skdpmf.privacy import other_sums, sums
+from skdpmf.privacy import clipped_sums as sums
+from skdpmf.privacy import other_sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.clipped_sums import shrink_to_ball
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import Rows
 
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
+from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.matrix import bound_contributions
 from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract.parameters import is_count, require, require_random_state

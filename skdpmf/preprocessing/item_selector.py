@@ -40,19 +40,19 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows
+from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings
 from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.charged import Fit, charged, fit_framed
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.preprocessing.bounder import RatingStep, dense_of
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.other_sums import rating_sums
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import BoundedSum, item_scalars
 from skdpmf.privacy.users import Rows
 
 _COUNTS = "item counts"

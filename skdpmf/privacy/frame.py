@@ -24,7 +24,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator, Released
+from skdpmf.privacy.curator_release import Curator, Released
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource, fresh_key, noise_source, recorded_key
 from skdpmf.privacy.sampler.streams import data_digest, derived_key

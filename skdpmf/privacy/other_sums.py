@@ -1,4 +1,4 @@
-r"""Sums beside those of `skdpmf.privacy.sums`, by its rules: a clip, a bound, a proof for each.
+r"""Sums beside those of `clipped_sums`, by its rules: a clip, a bound, a proof for each.
 
 A linear sum (`user_scalars`, and for the unit of one rating `rating_sums`), one of rank one
 (`centred_products`), and the regression of each item (`item_grams`), which adds one of each kind.
@@ -17,9 +17,7 @@ from skdpmf.kernels.als import accumulate_items
 from skdpmf.kernels.covariance import pair_products
 from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
 from skdpmf.privacy import users as core
-from skdpmf.privacy.curator import drawn, release_terms
-from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
-from skdpmf.privacy.sums import (
+from skdpmf.privacy.clipped_sums import (
     HAIR,
     BoundedSum,
     bounded,
@@ -33,6 +31,8 @@ from skdpmf.privacy.sums import (
     summed,
     triangle,
 )
+from skdpmf.privacy.curator_release import drawn, release_terms
+from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, each, reveal, sealed, total
 
 _RATINGS_AT_ONCE = 2**21

@@ -83,8 +83,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.covariance import accumulate_pairs, pair_blocks, triangle_starts
+from skdpmf.privacy.clipped_sums import PiecedSum
 from skdpmf.privacy.sampler.grid import check_exact, exact_grid, require_number, truncate_to_grid
-from skdpmf.privacy.sums import PiecedSum
 from skdpmf.privacy.users import (
     Rows,
     Users,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from skdpmf.privacy.budget import PrivacyBudget, check_relation
-from skdpmf.privacy.curator import Released
+from skdpmf.privacy.curator_release import Released
 from skdpmf.privacy.plan import Planned, Release, ReleasePlan, pure_total
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.text import NOT_COVERED, STANDARD_ASSUMPTIONS, PrintedStatement, assumed

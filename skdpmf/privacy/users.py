@@ -1,14 +1,14 @@
 """The users of a fit, as a solver sees them: it maps over their rows and sums, and reads nothing.
 
 `Users.map` calls a function with the rows and returns handles of what it gives, which only
-`skdpmf.privacy.sums` and other maps accept. So whatever a solver computes from ratings reaches a
-release through a sum that clips every user's whole contribution. A map must be *per user*: row i
-of its result depends on row i, on values released before and on public ones. No code can see this
-from the function. A map is therefore called with a row without ratings first, which shows the
-number and widths of its results, and in its 1st, 4th, 16th ... call of a private fit once more,
-with a few rows alone, which a public hash chooses: they must get the values that they have among
-all, up to the rounding of a matrix product. This finds what depends on all rows, such as their
-mean. Tests find more: they change one row of every map.
+`skdpmf.privacy.clipped_sums` and other maps accept. So whatever a solver computes from ratings
+reaches a release through a sum that clips every user's whole contribution. A map must be *per
+user*: row i of its result depends on row i, on values released before and on public ones. No code
+can see this from the function. A map is therefore called with a row without ratings first, which
+shows the number and widths of its results, and in its 1st, 4th, 16th ... call of a private fit
+once more, with a few rows alone, which a public hash chooses: they must get the values that they
+have among all, up to the rounding of a matrix product. This finds what depends on all rows, such
+as their mean. Tests find more: they change one row of every map.
 
 **Rows can be elsewhere.** Values are those of all users here, or `skdpmf.privacy.blocks.Blocks` of
 them in the workers of a cluster. Whatever needs them is a function of the rows and values of a
@@ -69,7 +69,7 @@ class Handle:
     def _opaque(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
             f"a {type(self).__name__} stands for private values, which nobody reads, copies or "
-            "pickles: pass it to Users.map, or sum it by skdpmf.privacy.sums and release the sum."
+            "pickles: pass it to Users.map, or sum it by privacy.clipped_sums and release the sum."
         )
 
     __array__ = __iter__ = __getitem__ = __len__ = __bool__ = __float__ = _opaque
@@ -145,7 +145,7 @@ def handle_entry(handle: Any) -> Entry:
     if found is None:
         raise PrivacyParameterError(
             f"a {type(handle).__name__} was made by hand: a BoundedSum is made by the functions of "
-            "skdpmf.privacy.sums alone, which clip what they sum, and a PerUser by Users.map."
+            "privacy.clipped_sums alone, which clip what they sum, and a PerUser by Users.map."
         )
     return found
 

@@ -18,7 +18,7 @@ from skdpmf.books import ledger_cohorts, ledger_file
 from skdpmf.books.ledger_cohorts import Cohorts, people_of
 from skdpmf.books.ledger_rules import Amount, Spending, charge
 from skdpmf.books.search import SearchPlan
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import private
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError

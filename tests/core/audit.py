@@ -12,7 +12,7 @@ from scipy import stats
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise, record_releases
 from skdpmf.privacy.sampler.streams import derived_key
 from skdpmf.privacy.users import Users

@@ -10,8 +10,8 @@ from scipy import sparse
 
 from skdpmf import PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import sums
-from skdpmf.privacy.curator import Curator, Released
+from skdpmf.privacy import clipped_sums as sums
+from skdpmf.privacy.curator_release import Curator, Released
 from skdpmf.privacy.pair_sensitivity import pair_sums
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.pure import PureRelease

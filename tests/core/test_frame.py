@@ -9,11 +9,11 @@ from scipy import sparse
 
 from skdpmf import DPItemMeans, DPMFSampler, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.clipped_sums import item_scalars
 from skdpmf.privacy.frame import framed
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import item_scalars
 from skdpmf.privacy.text import SEEDED_ASSUMPTION
 from tests.books.ledgers import new_ledger
 from tests.core.audit import base_ratings

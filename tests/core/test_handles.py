@@ -12,8 +12,9 @@ from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import other_sums, sums
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy import clipped_sums as sums
+from skdpmf.privacy import other_sums
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.pair_sensitivity import pair_sums
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid

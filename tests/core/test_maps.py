@@ -15,7 +15,7 @@ from scipy import sparse
 import skdpmf
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
-from skdpmf.privacy import sums
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.users import PerUser, Rows, Users, handle_values, reveal
 from tests.core.audit import SLOT
 from tests.core.cases import CASES

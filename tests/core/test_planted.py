@@ -19,7 +19,7 @@ from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means import residual_rounds as item_residuals
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.users import PerUser, handle_entry, make_handle
 from tests.core.cases import CASES, NEIGHBORS
@@ -212,7 +212,7 @@ OF_SUMS = [name for name in ALL if "covariance" not in name]
 @pytest.mark.parametrize("name", OF_SUMS)
 def test_a_sum_made_by_hand(name, monkeypatch):
     releases(monkeypatch, lambda r, n, t, i, **k: r(n, by_hand(t), i, **k))
-    refused(name, "is made by the functions of skdpmf.privacy.sums alone")
+    refused(name, "is made by the functions of privacy.clipped_sums alone")
 
 
 @pytest.mark.parametrize("term", ["sensitivity", "neighbors", "private"])

@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf import PrivacyLedger
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.privacy import frame
 from skdpmf.privacy.recording import record_releases

@@ -9,10 +9,11 @@ import pytest
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import other_sums, sums
+from skdpmf.privacy import clipped_sums as sums
+from skdpmf.privacy import other_sums
+from skdpmf.privacy.clipped_sums import shrink_to_ball
 from skdpmf.privacy.other_sums import padded, stack
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import Users, per_user, reveal
 from tests.matrices import csr
 

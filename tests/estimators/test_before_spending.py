@@ -23,7 +23,7 @@ from skdpmf import (
     load_model,
 )
 from skdpmf.data import ParquetRatings
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from tests.estimators.common import ratings

@@ -30,7 +30,8 @@ from skdpmf.data import ParquetRatings, RatingMatrix, make_ratings, ratings_to_m
 from skdpmf.estimators.contract import cluster as intake
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
-from skdpmf.privacy import blocks, frame, sums
+from skdpmf.privacy import blocks, frame
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.blocks import Blocks
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.users import Users

@@ -21,7 +21,7 @@ from skdpmf import (
 )
 from skdpmf.books.ledger_cohorts import Cohorts
 from skdpmf.data import ParquetRatings
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError

@@ -20,7 +20,7 @@ from skdpmf import (
     PrivacyBudget,
 )
 from skdpmf.data import ParquetRatings, make_ratings
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy.text import SEEDED
 from tests.matrices import matrix_to_ratings

@@ -19,7 +19,7 @@ from skdpmf import (
     privacy_spent,
 )
 from skdpmf.data import ParquetRatings, make_ratings
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.exceptions import ModelFileError
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.text import SEEDED, UNDECLARED

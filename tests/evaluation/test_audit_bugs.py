@@ -26,7 +26,7 @@ from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.posterior_draw import draw as dpmf_posterior
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain
 from skdpmf.mechanisms.posterior_draw.langevin import LangevinChain
-from skdpmf.privacy import sums
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.recording import RecordingNoise
 from skdpmf.privacy.sampler import noise as noise_module
 from skdpmf.privacy.sampler.noise import noise_source

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn.metrics import root_mean_squared_error
 
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.evaluation import (
     bootstrap_interval,
     by_popularity,

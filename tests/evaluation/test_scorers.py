@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_validate
 
 from skdpmf import DPItemMeans, PrivacyBudget
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.matrix import keep_entries
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import (

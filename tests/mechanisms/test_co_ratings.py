@@ -6,8 +6,8 @@ from scipy import sparse
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import co_rating_directions, co_rating_vectors
+from skdpmf.privacy.clipped_sums import products
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import products
 from skdpmf.privacy.users import reveal
 from tests.core.audit import users_of
 

@@ -9,7 +9,7 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import most_popular, share_of_features
 from skdpmf.mechanisms.gram import item_item as solver
 from skdpmf.mechanisms.item_means.popularity import DOUBT, LIST, estimate_popularity
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
 from skdpmf.privacy.sampler.streams import derived_key
 from skdpmf.privacy.users import Rows

@@ -7,7 +7,7 @@ from scipy import sparse
 from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
 from skdpmf.evaluation import rmse
 from skdpmf.mechanisms.als import variational as solver
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
 from tests.mechanisms.test_dpals import ratings_with_gaps
 from tests.reference import variational as twin

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 
 from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.data import make_ratings
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 
 M = make_ratings(60, 12, density=0.4, random_state=0, as_frame=True).matrix

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.privacy import sums
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.users import Users, reveal
 
 GRID = 2.0**-20

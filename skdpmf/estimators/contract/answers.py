@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.feature_columns import aligned_features
-from skdpmf.data.labels import Catalogue, RatingMatrix, labelled_rows, names_items
+from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, labelled_rows, names_items
 from skdpmf.data.validation import as_rating_matrix, refuse_table
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import check_count, check_items, require

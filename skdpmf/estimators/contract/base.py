@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.feature_columns import ItemColumns, aligned_features, item_columns
-from skdpmf.data.labels import Catalogue, catalogue_of, labelled_rows, names_items
+from skdpmf.data.labelled_rows import Catalogue, catalogue_of, labelled_rows, names_items
 from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import check_ratings, held_out_ratings, middle_and_quarter
 from skdpmf.estimators.contract import filled

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skdpmf.data.feature_columns import ItemColumns
-from skdpmf.data.labels import RatingMatrix, labels_of
+from skdpmf.data.labelled_rows import RatingMatrix, labels_of
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import refreshed

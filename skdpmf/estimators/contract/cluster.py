@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from skdpmf.data.labels import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import (
     as_rating_matrix,

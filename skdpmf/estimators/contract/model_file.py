@@ -57,7 +57,7 @@ from skdpmf.books.card import PrivacyCard
 from skdpmf.books.search import SearchStatement
 from skdpmf.data.feature_columns import ItemColumns
 from skdpmf.data.files import replaced_file
-from skdpmf.data.labels import Catalogue
+from skdpmf.data.labelled_rows import Catalogue
 from skdpmf.data.validation import check_rating_range
 from skdpmf.estimators.contract.neighbors import NeighborModel
 from skdpmf.estimators.contract.parameters import Options, is_finite, is_int

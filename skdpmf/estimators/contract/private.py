@@ -18,7 +18,7 @@ from skdpmf.estimators.contract.parameters import PrivatePlanner, require
 from skdpmf.estimators.contract.public import public_rows_of
 from skdpmf.estimators.contract.recommend import recall
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 
 _N_RANKED = 20  # of the recall that scores clicks
 

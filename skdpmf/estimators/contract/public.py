@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf.data.labels import RatingMatrix, as_index, catalogue_of, labelled_rows
+from skdpmf.data.labelled_rows import RatingMatrix, as_index, catalogue_of, labelled_rows
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import as_rating_matrix, refuse_infinite, refuse_table
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.data.feature_columns import check_item_features, like_others, values_of
-from skdpmf.data.labels import Catalogue, RatingMatrix, catalogue_of, labelled_rows
+from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, catalogue_of, labelled_rows
 from skdpmf.data.validation import refuse_table
 from skdpmf.estimators.contract.parameters import require, require_budget
 from skdpmf.estimators.contract.public import PUBLIC_ASSUMPTION

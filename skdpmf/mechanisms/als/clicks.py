@@ -56,12 +56,12 @@ from skdpmf.mechanisms.common import head_directions, planned_gram, predictions
 from skdpmf.mechanisms.gram.item_item import TIE
 from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, USER_WEIGHT
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity, is_known
-from skdpmf.privacy import sums
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.clipped_sums import shrink_to_ball
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.sensitivity import count_sensitivity
-from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
 CLIP = 0.7  # C, a typical user's root mean squared residual

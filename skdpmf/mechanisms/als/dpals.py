@@ -55,7 +55,7 @@ from skdpmf.mechanisms.als.ratings import ITEM_STATISTICS, OFFSET, TRAINING_RIDG
 from skdpmf.mechanisms.common import planned_gram, planned_vectors
 from skdpmf.privacy import other_sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import ReleasePlan
 
 GRAM, RHS = "Gram matrices", "right-hand sides"

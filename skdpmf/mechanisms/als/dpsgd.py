@@ -64,9 +64,9 @@ from skdpmf.mechanisms.als import clicks, ratings
 from skdpmf.mechanisms.als.loop import START, plan_of, shares_of
 from skdpmf.mechanisms.als.ratings import ITEM_STATISTICS, OFFSET
 from skdpmf.mechanisms.common import planned_vectors
-from skdpmf.privacy import sums
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import PerUser, Rows, Users
 

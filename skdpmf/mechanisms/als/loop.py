@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms import common
-from skdpmf.privacy import sums
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Users

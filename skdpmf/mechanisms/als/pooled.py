@@ -92,9 +92,9 @@ from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING, HALF_RELIABLE
-from skdpmf.privacy import sums
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.users import Rows
 

@@ -86,7 +86,7 @@ from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, weighted_residuals
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge, packed_evidence
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import Rows
 

@@ -40,9 +40,9 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import mean_by_precision, popularity_weights
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means import residual_rounds as ir
-from skdpmf.privacy import sums
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.frame import curator_of_public
 from skdpmf.privacy.users import Rows
 

@@ -27,10 +27,10 @@ from skdpmf.mechanisms.common import head_directions, predictions
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.residual_rounds import CLIP
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.clipped_sums import shrink_to_ball
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.sensitivity import item_mean_sensitivity
-from skdpmf.privacy.sums import shrink_to_ball
 from skdpmf.privacy.users import PerUser, Rows
 
 OFFSET = 1.0  # a, the constant coordinate of phi

@@ -39,7 +39,7 @@ from skdpmf.data.feature_columns import like_others
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.pooled import without_known
 from skdpmf.mechanisms.als.pooled_update import PooledPosterior
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 
 make_plan = pooled.make_plan  # whose releases have no noise
 

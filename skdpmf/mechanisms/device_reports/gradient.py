@@ -57,10 +57,10 @@ from skdpmf.mechanisms.common import row_norms, rows_of
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import CoordinateSampling, DeviceStreams
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.clipped_sums import shrink_to_ball
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.streams import initial_normals
-from skdpmf.privacy.sums import shrink_to_ball
 
 Floats = NDArray[np.float64]
 

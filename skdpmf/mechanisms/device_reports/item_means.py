@@ -52,9 +52,9 @@ from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.clipped_sums import shrink_to_ball
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.pure import PureRelease
-from skdpmf.privacy.sums import shrink_to_ball
 
 Floats = NDArray[np.float64]
 

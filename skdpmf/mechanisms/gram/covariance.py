@@ -51,7 +51,8 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
     residual_shares,
 )
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.clipped_sums import PiecedSum
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.pair_sensitivity import (
     covariance_weights,
     pair_grid,
@@ -60,7 +61,6 @@ from skdpmf.privacy.pair_sensitivity import (
 )
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sums import PiecedSum
 
 Floats = NDArray[np.float64]
 

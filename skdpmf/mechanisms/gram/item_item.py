@@ -16,10 +16,11 @@ user's clicks (`centred_products`), and a row that is nearly along q has a lengt
 - Gram: G, with H and q as released. |y y'|_F = |y|^2 <= 1, and <y y', z z'> = (y . z)^2 >= 0:
   sensitivity 1, replace sqrt(2), in Frobenius norm.
 
-An empty row contributes 0 to both. The norms are enforced by `skdpmf.privacy.sums`, whatever the
-maps below compute. **Theorem**: the releases are together mu-GDP with mu^2 = sum of 1 / z^2 over
-both noise multipliers z, for which the plan is calibrated; all that follows is post-processing.
-Where better counts are worth more than a Gram matrix, they are released once more in its place.
+An empty row contributes 0 to both. The norms are enforced by `skdpmf.privacy.clipped_sums`,
+whatever the maps below compute. **Theorem**: the releases are together mu-GDP with mu^2 = sum of 1
+/ z^2 over both noise multipliers z, for which the plan is calibrated; all that follows is
+post-processing. Where better counts are worth more than a Gram matrix, they are released once more
+in its place.
 
 **Head.** With N_j the released counts, the most popular first, t = n_users / sum_j N_j, which is
 1 / sqrt(n_i) for the typical user, and s the deviation of the noise off the diagonal, the diagonal
@@ -119,9 +120,10 @@ from skdpmf.mechanisms.common import (
     share_of_features,
 )
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
-from skdpmf.privacy import other_sums, sums
+from skdpmf.privacy import clipped_sums as sums
+from skdpmf.privacy import other_sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.sensitivity import count_sensitivity

@@ -28,7 +28,7 @@ from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.other_sums import rating_sums, user_scalars
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.pure import PureRelease

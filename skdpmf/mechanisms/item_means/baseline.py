@@ -31,7 +31,7 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
 )
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.frame import curator_of_public
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.common import count_weights
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.clipped_sums import item_scalars
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.other_sums import stack
-from skdpmf.privacy.sums import item_scalars
 from skdpmf.privacy.users import Rows, Users
 
 Floats = NDArray[np.float64]

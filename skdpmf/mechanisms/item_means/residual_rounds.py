@@ -47,9 +47,9 @@ from skdpmf.mechanisms.common import (
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.knowledge import Knowledge
-from skdpmf.privacy.curator import Curator
+from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
-from skdpmf.privacy.sums import BoundedSum, item_scalars
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 COUNTS, RESIDUALS = "item counts", "item residuals"

@@ -1,6 +1,6 @@
 """The curator of a fit: holds its ratings, its plan and its noise, and releases bounded sums.
 
-A solver gets `Curator.users`, maps over them, sums by `skdpmf.privacy.sums` and calls
+A solver gets `Curator.users`, maps over them, sums by `skdpmf.privacy.clipped_sums` and calls
 `Curator.release`. That refuses, at runtime and whatever the ratings are, all that is not planned:
 a name that the plan lacks, a release once more than planned, a sum of another kind or of a larger
 bound, more values than planned, anything but a `BoundedSum`. Noise has the planned multiplier times
@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.privacy.clipped_sums import BoundedSum, PiecedSum
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.streams import Priorities
-from skdpmf.privacy.sums import BoundedSum, PiecedSum
 from skdpmf.privacy.users import (
     Handle,
     Rows,
@@ -171,7 +171,7 @@ class Curator:
             _refuse_unless(holds, name, index, what, rule)
 
         what = f"was given a {type(total).__name__}"
-        check(isinstance(total, wanted), what, "sum over users by skdpmf.privacy.sums")
+        check(isinstance(total, wanted), what, "sum over users by skdpmf.privacy.clipped_sums")
         check(name in self.__slots, "is not planned", f"the plan has {list(self.__slots)}")
         slot, near = self.__slots[name], (self.__plan.budget.unit, self.__plan.budget.neighbors)
         check(0 <= index < slot.count, "is one too many", f"it is planned {slot.count} times")
