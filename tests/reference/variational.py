@@ -17,6 +17,11 @@ def row_posterior(y, F, v, ridge, prior, noise):
     return x, spread, loss
 
 
+def of_one_shape(v):
+    """Variances of rank one, with the sums of rows and columns that these have."""
+    return np.outer(v.sum(axis=1), v.sum(axis=0)) / max(v.sum(), 1e-300)
+
+
 def columns_of(b, V, log_column, N):
     return np.column_stack((np.ones(len(b)), b - N @ b / N.sum(), log_column, V))
 
@@ -35,6 +40,7 @@ def one_round(y, state, log_column, N, D):
     known, k = ~np.isnan(y), theta.shape[1] - 1
     X, users = columns_of(theta[:, 0], theta[:, 1:], log_column, N), known.any(axis=1)
     v, F = np.column_stack((np.zeros((len(X), 3)), variance[:, 1:])), features(y, X)
+    v = of_one_shape(v)
     ridge = noise * np.linalg.inv(omega)
     found = [
         row_posterior(row - theta[:, 0], X, v, ridge, F[i] @ slopes, noise)
@@ -48,7 +54,7 @@ def one_round(y, state, log_column, N, D):
     rest = z - F @ slopes
     omega = (rest.T @ rest + np.diag(spread[users].sum(axis=0))) / users.sum()
     phi = np.column_stack((np.ones(len(Z)), Z[:, 3:]))
-    v = np.column_stack((np.zeros(len(Z)), spread[:, 3:]))
+    v = of_one_shape(np.column_stack((np.zeros(len(Z)), spread[:, 3:])))
     left = y - Z[:, :3] @ X[:, :3].T
     found = [
         row_posterior(left[:, j], phi, v, np.diag(noise / tau), centre[j], noise)

@@ -564,12 +564,17 @@ def posteriors(
     noise: float,
     n_jobs: int | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Call `row_posteriors` in threads; variances: of the factors."""
+    """Call `row_posteriors` in threads; variances: of the factors, by one shape for all rows.
+
+    v_jc ~ (sum_c v_jc) (sum_j v_jc) / sum v: one product per rating in the place of k.
+    """
     n, k = indptr.size - 1, factors.shape[1]
     ones = sparse.csr_array((np.ones(len(indices)), indices, indptr), (n, len(factors)))
     x, spread, losses = np.empty((n, k)), np.empty((n, k)), np.empty(n)
     y, F = np.ascontiguousarray(values), np.ascontiguousarray(factors)
-    given = y, F, ones @ variances, ridge, priors
+    size, shape = variances.sum(axis=1), variances.sum(axis=0)
+    doubts = np.outer(ones @ size, shape / max(shape.sum(), 1e-300))
+    given = y, F, doubts, ridge, priors
 
     def solve(start: int, stop: int) -> None:
         row_posteriors(indptr, indices, *given, noise, start, stop, x, spread, losses)

@@ -7,7 +7,9 @@ Ratings y are in quarter ranges, and columns_j = (1, b_j, 0.3 log N_j, v_j) as i
 
 f_i = `pooled.user_features`: which items a user has rated is known before the ratings are. The
 prior means m_j are linear in log N_j and public item columns for b_j, in the item columns for v_j.
-Posteriors are normal with diagonal covariances (`skdpmf.kernels.als`), and a round is
+Posteriors are normal with diagonal covariances (`skdpmf.kernels.als`). Rows of a table of
+variances are nearly of one shape, so that sums over a row's ratings take the table of rank one
+with the same sums of rows and columns. A round is
 
 1. users: the posteriors of all z_i, given those of the items;
 2. s2, W and Omega: what is most probable then; for s2 the mean expected squared error;
