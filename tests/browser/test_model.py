@@ -67,7 +67,9 @@ def distances(fitted, tmp_path_factory):
 
 def test_recommendations_are_those_of_python(distances):
     """They agree to rounding, every kind of model but those of neighbours."""
-    assert {name: gap for name, gap in distances().items() if not gap < 1e-11} == {}
+    assert {
+        name: gap for name, gap in distances().items() if not gap < 1e-6
+    } == {}  # lists are float32
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_similar_items_are_those_of_python(fitted, tmp_path):
         items, scores = fitted[name].similar_items(0, 5)
         pairs = [(j, s) for j, s in zip(items.tolist(), scores.tolist(), strict=True) if s > 0]
         assert [j for j, _ in said["similar"]] == [j for j, _ in pairs], name
-        np.testing.assert_allclose([s for _, s in said["similar"]], [s for _, s in pairs])
+        np.testing.assert_allclose([s for _, s in said["similar"]], [s for _, s in pairs], 1e-6)
         some += bool(pairs)
     assert some > 5
 
@@ -292,7 +294,8 @@ def test_forged_files_are_refused(fitted, tmp_path):
     content, table = b"", {}
     for name, array in arrays.items():
         ends = [len(content), len(content) + array.nbytes]
-        table[name] = {"dtype": "F64", "shape": list(array.shape), "data_offsets": ends}
+        kind = f"F{8 * array.itemsize}"
+        table[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": ends}
         content += array.tobytes()
     end, sound = len(content), json.dumps(header)
 

@@ -538,7 +538,7 @@ def forged_lists(header, arrays, numbers, changes):
     return forged, with_changes(arrays, changes)
 
 
-LISTS = {f"ranking.lists.{part}": np.ones((12, 2)) for part in ("factors", "encoder")}
+LISTS = {f"ranking.lists.{part}": np.ones((12, 2), "f4") for part in ("factors", "encoder")}
 LISTS["ranking.lists.offsets"] = np.ones(12)
 LISTS["ranking.lists.ridge"] = np.empty((0, 0))
 BESIDE = {"ranking.unit": 0.5}

@@ -20,6 +20,7 @@ const TASTE_PENALTIES = [6, 24], TASTE_PRIOR = [2, 1, 1], SURE = 5;
 const TASTES = 0.5, LEAST_SPREAD = 0.2, POWER = 1.5, MEANS = 0.5, STATED = 1.5, USUAL = 4, RARE = 0.1;
 const WORTH = 0.2; // of skdpmf.estimators.contract.answers
 const BYTES = { F32: 4, F64: 8, I64: 8, U8: 1 };
+const SINGLE = ["ranking.lists.encoder", "ranking.lists.factors"]; // in single precision
 const CLASSES = [
   "AdaptiveWeightALS",
   "CacheSGDFactorizer",
@@ -122,10 +123,11 @@ function checkedArrays(table, buffer, start) {
   return (name, ...shape) => {
     const array = arrays.get(name);
     if (!array) return null;
-    const fits = array.dtype === "F64" && array.shape.length === shape.length &&
+    const isSingle = SINGLE.includes(name);
+    const fits = array.dtype === (isSingle ? "F32" : "F64") && array.shape.length === shape.length &&
       shape.every((n, i) => n === undefined || n === array.shape[i]);
     check(fits, `its array ${name} does not fit the others`);
-    const values = new Float64Array(buffer, array.at, array.count);
+    const values = new (isSingle ? Float32Array : Float64Array)(buffer, array.at, array.count);
     check(values.every(Number.isFinite), `its array ${name} holds a number that is not finite`);
     return { values, shape: array.shape };
   };

@@ -157,6 +157,8 @@ _DTYPES = {  # where it is not float64
     "neighbor_model.head": ("int64",),
     "knowledge.head": ("int64",),
     "knowledge.packed": ("float32",),
+    "ranking.lists.encoder": ("float32",),
+    "ranking.lists.factors": ("float32",),
     "item_counts": ("int64",),
 }
 

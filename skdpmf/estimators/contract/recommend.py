@@ -87,7 +87,8 @@ class ItemModel(NamedTuple):
     def own(self, indices: np.ndarray, ratings: np.ndarray) -> np.ndarray:
         """Return the part of each entry of a row in its own score, with an encoder."""
         assert self.encoder is not None
-        each = np.einsum("jd,jd->j", self.encoder, self.factors)[indices]
+        columns, place = np.unique(indices, return_inverse=True)
+        each = np.einsum("jd,jd->j", self.encoder[columns], self.factors[columns])[place]
         return np.asarray(each * ratings if self.implicit else each)
 
 
@@ -115,7 +116,8 @@ class Ranking(NamedTuple):
     """
 
     lists: ItemModel
-    """With an encoder, of no column where there is popularity alone; offsets N > 0, factors x."""
+    """With an encoder, of no column where there is popularity alone; offsets N > 0, factors x. Both
+    are float32."""
     unit: float
     """A quarter of the rating range."""
 
@@ -209,7 +211,7 @@ class ScoreTable(NamedTuple):
         p = len(self.first)
         np.matmul(Z[:, :p], self.first, out=out)
         if self.listed.size:
-            listed = Z[:, p:] @ self.second
+            listed = Z[:, p:].astype(self.second.dtype) @ self.second
             if own is not None:
                 listed -= own[:, self.listed].toarray()
             if self.floor.size:
@@ -222,7 +224,8 @@ class ScoreTable(NamedTuple):
 
 def item_item_model(lists: Any, *, implicit: bool) -> ItemModel:
     """Return the model of released `Lists`."""
-    factors, encoder = (np.ascontiguousarray(part) for part in (lists.decoder, lists.encoder))
+    kind = np.float64 if implicit else np.float32  # of a ranking: half to read for each answer
+    factors, encoder = (np.ascontiguousarray(x, kind) for x in (lists.decoder, lists.encoder))
     ridge = np.empty((0, 0))
     return ItemModel(lists.offsets, factors, ridge, implicit=implicit, encoder=encoder)
 
@@ -242,6 +245,7 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
         return z
     if model.encoder is not None:
         weights = ratings if model.implicit else np.ones_like(ratings)
+        weights = weights.astype(model.encoder.dtype)
         return np.asarray(_csr(weights, indices, indptr, R.shape[1]) @ model.encoder)
     weights = np.empty(0)
     if model.implicit:
@@ -331,7 +335,7 @@ def ranking_of(lists: Any, log_popularity: np.ndarray, rating_range: Any) -> Ran
     if lists is not None and lists.decoder.shape[1]:
         chosen = item_item_model(lists, implicit=False)
     else:
-        nothing = np.zeros((log_popularity.size, 0))
+        nothing = np.zeros((log_popularity.size, 0), np.float32)
         N = np.exp(log_popularity - log_popularity.max())
         chosen = ItemModel(N, nothing, np.empty((0, 0)), encoder=nothing)
     return Ranking(chosen, float(middle_and_quarter(rating_range)[1]))

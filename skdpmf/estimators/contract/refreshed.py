@@ -287,7 +287,7 @@ def _extended_model(
             return None
         table = known if known.ndim == 2 else known[:, None]
         added = like_others(D, table, weights, new).reshape(len(new), *known.shape[1:])
-        return np.ascontiguousarray(np.concatenate((known, added)))
+        return np.ascontiguousarray(np.concatenate((known, added)), known.dtype)
 
     ridge = model.item_ridge
     return model._replace(
