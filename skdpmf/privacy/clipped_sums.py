@@ -45,10 +45,11 @@ from skdpmf.exceptions import require_that
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.sums import accumulate_rhs, row_norms
 from skdpmf.privacy import users as core
-from skdpmf.privacy.sampler.grid import check_exact, require_number, truncate_to_grid
+from skdpmf.privacy.sampler.grid import as_float, check_exact, truncate_to_grid
 from skdpmf.privacy.users import Handle, PerUser, Rows, Users, each, reveal, sealed, total
 
 HAIR, _MOST = 2.0**-40, 1e50
+_LEAST, _LARGEST = 1e-100, 1e100  # whose squares, and those of what they clip, are no 0 or inf
 
 
 class Bound(NamedTuple):
@@ -420,8 +421,8 @@ def lengths_of(U: NDArray[np.float64]) -> NDArray[np.float64]:
 def require_terms(norm: str = "l2", **numbers: float) -> None:
     """Raise unless the parameters of a sum are what its bound is proved for."""
     for name, value in numbers.items():
-        remedy = "pass a public number."
-        require_number(name, value, positive=name != "presence", remedy=remedy)
+        holds = _LEAST <= as_float(value) <= _LARGEST or (name == "presence" and value == 0.0)
+        require_that(holds, name, value, f"from {_LEAST:g} to {_LARGEST:g}: pass a public number.")
     require_that(norm in ("l1", "l2"), "norm", norm, "'l1' or 'l2': pass one of them.")
 
 

@@ -11,10 +11,10 @@ from it.
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import le
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.clipped_sums import BoundedSum, PiecedSum
-from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.streams import Priorities
 from skdpmf.privacy.users import (
     Handle,
@@ -35,7 +35,8 @@ from skdpmf.privacy.users import (
     set_once,
 )
 
-_ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
+# of bounds that are computed in two ways; `calibrate_grid` makes all noise larger by 2^-40
+_ROUNDING = 1.0 + 2.0**-44
 
 
 @dataclass(frozen=True)
@@ -174,17 +175,19 @@ class Curator:
         check(isinstance(total, wanted), what, "sum over users by skdpmf.privacy.clipped_sums")
         check(name in self.__slots, "is not planned", f"the plan has {list(self.__slots)}")
         slot, near = self.__slots[name], (self.__plan.budget.unit, self.__plan.budget.neighbors)
+        name, index = slot.name, operator.index(index)  # equal to more things than they are
         check(0 <= index < slot.count, "is one too many", f"it is planned {slot.count} times")
         made = any((one.slot, one.index) == (name, index) for one in self.__record)
         check(not made, "was made before", "keep the first result")
         may = name, *slot.alternatives
-        check(statistic in (None, *may), f"holds {statistic!r}", f"the slot may hold {may}")
-        kind = self.__slots[statistic or name]
+        kind: Any = self.__slots.get(statistic or name)
+        holds = kind is not None and kind.name in may
+        check(holds, f"holds {statistic!r}", f"the slot may hold {may}")
         terms = release_terms(slot, kind, total, index, near, self.private)
         own = handle_entry(total).fit is handle_entry(self.users).fit
         check(own, "is a sum of another fit", "sum over the users of this curator")
         law = terms["sensitivity"], terms["noise_multiplier"]
-        self.__record.append(Released(name, index, statistic or name, _shape(total), *law))
+        self.__record.append(Released(name, index, kind.name, _shape(total), *law))
         return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
@@ -240,7 +243,7 @@ def release_terms(
     what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
     holds = not private or total.sensitivity <= kind.sensitivity * _ROUNDING
     check(holds, what, f"planned is {kind.sensitivity!r}")
-    holds = len(shape) == len(kind.shape) and all(map(le, shape, kind.shape))
+    holds = len(shape) == len(kind.shape) and all(map(operator.le, shape, kind.shape))
     check(holds, f"has the shape {shape}", f"planned is at most {kind.shape}")
     bound = kind.sensitivity
     if isinstance(total, PiecedSum):
@@ -252,7 +255,7 @@ def release_terms(
         "noise_multiplier": slot.noise_multiplier,
         "bound": total.n_slots * bound,
         "layout": total.layout,
-        "noise": "laplace" if slot.kind == "pure" else "gaussian",
+        "noise": "gaussian" if slot.kind == Release.kind else "laplace",
     }
 
 
