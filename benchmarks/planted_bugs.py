@@ -49,9 +49,8 @@ RELEASES, PEOPLE = "privacy/curator_release.py", "books/ledger_cohorts.py"
 # fmt: off
 BUGS = [
     # sensitivities and clips
-    ("sensitivity: counts where a user is replaced", "privacy/sensitivity.py",
-     "    return math.sqrt(beta * _factor(neighbors, 2.0))", "    return math.sqrt(beta)",
-     f"privacy/test_sensitivity.py {REPLAYS}"),
+    ("sums: counts where a user is replaced", SUMS, "if signed else math.sqrt(2.0) * s",
+     "if signed else s", f"core/test_sums.py {REPLAYS}"),
     ("sums: terms are not clipped", SUMS, "        factor = shrink_to_ball(size, clip)\n",
      "        factor = shrink_to_ball(size, 2.0 * clip)\n", f"core/test_sums.py {REPLAYS}"),
     ("sums: products are not clipped", SUMS, "shrink_to_ball(size, radius[start:stop])",
@@ -240,8 +239,7 @@ MISTAKES = [
     ("a sum scaled afterwards", MEANS, SUMMED,
      SUMMED + "        total.private_values[...] *= 3.0\n"),
     ("add-remove sums for a replace budget", MEANS,
-     '    q, replace = im.USER_WEIGHT, neighbors == "replace"\n',
-     '    neighbors = "add-remove"\n    q, replace = im.USER_WEIGHT, False\n'),
+     '{"norm": norm, "neighbors": neighbors}', '{"norm": norm, "neighbors": "add-remove"}'),
     ("a plan for half of the rounds", DPALS, "count=rounds),\n        planned_vectors(",
      "count=rounds // 2),\n        planned_vectors(", {"case": "als dpals"}),
     ("a subset by the largest values of all", COMMON, SUBSET,

@@ -140,11 +140,19 @@ def item_scalars(
         check_exact(users.n_slots, max(s, q), grid, degree=1)
     given = own_values(users, terms), _influence(users, influence), clip, grid, s, q, signed, norm
     values = total(each(reveal(users), _item_scalars, users.private, *given))
+    bound = scalars_bound(s, q, signed=signed, norm=norm, **near(users))
+    return bounded(users, values, bound, norm=norm)
+
+
+def scalars_bound(
+    s: float, q: float = 0.0, *, signed: bool, norm: str = "l2", **relation: Any
+) -> float:
+    """Return the bound of `item_scalars`."""
     if norm == "l1":
         whole, both = s + q, 2.0 * s + (q if signed else 0.0)
     else:
         whole, both = math.hypot(s, q), math.hypot(2.0 * s, q) if signed else math.sqrt(2.0) * s
-    return bounded(users, values, whole, max(both, whole), norm=norm)
+    return one_of(whole, max(both, whole), **relation)
 
 
 def _item_scalars(rows: Rows, private: bool, t: Any, share: Any, *how: Any) -> Any:
@@ -191,7 +199,7 @@ def item_vectors(
     given = *own, _influence(users, influence), clip, grid
     made = each(reveal(users), _item_vectors, users.private, *given)
     clipped = core.per_user(users, made[1], True, np.zeros(1))
-    return bounded(users, total(made[0]), float(clip), 2.0 * clip), clipped
+    return bounded(users, total(made[0]), vectors_bound(clip, **near(users))), clipped
 
 
 def _item_vectors(rows: Rows, private: bool, t: Any, U: Any, share: Any, *how: Any) -> Any:
@@ -358,27 +366,46 @@ def summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
 
 def triangle(users: Users, values: NDArray[np.float64], clip: float) -> BoundedSum:
     """Return a packed sum of products of vectors of norm C at most."""
-    return bounded(users, values, clip**2, math.sqrt(2.0) * clip**2, layout="packed")
+    return bounded(users, values, products_bound(clip * clip, **near(users)), layout="packed")
+
+
+def vectors_bound(C: float, **relation: Any) -> float:
+    """Return the bound of a linear sum."""
+    return one_of(C, 2.0 * C, **relation)
+
+
+def products_bound(C2: float, **relation: Any) -> float:
+    """Return the bound of a sum of rank one, of vectors of squared norm C2 at most."""
+    return one_of(C2, math.sqrt(2.0) * C2, **relation)
+
+
+def one_of(
+    add_remove: float, replace: float, *, neighbors: str, unit: Any = "user", wanted: str = "user"
+) -> float:
+    """Return the bound for a neighbouring relation; refuse a unit that it is not proved for."""
+    rule = f"{wanted!r} for this sum, whose bound is proved for one {wanted}: plan another "
+    rule += f"statistic, or a budget of unit={wanted!r}."
+    require_that(unit in (wanted, None), "unit", unit, rule)
+    return float(replace if neighbors == "replace" else add_remove)
+
+
+def near(users: Users) -> dict[str, Any]:
+    """Return unit and neighbouring relation; without privacy any unit will do."""
+    return {"unit": users.unit if users.private else None, "neighbors": users.neighbors}
 
 
 def bounded(
     users: Users,
     values: NDArray[Any],
-    add_remove: float,
-    replace: float,
+    sensitivity: float,
     *,
     norm: str = "l2",
     layout: str = "full",
-    unit: str = "user",
     n_slots: int | None = None,
 ) -> BoundedSum:
-    """Return the sum with the bound of the users' neighbouring relation."""
-    rule = f"{unit!r} for this sum, whose bound is proved for one {unit}: plan another statistic, "
-    rule += f"or a budget of unit={unit!r}."
-    require_that(not users.private or users.unit == unit, "unit", users.unit, rule)
-    sensitivity = float(replace if users.neighbors == "replace" else add_remove)
-    near, n = (users.unit, users.neighbors), n_slots or users.n_slots
-    bound = Bound(sensitivity, norm, layout, *near, n, users.private)
+    """Return the sum with its bound."""
+    relation, n = (users.unit, users.neighbors), n_slots or users.n_slots
+    bound = Bound(sensitivity, norm, layout, *relation, n, users.private)
     return core.make_handle(BoundedSum, core.handle_entry(users).fit, bound, values)
 
 
