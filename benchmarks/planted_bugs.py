@@ -51,8 +51,8 @@ BUGS = [
     # sensitivities and clips
     ("sums: counts where a user is replaced", SUMS, "if signed else math.sqrt(2.0) * s",
      "if signed else s", f"core/test_sums.py {REPLAYS}"),
-    ("sums: terms are not clipped", SUMS, "        factor = shrink_to_ball(size, clip)\n",
-     "        factor = shrink_to_ball(size, 2.0 * clip)\n", f"core/test_sums.py {REPLAYS}"),
+    ("sums: terms are not clipped", SUMS, "shrink_to_ball(size * length, radius)",
+     "shrink_to_ball(size * length, 2.0 * radius)", f"core/test_sums.py {REPLAYS}"),
     ("sums: products are not clipped", SUMS, "shrink_to_ball(size, radius[start:stop])",
      "shrink_to_ball(size, 1.1 * radius[start:stop])", f"core/test_sums.py {REPLAYS}"),
     # the curator

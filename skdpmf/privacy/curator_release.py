@@ -15,6 +15,7 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -102,9 +103,6 @@ class Curator:
 
     __setattr__ = set_once
 
-    def __repr__(self) -> str:
-        return f"Curator({len(self.__record)} releases of {list(self.__slots)})"
-
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a Curator is never pickled or copied: it holds the ratings of a fit.")
 
@@ -142,8 +140,7 @@ class Curator:
         at the slot's noise multiplier. None: the slot's own.
         """
         terms = self._planned(name, total, BoundedSum, index, statistic)
-        released: NDArray[np.float64] = drawn(total, self.__noise, n_jobs=self.n_jobs, **terms)
-        return released
+        return np.asarray(drawn(total, self.__noise, n_jobs=self.n_jobs, **terms))
 
     @contextmanager
     def release_pieces(
@@ -167,10 +164,7 @@ class Curator:
         statistic: str | None = None,
     ) -> dict[str, Any]:
         """Return the terms of a planned release, and record it; or refuse."""
-
-        def check(holds: bool, what: str, rule: str) -> None:
-            _refuse_unless(holds, name, index, what, rule)
-
+        check = partial(_refuse_unless, name, index)
         what = f"was given a {type(total).__name__}"
         check(isinstance(total, wanted), what, "sum over users by skdpmf.privacy.clipped_sums")
         check(name in self.__slots, "is not planned", f"the plan has {list(self.__slots)}")
@@ -187,7 +181,7 @@ class Curator:
         own = handle_entry(total).fit is handle_entry(self.users).fit
         check(own, "is a sum of another fit", "sum over the users of this curator")
         law = terms["sensitivity"], terms["noise_multiplier"]
-        self.__record.append(Released(name, index, kind.name, _shape(total), *law))
+        self.__record.append(Released(name, index, kind.name, reveal(total).shape, *law))
         return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
@@ -217,11 +211,6 @@ def _drawn_piece(total: PiecedSum, stream: Any, start: int, stop: int) -> Any:
     ]
 
 
-def _shape(total: BoundedSum | PiecedSum) -> tuple[int, ...]:
-    shape: tuple[int, ...] = reveal(total).shape
-    return shape
-
-
 def release_terms(
     slot: Any, kind: Any, total: Any, index: int, near: tuple[str, str], private: bool
 ) -> dict[str, Any]:
@@ -229,11 +218,8 @@ def release_terms(
 
     It is for the planned sensitivity; of pairs for their own, which is smaller, and public.
     """
-
-    def check(holds: bool, what: str, rule: str) -> None:
-        _refuse_unless(holds, slot.name, index, what, rule)
-
-    public, shape = handle_entry(total).public, _shape(total)
+    check = partial(_refuse_unless, slot.name, index)
+    public, shape = handle_entry(total).public, reveal(total).shape
     found = public.norm, public.layout, public.unit, public.neighbors
     wanted = slot.norm, kind.layout, *near
     what = f"is a sum of norm, layout, unit and neighbours {found}"
@@ -259,7 +245,7 @@ def release_terms(
     }
 
 
-def _refuse_unless(holds: bool, name: str, index: int, what: str, rule: str) -> None:
+def _refuse_unless(name: str, index: int, holds: bool, what: str, rule: str) -> None:
     if not holds:
         raise PrivacyParameterError(
             f"release {name!r}, index {index}, {what}: {rule}. A fit may release what its plan "

@@ -164,9 +164,8 @@ def item_grams(
     r"""Sum what every item's regression on its users needs, by item.
 
     x_i = (c_i w_ij u_i u_i')_j and (c_i w_ij e_ij u_i)_j, all items stacked, w >= 0 (enforced),
-    with one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C.
-    Add-remove: B (Frobenius) and C; replace: sqrt(2) B, as
-    <w u u', v y y'> = w v (u . y)^2 >= 0, and 2 C.
+    with one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C. The
+    bounds are those of rank one for B, as <w u u', v y y'> = w v (u . y)^2 >= 0, and linear for C.
 
     weights, residuals: w_ij and e_ij, aligned with the ratings; factors (n_users, k): u_i, or with
     `of_ratings` (n_ratings, k): u_ij in its place: the norms are then

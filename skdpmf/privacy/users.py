@@ -143,14 +143,13 @@ H = TypeVar("H", bound=Handle)
 
 def handle_entry(handle: Any) -> Entry:
     """Return what a handle of the core stands for."""
-    kind, found = _HANDLES.get(handle, _NOTHING) if isinstance(handle, Handle) else _NOTHING
-    if kind is not type(handle):
+    kind_and_entry = _HANDLES.get(handle, _NOTHING) if isinstance(handle, Handle) else _NOTHING
+    if kind_and_entry[0] is not type(handle):
         raise PrivacyParameterError(
             f"a {type(handle).__name__} was made by hand: a BoundedSum is made by the functions of "
             "privacy.clipped_sums alone, which clip what they sum, and a PerUser by Users.map."
         )
-    entry: Entry = found
-    return entry
+    return kind_and_entry[1]
 
 
 def make_handle(kind: type[H], *terms: Any) -> H:
