@@ -49,11 +49,10 @@ RELEASES, PEOPLE = "privacy/curator_release.py", "books/ledger_cohorts.py"
 # fmt: off
 BUGS = [
     # sensitivities and clips
-    ("sensitivity: counts where a user is replaced", "privacy/sensitivity.py",
-     "    return math.sqrt(beta * _factor(neighbors, 2.0))", "    return math.sqrt(beta)",
-     f"privacy/test_sensitivity.py {REPLAYS}"),
-    ("sums: terms are not clipped", SUMS, "        factor = shrink_to_ball(size, clip)\n",
-     "        factor = shrink_to_ball(size, 2.0 * clip)\n", f"core/test_sums.py {REPLAYS}"),
+    ("sums: counts where a user is replaced", SUMS, "if signed else math.sqrt(2.0) * s",
+     "if signed else s", f"core/test_sums.py {REPLAYS}"),
+    ("sums: terms are not clipped", SUMS, "shrink_to_ball(size * length, radius)",
+     "shrink_to_ball(size * length, 2.0 * radius)", f"core/test_sums.py {REPLAYS}"),
     ("sums: products are not clipped", SUMS, "shrink_to_ball(size, radius[start:stop])",
      "shrink_to_ball(size, 1.1 * radius[start:stop])", f"core/test_sums.py {REPLAYS}"),
     # the curator
@@ -63,7 +62,8 @@ BUGS = [
     ("curator: any sensitivity", RELEASES,
      "total.sensitivity <= kind.sensitivity * _ROUNDING", "True", CURATOR),
     ("curator: any shape", RELEASES,
-     "len(shape) == len(kind.shape) and all(map(le, shape, kind.shape))", "True", CURATOR),
+     "len(shape) == len(kind.shape) and all(map(operator.le, shape, kind.shape))", "True",
+     CURATOR),
     ("curator: a plan above its budget", RELEASES,
      "if plan.epsilon > plan.budget.epsilon or plan.delta > plan.budget.delta:", "if False:",
      CURATOR),
@@ -239,8 +239,7 @@ MISTAKES = [
     ("a sum scaled afterwards", MEANS, SUMMED,
      SUMMED + "        total.private_values[...] *= 3.0\n"),
     ("add-remove sums for a replace budget", MEANS,
-     '    q, replace = im.USER_WEIGHT, neighbors == "replace"\n',
-     '    neighbors = "add-remove"\n    q, replace = im.USER_WEIGHT, False\n'),
+     '{"norm": norm, "neighbors": neighbors}', '{"norm": norm, "neighbors": "add-remove"}'),
     ("a plan for half of the rounds", DPALS, "count=rounds),\n        planned_vectors(",
      "count=rounds // 2),\n        planned_vectors(", {"case": "als dpals"}),
     ("a subset by the largest values of all", COMMON, SUBSET,

@@ -94,9 +94,9 @@ def people_of(users: Any, secret: str) -> People:
         hashes.append(one.digest())
         rows.append(row)
         kinds.add(kind)
-    if kinds == {"int"} and ids == list(range(len(ids))):
+    if kinds == {"int"} and all(ids[row] == row for row in rows):
         raise PrivacyParameterError(
-            f"users must be ids, and holds 0 to {len(ids) - 1}, the rows' numbers: {_REMEDY}, "
+            f"users must be ids, and holds {rows[0]} to {rows[-1]}, the rows' numbers: {_REMEDY}, "
             "such as strings."
         )
     keys = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T.astype(np.uint64, order="C")

@@ -324,8 +324,3 @@ def keep_entries(R: sparse.csr_array, keep: np.ndarray) -> sparse.csr_array:
     """Return the CSR array of the stored entries that a mask, aligned with ``R.data``, keeps."""
     indptr = np.concatenate(([0], np.cumsum(keep)))[R.indptr].astype(R.indptr.dtype)
     return sparse.csr_array((R.data[keep], R.indices[keep], indptr), shape=R.shape)
-
-
-def without_rows(R: sparse.csr_array, rows: np.ndarray) -> sparse.csr_array:
-    """Return the CSR array with the rows emptied that a mask selects."""
-    return keep_entries(R, ~np.repeat(rows, np.diff(R.indptr)))

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy import sparse, stats
 from scipy.special import logsumexp, ndtr
 
-from skdpmf.data.matrix import without_rows
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
 from skdpmf.privacy.accounting import gaussian_epsilon
+from skdpmf.privacy.frame import with_rows
 from skdpmf.privacy.recording import DrawRecord, Recording, ReleaseRecord, ReportRecord
 from skdpmf.privacy.sampler.streams import derived_key, initial_normals
 
@@ -144,7 +144,7 @@ def _strange(a: DrawRecord, b: DrawRecord, slot: int) -> set[str]:
     scalars = "inverse_temperature", "clip", "stds"
     found = {f"a density's {name}" for name in scalars if getattr(a, name) != getattr(b, name)}
     own = np.arange(a.weights.size) == slot
-    one, other = (without_rows(record.targets, own) for record in (a, b))
+    one, other = (with_rows(record.targets, ~own) for record in (a, b))
     same = np.array_equal(a.weights[~own], b.weights[~own])
     if not (same and all(np.array_equal(getattr(one, n), getattr(other, n)) for n in _PARTS)):
         found.add("others' part of a density")

@@ -38,12 +38,12 @@ from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.utils.validation import has_fit_parameter
 
-from skdpmf.data.matrix import without_rows
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.parameters import is_int, require
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.evaluation import _audit_releases as of_fits
 from skdpmf.evaluation._audit_releases import AuditCheck
+from skdpmf.privacy.frame import with_rows
 from skdpmf.privacy.recording import Recorder, Recording, record_releases
 from skdpmf.privacy.sampler.streams import derived_key, initial_normals
 
@@ -308,8 +308,8 @@ class _Run:
         Those that `save` reads are among them; what says that it is not private is left out.
         """
         (model, before), (other, after) = (pair.replay(R, pair.slots) for R in pair.both)
-        others = ~np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
-        empty = [without_rows(R, others) for R in pair.both] if before else []  # for sums
+        own = np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
+        empty = [with_rows(R, own) for R in pair.both] if before else []  # for sums
         alone = [pair.replay(R, pair.slots)[1] for R in empty] or [before, after]
         reached, ratios, strange = of_fits.move_of(
             before, after, alone, pair.slots, self.R.shape[0], self.spent

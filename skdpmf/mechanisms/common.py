@@ -13,8 +13,8 @@ from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import predict_entries, weigh_by_item
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.budget import PrivacyBudget
+from skdpmf.privacy.clipped_sums import products_bound, vectors_bound
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.sensitivity import gram_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ def planned_gram(
     """
     *stacked, d = shape
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    sensitivity = gram_sensitivity(1.0, bound, **near)
+    sensitivity = products_bound(bound * bound, **near)
     packed = (*stacked, d * (d + 1) // 2)
     return Release(name, statistic, packed, sensitivity, layout="packed", **more)
 
@@ -47,7 +47,7 @@ def planned_vectors(
     budget: PrivacyBudget, name: str, statistic: str, *shape: int, bound: float, **more: Any
 ) -> Release:
     """Return a release of sums of arrays, clipped to this norm, without noise yet."""
-    sensitivity = sum_sensitivity(1.0, bound, neighbors=budget.neighbors, unit=budget.unit)
+    sensitivity = vectors_bound(bound, neighbors=budget.neighbors, unit=budget.unit)
     return Release(name, statistic, shape, sensitivity, **more)
 
 

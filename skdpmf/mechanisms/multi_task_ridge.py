@@ -12,14 +12,14 @@ observations and of what was released before:
 
     N_i = sum_j 1 / sqrt(|Omega_j|),    A_i = sum_j w_ij x_ij x_ij',    b_i = sum_j w_ij y_ij x_ij.
 
-Sensitivities, all tasks stacked. Adding or removing user j moves (the module
-`skdpmf.privacy.sensitivity` has the proofs for replacing him)
+Sensitivities, all tasks stacked. Adding or removing user j moves (the sums
+have the proofs for replacing him)
 
 - N by the norm of |Omega_j| entries 1 / sqrt(|Omega_j|), which is 1;
 - A by sqrt(sum_i w_ij^2 |x_ij|^4) <= 1 in Frobenius norm;
 - b by sqrt(sum_i w_ij^2 y_ij^2 |x_ij|^2) <= 1.
 
-The proof of `gram_sensitivity` is for one vector a user; it holds word for word with a vector for
+The proof of `item_grams` is for one vector a user; it holds word for word with a vector for
 each task, as it bounds each task's term alone. What is summed is truncated towards zero, which
 raises no norm.
 
@@ -44,12 +44,11 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.clipped_sums import item_scalars, shrink_to_ball
+from skdpmf.privacy.clipped_sums import item_scalars, scalars_bound, shrink_to_ball
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.other_sums import item_grams
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"
@@ -93,7 +92,7 @@ def make_plan(
     words, shape = "for each task, sum over its users of ", (n_tasks, n_features)
     counts = words + "1 / sqrt(number of the user's tasks)"
     releases = [
-        Release(COUNTS, counts, (n_tasks,), count_sensitivity(1.0, **near)),
+        Release(COUNTS, counts, (n_tasks,), scalars_bound(1.0, signed=False, **near)),
         common.planned_gram(budget, GRAM, words + "w x x'", *shape),
         common.planned_vectors(budget, RHS, words + "w y x", *shape, bound=1.0),
     ]

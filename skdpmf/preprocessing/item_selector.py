@@ -47,9 +47,9 @@ from skdpmf.estimators.contract.charged import Fit, charged, fit_framed
 from skdpmf.estimators.contract.progress import SpentDisplay, one_at_a_time
 from skdpmf.preprocessing.bounder import RatingStep, dense_of
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars
+from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars, scalars_bound
 from skdpmf.privacy.curator_release import Curator
-from skdpmf.privacy.other_sums import rating_sums
+from skdpmf.privacy.other_sums import rating_sums, ratings_bound
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
@@ -360,7 +360,11 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         budget = self.budget
-        sensitivity = item_count_sensitivity(norm=self._norm, neighbors=budget.neighbors)
+        near: Any = {"norm": self._norm, "neighbors": budget.neighbors, "unit": budget.unit}
+        if budget.unit == "rating":
+            sensitivity = ratings_bound(1.0, 0.0, **near)
+        else:
+            sensitivity = scalars_bound(1.0, signed=False, **near)
         weights = "number" if budget.unit == "rating" else "weighted number"
         what = (_COUNTS, f"{weights} of each item's users", (n_items,))
         release: Release | PureRelease = Release(*what, sensitivity)
@@ -413,10 +417,3 @@ def item_count_weights(n_ratings: ArrayLike, *, norm: str = "l2") -> NDArray[np.
     """
     n = np.asarray(n_ratings, dtype=np.float64)
     return np.where(n > 0.0, _INSIDE / np.maximum(n if norm == "l1" else np.sqrt(n), 1.0), 0.0)
-
-
-def item_count_sensitivity(*, norm: str = "l2", neighbors: str = "add-remove") -> float:
-    """Return the sensitivity of weighted item counts, as the module's docstring proves it."""
-    if neighbors == "add-remove":
-        return 1.0
-    return 2.0 if norm == "l1" else math.sqrt(2.0)

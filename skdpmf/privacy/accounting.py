@@ -293,11 +293,6 @@ def rounded_up(x: float) -> float:
     return x * (1.0 + 1e-12)
 
 
-def rounded_down(x: float) -> float:
-    """Return x, smaller by more than its rounding errors."""
-    return x * (1.0 - 1e-12)
-
-
 def require_level(name: str, value: Any, remedy: str, most: float = math.inf) -> float:
     """Return a float from 0 to the most, or raise."""
     number = as_float(value)

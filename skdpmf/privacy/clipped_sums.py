@@ -11,20 +11,28 @@ multiplied, so that products of three of them and their squares are finite, and 
 (`skdpmf.privacy.users`). So neighbours at unit "user" differ in one x_i:
 
 - add-remove: x_i becomes 0, as an empty row contributes nothing: sup |x|;
-- replace: x_i becomes any other x': sup |x - x'|, at most 2 sup |x|. It is sqrt(2) sup |x| in l2
-  where <x, x'> >= 0 always, since \|x - x'\|^2 = \|x\|^2 + \|x'\|^2 - 2 <x, x'>.
+- replace: x_i becomes any other x': sup |x - x'|.
+
+**Three kinds** of x_i have one proof each:
+
+- *linear* (`item_scalars`, `item_vectors`): a vector, \|x\| <= C. Add-remove C; replace 2 C, by
+  the triangle inequality, or sqrt(2) C in l2 where no entry is negative, since then <x, x'> >= 0
+  and \|x - x'\|^2 = \|x\|^2 + \|x'\|^2 - 2 <x, x'>;
+- *rank one* (`gram`, `products`): z z', \|z\| <= C, in the norm of Frobenius. Add-remove C^2;
+  replace sqrt(2) C^2, since <z z', y y'> = (z . y)^2 >= 0. Leaving out the diagonal is a
+  projection and lengthens nothing;
+- *regression of an item* (`skdpmf.privacy.other_sums.item_grams`): one of each, with one factor.
 
 Clipping multiplies x_i by c_i = min(1, C / \|x_i\|), a hair (2^-40) inside, so that the rounding of
 norms and products does not leave the ball. Truncation towards zero raises no magnitude, hence no
 norm. Sums of values on the grid are exact in float64, in any order and on any blocks of users
 (`check_exact`), so that nobody else's part of S changes by a bit.
 
-**Two kinds.** A linear sum (`item_scalars`, `item_vectors`) adds vectors. A sum of rank one
-(`gram`, `products`) adds x x', and <x x', y y'> = (x . y)^2 >= 0. Both have the bounds above.
-`skdpmf.privacy.other_sums` has more of them, which no fit of ratings needs with its defaults.
+Clips and scales are from 1e-100 to 1e100: the square of what a grid keeps, which is at least 2^-53
+of the clip, does not underflow, so that no norm misses it.
 
-``influence`` holds public factors f_i, clipped to [0, 1]: the contribution of user i is clipped to
-f_i C, so that what user i changes is f_i times the bound (personal levels).
+``influence`` holds public factors f_i, clipped to [0, 1]: the bound on user i's contribution, hence
+what user i changes, is f_i times as large (personal levels).
 
 In a fit without privacy (``users.private`` False) nothing is clipped or truncated.
 
@@ -45,10 +53,11 @@ from skdpmf.exceptions import require_that
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.sums import accumulate_rhs, row_norms
 from skdpmf.privacy import users as core
-from skdpmf.privacy.sampler.grid import check_exact, require_number, truncate_to_grid
+from skdpmf.privacy.sampler.grid import as_float, check_exact, truncate_to_grid
 from skdpmf.privacy.users import Handle, PerUser, Rows, Users, each, reveal, sealed, total
 
 HAIR, _MOST = 2.0**-40, 1e50
+_LEAST, _LARGEST = 1e-100, 1e100  # whose squares, and those of what they clip, are no 0 or inf
 
 
 class Bound(NamedTuple):
@@ -123,10 +132,10 @@ def item_scalars(
     ratings it is 0.
 
     - add-remove: sqrt(s^2 + q^2), in l1 s + q;
-    - replace: \|x - x'\|^2 <= (2 s)^2 + q^2 (c - c')^2: sqrt(4 s^2 + q^2), in l1 2 s + q. A user
-      whose terms are clipped to almost nothing still has s, of any sign, and hardly any q;
-    - replace for t >= 0 (``signed=False``, enforced): q cancels where both users have ratings, and
-      <t, t'> >= 0: max(sqrt(2) s, sqrt(s^2 + q^2)), in l1 max(2 s, s + q).
+    - replace: 2 s and q \|c - c'\| <= q, so sqrt(4 s^2 + q^2), in l1 2 s + q. A user whose terms
+      are clipped to almost nothing still has s, of any sign, and hardly any q;
+    - replace for t >= 0 (``signed=False``, enforced): q cancels where both users have ratings:
+      max(sqrt(2) s, sqrt(s^2 + q^2)), in l1 max(2 s, s + q).
 
     terms: t_ij, aligned with the ratings; clip: C, in the norm; grid: power of two; scale,
     presence: s > 0 and q >= 0; signed: whether terms may be negative; norm: "l2" or "l1";
@@ -139,29 +148,28 @@ def item_scalars(
         check_exact(users.n_slots, max(s, q), grid, degree=1)
     given = own_values(users, terms), _influence(users, influence), clip, grid, s, q, signed, norm
     values = total(each(reveal(users), _item_scalars, users.private, *given))
+    bound = scalars_bound(s, q, signed=signed, norm=norm, **near(users))
+    return bounded(users, values, bound, norm=norm)
+
+
+def scalars_bound(
+    s: float, q: float = 0.0, *, signed: bool, norm: str = "l2", **relation: Any
+) -> float:
+    """Return the bound of `item_scalars`."""
     if norm == "l1":
         whole, both = s + q, 2.0 * s + (q if signed else 0.0)
     else:
         whole, both = math.hypot(s, q), math.hypot(2.0 * s, q) if signed else math.sqrt(2.0) * s
-    return bounded(users, values, whole, max(both, whole), norm=norm)
+    return one_of(whole, max(both, whole), **relation)
 
 
 def _item_scalars(rows: Rows, private: bool, t: Any, share: Any, *how: Any) -> Any:
     clip, grid, s, q, signed, norm = how
-    t = floats(rows, t)
-    t = t if signed else np.maximum(t, 0.0)
-    factor: Any = np.ones(rows.n_users)
-    if private:
-        t, size = bounded_values(t, lambda t: norms_of(rows, t, norm))
-        factor = shrink_to_ball(size, clip)
-    presences = (factor if signed else 1.0) * share * (rows.n_ratings > 0)
-    scale, U = factor * share * (s / clip), np.ones((rows.n_users, 1))
-    values = _by_item(rows, private, t, scale, U, grid)[:, 0]
-    if q > 0.0:
-        presences = q * presences
-        presences = truncate_to_grid(presences, grid) if private else presences
-        values = np.append(values, presences.sum())
-    return values
+    given = t if signed else np.maximum(t, 0.0), np.ones((rows.n_users, 1)), clip, norm, grid
+    values, factor = _by_item(rows, private, *given, share, s / clip)
+    presences = q * ((factor if signed else rows.n_ratings > 0) * share)
+    presences = truncate_to_grid(presences, grid) if private else presences
+    return np.append(values, presences.sum() if q > 0.0 else [])
 
 
 @sealed
@@ -176,8 +184,7 @@ def item_vectors(
 ) -> tuple[BoundedSum, PerUser]:
     r"""Sum a number for each rating times the user's vector, by item.
 
-    x_i = (c_i t_ij u_i)_j, all items stacked, has norm c_i \|t_i\| \|u_i\| <= C: add-remove C,
-    replace 2 C.
+    Linear: x_i = (c_i t_ij u_i)_j, all items stacked, has norm c_i \|t_i\| \|u_i\| <= C.
 
     terms: t_ij, aligned with the ratings; factors (n_users, k): u_i; clip: C; grid: power of two,
     for products; influence (n_users,): f_i. Returns sums: of shape (n_items, k); clipped: c_i, at
@@ -190,18 +197,35 @@ def item_vectors(
     given = *own, _influence(users, influence), clip, grid
     made = each(reveal(users), _item_vectors, users.private, *given)
     clipped = core.per_user(users, made[1], True, np.zeros(1))
-    return bounded(users, total(made[0]), float(clip), 2.0 * clip), clipped
+    return bounded(users, total(made[0]), vectors_bound(clip, **near(users))), clipped
 
 
 def _item_vectors(rows: Rows, private: bool, t: Any, U: Any, share: Any, *how: Any) -> Any:
-    (clip, grid), factor = how, np.ones(rows.n_users)
-    t, U = floats(rows, t), floats(rows, U, of_users=True)
+    clip, grid = how
+    values, factor = _by_item(rows, private, t, U, clip * share, "l2", grid)
+    return values, np.minimum(factor, share)
+
+
+def _by_item(rows: Rows, private: bool, t: Any, U: Any, radius: Any, *how: Any) -> tuple[Any, Any]:
+    r"""Return the sums by item of c_i t_ij u_i, times all gains, and c_i.
+
+    c_i brings \|t_i\| \|u_i\| below the radius; it is 0 for users without ratings.
+    """
+    norm, grid, *gains = how
+    t, U, factor = floats(rows, t), floats(rows, U, of_users=True), np.ones(rows.n_users)
     if private:
-        t, size = bounded_values(t, lambda t: norms_of(rows, t, "l2"))
+        t, size = bounded_values(t, lambda t: norms_of(rows, t, norm))
         U, length = bounded_values(U, lengths_of)
-        factor = shrink_to_ball(size * length, clip * share)
+        factor = shrink_to_ball(size * length, radius)
     factor[rows.n_ratings == 0] = 0.0
-    return _by_item(rows, private, t, factor, U, grid), np.minimum(factor, share)
+    given = rows.indptr, rows.indices, t, math.prod((factor, *gains)), U, grid if private else 0.0
+
+    def part(start: int, stop: int) -> NDArray[np.float64]:
+        out = np.zeros((rows.n_items, U.shape[1]))
+        accumulate_rhs(*given, start, stop, out)
+        return out
+
+    return summed(rows, private and grid, part), factor
 
 
 @sealed
@@ -216,8 +240,8 @@ def gram(
 ) -> BoundedSum:
     r"""Sum the products of each user's vector with itself.
 
-    x_i = c_i w_i u_i u_i', 0 <= w_i <= 1 (enforced), c_i w_i \|u_i\|^2 <= C^2. Frobenius norm C^2;
-    replace sqrt(2) C^2, as <u u', y y'> = (u . y)^2 >= 0. Users without ratings count nothing.
+    Rank one: z_i = sqrt(w_i) u_i clipped to C, 0 <= w_i <= 1 (enforced). Users without ratings
+    count nothing.
 
     factors (n_users, k): u_i; clip: C; grid: power of two, for products; weights: w_i; None: 1;
     influence (n_users,): f_i: the bound is f_i C^2. Result: the packed lower triangle.
@@ -247,9 +271,7 @@ def products(
 ) -> BoundedSum:
     r"""Sum the products of each user's vector with itself, for vectors too many to hold.
 
-    As `gram`, of vectors x_i that are computed for some thousand users at a time: add-remove C^2,
-    replace sqrt(2) C^2, also without the diagonal, as leaving it out is a projection. Users without
-    ratings count nothing.
+    As `gram`, of vectors z_i that are computed for some thousand users at a time.
 
     function: ``function(rows, start, stop, *args)`` returns the vectors of the users [start, stop),
     an array or sparse array with a row for each of them, and must be per user as for `Users.map`;
@@ -327,18 +349,6 @@ def _product_sums(rows: Rows, private: bool, share: Any, *terms: Any) -> Any:
     return summed(rows, private and grid, part)
 
 
-def _by_item(rows: Rows, private: bool, t: Any, scale: Any, U: Any, grid: float) -> Any:
-    """Return the sums of `accumulate_rhs` over all users, of shape (n_items, k)."""
-    unit = grid if private else 0.0
-
-    def part(start: int, stop: int) -> NDArray[np.float64]:
-        out = np.zeros((rows.n_items, U.shape[1]))
-        accumulate_rhs(rows.indptr, rows.indices, t, scale, U, unit, start, stop, out)
-        return out
-
-    return summed(rows, private and grid, part)
-
-
 def summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
     """Sum ``part(start, stop)`` over blocks of users, in threads where sums are exact."""
     lock = threading.Lock()
@@ -357,27 +367,46 @@ def summed(rows: Rows, is_exact: Any, part: Callable[[int, int], Any]) -> Any:
 
 def triangle(users: Users, values: NDArray[np.float64], clip: float) -> BoundedSum:
     """Return a packed sum of products of vectors of norm C at most."""
-    return bounded(users, values, clip**2, math.sqrt(2.0) * clip**2, layout="packed")
+    return bounded(users, values, products_bound(clip * clip, **near(users)), layout="packed")
+
+
+def vectors_bound(C: float, **relation: Any) -> float:
+    """Return the bound of a linear sum."""
+    return one_of(C, 2.0 * C, **relation)
+
+
+def products_bound(C2: float, **relation: Any) -> float:
+    """Return the bound of a sum of rank one, of vectors of squared norm C2 at most."""
+    return one_of(C2, math.sqrt(2.0) * C2, **relation)
+
+
+def one_of(
+    add_remove: float, replace: float, *, neighbors: str, unit: Any = "user", wanted: str = "user"
+) -> float:
+    """Return the bound for a neighbouring relation; refuse a unit that it is not proved for."""
+    rule = f"{wanted!r} for this sum, whose bound is proved for one {wanted}: plan another "
+    rule += f"statistic, or a budget of unit={wanted!r}."
+    require_that(unit in (wanted, None), "unit", unit, rule)
+    return float(replace if neighbors == "replace" else add_remove)
+
+
+def near(users: Users) -> dict[str, Any]:
+    """Return unit and neighbouring relation; without privacy any unit will do."""
+    return {"unit": users.unit if users.private else None, "neighbors": users.neighbors}
 
 
 def bounded(
     users: Users,
     values: NDArray[Any],
-    add_remove: float,
-    replace: float,
+    sensitivity: float,
     *,
     norm: str = "l2",
     layout: str = "full",
-    unit: str = "user",
     n_slots: int | None = None,
 ) -> BoundedSum:
-    """Return the sum with the bound of the users' neighbouring relation."""
-    rule = f"{unit!r} for this sum, whose bound is proved for one {unit}: plan another statistic, "
-    rule += f"or a budget of unit={unit!r}."
-    require_that(not users.private or users.unit == unit, "unit", users.unit, rule)
-    sensitivity = float(replace if users.neighbors == "replace" else add_remove)
-    near, n = (users.unit, users.neighbors), n_slots or users.n_slots
-    bound = Bound(sensitivity, norm, layout, *near, n, users.private)
+    """Return the sum with its bound."""
+    relation, n = (users.unit, users.neighbors), n_slots or users.n_slots
+    bound = Bound(sensitivity, norm, layout, *relation, n, users.private)
     return core.make_handle(BoundedSum, core.handle_entry(users).fit, bound, values)
 
 
@@ -413,15 +442,15 @@ def bounded_values(values: Any, size_of: Any = np.abs) -> tuple[Any, NDArray[np.
 
 
 def lengths_of(U: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return users' lengths; numpy's norm would copy the squares of all vectors."""
+    """Return users' lengths, right to 2^-45 for 512 components; numpy's norm would copy squares."""
     return np.asarray(np.sqrt(np.einsum("ik,ik->i", U, U)))
 
 
 def require_terms(norm: str = "l2", **numbers: float) -> None:
     """Raise unless the parameters of a sum are what its bound is proved for."""
     for name, value in numbers.items():
-        remedy = "pass a public number."
-        require_number(name, value, positive=name != "presence", remedy=remedy)
+        holds = _LEAST <= as_float(value) <= _LARGEST or (name == "presence" and value == 0.0)
+        require_that(holds, name, value, f"from {_LEAST:g} to {_LARGEST:g}: pass a public number.")
     require_that(norm in ("l1", "l2"), "norm", norm, "'l1' or 'l2': pass one of them.")
 
 

@@ -11,10 +11,11 @@ from it.
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import le
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.clipped_sums import BoundedSum, PiecedSum
-from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.streams import Priorities
 from skdpmf.privacy.users import (
     Handle,
@@ -35,7 +36,8 @@ from skdpmf.privacy.users import (
     set_once,
 )
 
-_ROUNDING = 1.0 + 1e-9  # of bounds that are computed in two ways
+# of bounds that are computed in two ways; `calibrate_grid` makes all noise larger by 2^-40
+_ROUNDING = 1.0 + 2.0**-44
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,6 @@ class Curator:
 
     __setattr__ = set_once
 
-    def __repr__(self) -> str:
-        return f"Curator({len(self.__record)} releases of {list(self.__slots)})"
-
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a Curator is never pickled or copied: it holds the ratings of a fit.")
 
@@ -141,8 +140,7 @@ class Curator:
         at the slot's noise multiplier. None: the slot's own.
         """
         terms = self._planned(name, total, BoundedSum, index, statistic)
-        released: NDArray[np.float64] = drawn(total, self.__noise, n_jobs=self.n_jobs, **terms)
-        return released
+        return np.asarray(drawn(total, self.__noise, n_jobs=self.n_jobs, **terms))
 
     @contextmanager
     def release_pieces(
@@ -166,25 +164,24 @@ class Curator:
         statistic: str | None = None,
     ) -> dict[str, Any]:
         """Return the terms of a planned release, and record it; or refuse."""
-
-        def check(holds: bool, what: str, rule: str) -> None:
-            _refuse_unless(holds, name, index, what, rule)
-
+        check = partial(_refuse_unless, name, index)
         what = f"was given a {type(total).__name__}"
         check(isinstance(total, wanted), what, "sum over users by skdpmf.privacy.clipped_sums")
         check(name in self.__slots, "is not planned", f"the plan has {list(self.__slots)}")
         slot, near = self.__slots[name], (self.__plan.budget.unit, self.__plan.budget.neighbors)
+        name, index = slot.name, operator.index(index)  # equal to more things than they are
         check(0 <= index < slot.count, "is one too many", f"it is planned {slot.count} times")
         made = any((one.slot, one.index) == (name, index) for one in self.__record)
         check(not made, "was made before", "keep the first result")
         may = name, *slot.alternatives
-        check(statistic in (None, *may), f"holds {statistic!r}", f"the slot may hold {may}")
-        kind = self.__slots[statistic or name]
+        kind: Any = self.__slots.get(statistic or name)
+        holds = kind is not None and kind.name in may
+        check(holds, f"holds {statistic!r}", f"the slot may hold {may}")
         terms = release_terms(slot, kind, total, index, near, self.private)
         own = handle_entry(total).fit is handle_entry(self.users).fit
         check(own, "is a sum of another fit", "sum over the users of this curator")
         law = terms["sensitivity"], terms["noise_multiplier"]
-        self.__record.append(Released(name, index, statistic or name, _shape(total), *law))
+        self.__record.append(Released(name, index, kind.name, reveal(total).shape, *law))
         return terms
 
     def slot_priorities(self, purpose: str) -> Callable[[Rows], NDArray[np.uint64]]:
@@ -214,11 +211,6 @@ def _drawn_piece(total: PiecedSum, stream: Any, start: int, stop: int) -> Any:
     ]
 
 
-def _shape(total: BoundedSum | PiecedSum) -> tuple[int, ...]:
-    shape: tuple[int, ...] = reveal(total).shape
-    return shape
-
-
 def release_terms(
     slot: Any, kind: Any, total: Any, index: int, near: tuple[str, str], private: bool
 ) -> dict[str, Any]:
@@ -226,11 +218,8 @@ def release_terms(
 
     It is for the planned sensitivity; of pairs for their own, which is smaller, and public.
     """
-
-    def check(holds: bool, what: str, rule: str) -> None:
-        _refuse_unless(holds, slot.name, index, what, rule)
-
-    public, shape = handle_entry(total).public, _shape(total)
+    check = partial(_refuse_unless, slot.name, index)
+    public, shape = handle_entry(total).public, reveal(total).shape
     found = public.norm, public.layout, public.unit, public.neighbors
     wanted = slot.norm, kind.layout, *near
     what = f"is a sum of norm, layout, unit and neighbours {found}"
@@ -240,7 +229,7 @@ def release_terms(
     what = f"changes by up to {total.sensitivity!r} with one {near[0]}"
     holds = not private or total.sensitivity <= kind.sensitivity * _ROUNDING
     check(holds, what, f"planned is {kind.sensitivity!r}")
-    holds = len(shape) == len(kind.shape) and all(map(le, shape, kind.shape))
+    holds = len(shape) == len(kind.shape) and all(map(operator.le, shape, kind.shape))
     check(holds, f"has the shape {shape}", f"planned is at most {kind.shape}")
     bound = kind.sensitivity
     if isinstance(total, PiecedSum):
@@ -252,11 +241,11 @@ def release_terms(
         "noise_multiplier": slot.noise_multiplier,
         "bound": total.n_slots * bound,
         "layout": total.layout,
-        "noise": "laplace" if slot.kind == "pure" else "gaussian",
+        "noise": "gaussian" if slot.kind == Release.kind else "laplace",
     }
 
 
-def _refuse_unless(holds: bool, name: str, index: int, what: str, rule: str) -> None:
+def _refuse_unless(name: str, index: int, holds: bool, what: str, rule: str) -> None:
     if not holds:
         raise PrivacyParameterError(
             f"release {name!r}, index {index}, {what}: {rule}. A fit may release what its plan "

@@ -12,6 +12,7 @@ posterior, and the devices of the local model.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -29,7 +30,7 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource, fresh_key, noise_source, recorded_key
 from skdpmf.privacy.sampler.streams import data_digest, derived_key
 from skdpmf.privacy.statement import PrivacyStatement, as_made
-from skdpmf.privacy.users import cut, each, few_of, refuse_unless_alike, set_once, total
+from skdpmf.privacy.users import cut, each, few_of, refuse_unless_kept, set_once, total
 
 
 @contextmanager
@@ -82,7 +83,7 @@ class Frame:
         included: NDArray[np.bool_] | None = None,
         public: Any = None,
     ) -> None:
-        self.plan, self.seeded, self.__public = plan, seed is not None, public
+        self.__plan, self.seeded, self.__public = copy.deepcopy(plan), seed is not None, public
         self.__seed, self.__included = seed, included
         self.__state: dict[str, Any] = {}
 
@@ -90,6 +91,11 @@ class Frame:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a Frame is never pickled or copied: it pays for one curator.")
+
+    @property
+    def plan(self) -> ReleasePlan:
+        """A copy of the plan, as it was charged."""
+        return copy.deepcopy(self.__plan)
 
     def close(self) -> None:
         """End it: no curator is made any more."""
@@ -128,7 +134,7 @@ class Frame:
         if public is not None and not self.plan.is_private:
             R = sparse.csr_array(sparse.vstack([R, public]))
         given = features, item_columns
-        curator = Curator(R, self.plan, noise, n_jobs, *given, of_users=of_users)
+        curator = Curator(R, self.__plan, noise, n_jobs, *given, of_users=of_users)
         self.__state["curator"] = curator
         return curator
 
@@ -155,7 +161,7 @@ class Frame:
         self.__state["personal"] = levels is not None
         for rows in (self.__included, None if levels is None else levels > 0.0):
             if rows is not None:
-                R = each(R, _with_rows, cut(R, rows))
+                R = each(R, with_rows, cut(R, rows))
         R = each(R, _prepared, self.plan.is_private, *prepare)
         text = f"{settings!r} {self.plan!r}"
         make: Callable[..., bytes] = fresh_key
@@ -175,7 +181,7 @@ class Frame:
         record: tuple[Released, ...] = ()
         if "curator" in self.__state:
             record = self.__state["curator"].record
-        made = as_made(self.plan, record)
+        made = as_made(self.__plan, record)
         if notes is not None:
             made = replace(made, notes=tuple(notes))
         personal = self.__state.get("personal", False)
@@ -196,16 +202,14 @@ def _digest_of(public: Any) -> list[int] | None:
 
 def _prepared(R: Any, private: bool, function: Callable[..., Any], *public: Any) -> Any:
     """Return what a function makes of the rows; of a few rows alone it must make the same."""
-    made = function(R, *public)
+    made, few = function(R, *public), None
     if private:
-        slots = few_of(R.shape[0])
-        whole, few = made[slots], function(R[slots], *public)
-        for name in ("indptr", "indices", "data"):
-            refuse_unless_alike(function, getattr(whole, name), getattr(few, name))
+        few = function(R[few_of(R.shape[0])], *public)
+    refuse_unless_kept(function, R, made, few)
     return made
 
 
-def _with_rows(R: Any, rows: NDArray[np.bool_]) -> Any:
+def with_rows(R: Any, rows: NDArray[np.bool_]) -> Any:
     """Return the ratings with all but some rows emptied."""
     keep = np.repeat(rows, np.diff(R.indptr))
     indptr = np.concatenate(([0], np.cumsum(keep)))[R.indptr].astype(R.indptr.dtype)

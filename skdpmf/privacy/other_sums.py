@@ -24,12 +24,16 @@ from skdpmf.privacy.clipped_sums import (
     bounded_values,
     floats,
     lengths_of,
+    near,
     norms_of,
+    one_of,
     own_values,
+    products_bound,
     require_terms,
     shrink_to_ball,
     summed,
     triangle,
+    vectors_bound,
 )
 from skdpmf.privacy.curator_release import drawn, release_terms
 from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
@@ -67,10 +71,15 @@ def user_scalars(
         check_exact(users.n_slots, max(q, C), grid, degree=1)
     given = own_values(users, values, of_users=True), C, grid, q
     result = total(each(reveal(users), _user_scalars, users.private, *given))
-    if users.unit == "rating" and q == 0.0:
-        return bounded(users, result, 2.0 * C, 4.0 * C, norm=norm, unit="rating")
+    return bounded(users, result, users_bound(C, q, norm=norm, **near(users)), norm=norm)
+
+
+def users_bound(C: float, q: float = 0.0, *, norm: str = "l2", **relation: Any) -> float:
+    """Return the bound of `user_scalars`."""
+    if relation["unit"] == "rating" and q == 0.0:
+        return one_of(2.0 * C, 4.0 * C, wanted="rating", **relation)
     whole = q + C if norm == "l1" else math.hypot(q, C)
-    return bounded(users, result, whole, max(2.0 * C, whole), norm=norm)
+    return one_of(whole, max(2.0 * C, whole), **relation)
 
 
 def _user_scalars(
@@ -115,12 +124,15 @@ def rating_sums(
         s = float(truncate_to_grid(s, grid))
     given = s, grid, largest, by_item
     values = total(each(reveal(users), _rating_sums, users.private, *given))
-    one, l1 = float(scale), norm == "l1"
-    whole, both = one, (2.0 if l1 else math.sqrt(2.0)) * one
-    if largest is not None:
-        whole = one + 1.0 if l1 else math.hypot(one, 1.0)
-        both = 2.0 * whole if l1 else max(2.0, math.sqrt(2.0) * whole)
-    return bounded(users, values, whole, both, norm=norm, unit="rating", n_slots=n_slots)
+    bound = ratings_bound(float(scale), 0.0 if largest is None else 1.0, norm=norm, **near(users))
+    return bounded(users, values, bound, norm=norm, n_slots=n_slots)
+
+
+def ratings_bound(s: float, v: float = 1.0, *, norm: str = "l2", **relation: Any) -> float:
+    """Return the bound of `rating_sums`; v: 1, or 0 for counts alone."""
+    whole = s + v if norm == "l1" else math.hypot(s, v)
+    both = 2.0 * whole if norm == "l1" else max(2.0 * v, math.sqrt(2.0) * whole)
+    return one_of(whole, both, wanted="rating", **relation)
 
 
 def _rating_sums(
@@ -152,9 +164,8 @@ def item_grams(
     r"""Sum what every item's regression on its users needs, by item.
 
     x_i = (c_i w_ij u_i u_i')_j and (c_i w_ij e_ij u_i)_j, all items stacked, w >= 0 (enforced),
-    with one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C.
-    Add-remove: B (Frobenius) and C; replace: sqrt(2) B, as
-    <w u u', v y y'> = w v (u . y)^2 >= 0, and 2 C.
+    with one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C. The
+    bounds are those of rank one for B, as <w u u', v y y'> = w v (u . y)^2 >= 0, and linear for C.
 
     weights, residuals: w_ij and e_ij, aligned with the ratings; factors (n_users, k): u_i, or with
     `of_ratings` (n_ratings, k): u_ij in its place: the norms are then
@@ -169,9 +180,8 @@ def item_grams(
     own = *own, own_values(users, factors, of_users=not of_ratings)
     given = *own, gram_clip, clip, grid, of_ratings
     grams, vectors = total(each(reveal(users), _item_grams, users.private, *given))
-    B, C = float(gram_clip), float(clip)
-    packed = bounded(users, grams, B, math.sqrt(2.0) * B, layout="packed")
-    return packed, bounded(users, vectors, C, 2.0 * C)
+    packed = bounded(users, grams, products_bound(gram_clip, **near(users)), layout="packed")
+    return packed, bounded(users, vectors, vectors_bound(clip, **near(users)))
 
 
 def _item_grams(
@@ -305,12 +315,12 @@ def padded(total: BoundedSum, shape: tuple[int, ...]) -> BoundedSum:
 
 
 def release_score(
-    noise: Any, slot: Any, total: BoundedSum, index: int, near: tuple[str, str]
+    noise: Any, slot: Any, total: BoundedSum, index: int, relation: tuple[str, str]
 ) -> float:
     """Release one number of a private search, whose trials no plan counts: they are secret.
 
     noise: refuses an index the second time; slot: the planned score; total: of shape (1,); index:
-    number of the trial; near: unit and neighbouring relation of the search.
+    number of the trial; relation: unit and neighbouring relation of the search.
     """
-    terms = release_terms(slot, slot, total, index, near, getattr(total, "private", True))
+    terms = release_terms(slot, slot, total, index, relation, getattr(total, "private", True))
     return float(drawn(total, noise, **terms)[0])

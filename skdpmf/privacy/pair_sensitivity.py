@@ -83,7 +83,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.covariance import accumulate_pairs, pair_blocks, triangle_starts
-from skdpmf.privacy.clipped_sums import PiecedSum
+from skdpmf.privacy.clipped_sums import PiecedSum, require_terms
 from skdpmf.privacy.sampler.grid import check_exact, exact_grid, require_number, truncate_to_grid
 from skdpmf.privacy.users import (
     Rows,
@@ -207,8 +207,8 @@ def pair_sums(
     It has the attributes of `PairTerms`: its shape is (2, h (h + 1) / 2), and ``pieces`` holds the
     first and last row of each piece, which public sizes decide.
     """
-    h, remedy = len(head), "pass the factor of the second matrix."
-    require_number("weight_scale", weight_scale, positive=True, remedy=remedy)
+    h = len(head)
+    require_terms(weight_scale=weight_scale)
     if np.any(np.diff(head) <= 0):
         raise PrivacyParameterError(
             f"head={head!r} must be ascending, without repetitions: an item that is there "

@@ -280,8 +280,9 @@ class ReleasePlan(PrintedPlan):
 
     @property
     def gaussian(self) -> tuple[Release, ...]:
-        """The releases with Gaussian noise."""
-        return tuple(release for release in self.releases if isinstance(release, Release))
+        """The releases with Gaussian noise; all others have pure epsilons."""
+        own: Any = (release for release in self.releases if release.kind == Release.kind)
+        return tuple(own)
 
 
 def _slack(n_values: int, largest: float) -> dict[str, Any]:

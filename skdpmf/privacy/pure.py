@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from scipy import special
 
 from skdpmf.exceptions import MissingExtraError, require_that
-from skdpmf.privacy.accounting import float_up, require_level, rounded_down, rounded_up
+from skdpmf.privacy.accounting import float_up, require_level, rounded_up
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import LARGEST, Planned
 from skdpmf.privacy.sampler.laws import LAPLACE_ETA
@@ -124,7 +124,7 @@ def mu_to_pure_epsilon(mu: float) -> float:
         epsilon = 2.0 * math.atanh(math.erf(mu * 0.5 * math.sqrt(0.5)))
     else:
         epsilon = float(special.log_ndtr(mu / 2.0) - special.log_ndtr(-mu / 2.0))
-    return rounded_down(epsilon)
+    return epsilon * (1.0 - 1e-12)  # below its rounding errors
 
 
 def to_dp_event(*releases: Any) -> Any:

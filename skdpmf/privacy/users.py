@@ -61,10 +61,10 @@ class Handle:
         return f"{type(self).__name__}(<private>)"
 
     def __getattr__(self, name: str) -> Any:
-        held = _HANDLES.get(self)
-        if held is None or name not in getattr(held.public, "_fields", ()):
+        public = getattr(_HANDLES.get(self, _NOTHING)[1], "public", None)
+        if name not in getattr(public, "_fields", ()):
             raise AttributeError(f"{self!r} has no attribute {name!r}")
-        return getattr(held.public, name)
+        return getattr(public, name)
 
     def _opaque(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
@@ -135,25 +135,27 @@ class Entry(NamedTuple):
     place: Any = None
 
 
-_HANDLES: WeakKeyDictionary[Handle, Entry] = WeakKeyDictionary()
+# with the kind that was made: a kind made from it may show other terms, or claim another's place
+_HANDLES: WeakKeyDictionary[Handle, tuple[type[Handle], Entry]] = WeakKeyDictionary()
+_NOTHING: Any = None, None
 H = TypeVar("H", bound=Handle)
 
 
 def handle_entry(handle: Any) -> Entry:
     """Return what a handle of the core stands for."""
-    found = _HANDLES.get(handle) if isinstance(handle, Handle) else None
-    if found is None:
+    kind_and_entry = _HANDLES.get(handle, _NOTHING) if isinstance(handle, Handle) else _NOTHING
+    if kind_and_entry[0] is not type(handle):
         raise PrivacyParameterError(
             f"a {type(handle).__name__} was made by hand: a BoundedSum is made by the functions of "
             "privacy.clipped_sums alone, which clip what they sum, and a PerUser by Users.map."
         )
-    return found
+    return kind_and_entry[1]
 
 
 def make_handle(kind: type[H], *terms: Any) -> H:
     """Return a handle of this kind of `Entry` values."""
     handle = kind.__new__(kind)
-    _HANDLES[handle] = Entry(*terms)
+    _HANDLES[handle] = kind, Entry(*terms)
     return handle
 
 
@@ -299,7 +301,8 @@ class Users(Handle):
                 "must be exact."
             )
         terms = Terms(n_slots, R.shape[1], unit, neighbors, private, n_jobs)
-        _HANDLES[self] = Entry(Fit(), terms, each(R, _rows, n_jobs, getattr(R, "first", 0)))
+        rows = each(R, _rows, n_jobs, getattr(R, "first", 0))
+        _HANDLES[self] = Users, Entry(Fit(), terms, rows)
 
     @sealed
     def map(self, function: Callable[..., Any], *args: Any, **public: Any) -> Any:
@@ -364,7 +367,12 @@ def few_of(n: int) -> NDArray[np.intp]:
 
 
 def _rows(R: Any, n_jobs: int | None, first: int = 0) -> Rows:
-    """Return rows with one entry per item: norms are those of whole rows, not of their parts."""
+    """Return rows with one entry per item: norms are those of whole rows, not of their parts.
+
+    A matrix that a map made may have a wrong flag that says so, and places that do not exist.
+    """
+    R = sparse.csr_array((R.data, R.indices, R.indptr), shape=R.shape)
+    R.check_format()
     if not R.has_canonical_format:
         R = R.copy()
         R.sum_duplicates()
@@ -435,19 +443,23 @@ def _mapped(rows: Rows, mapped: Map, form: Any, looks: bool, *own: Any) -> tuple
 
 def _kept(rows: Rows, mapped: Map, *own: Any) -> Rows:
     """Return the ratings that a map keeps."""
-    R = mapped(rows, own)
-    if R.shape != rows.shape:
+    kept, few = _rows(mapped(rows, own), rows.n_jobs, rows.first), None
+    if mapped.private:
+        few = _rows(mapped(rows, own, slots=few_of(rows.n_users)), 1).R
+    refuse_unless_kept(mapped.function, rows, kept.R, few)
+    return kept
+
+
+def refuse_unless_kept(function: Any, rows: Any, made: Any, few: Any) -> None:
+    """Raise unless a function makes a matrix of all rows, and the same of a few rows alone."""
+    if made.shape != rows.shape:
         raise PrivacyParameterError(
-            f"function={mapped.function!r} must keep the shape of the rows: leave out ratings, not "
+            f"function={function!r} must keep the shape of the rows: leave out ratings, not "
             "rows or columns."
         )
-    kept = _rows(R, rows.n_jobs, rows.first)
-    if mapped.private:
-        slots = few_of(rows.n_users)
-        few = _rows(mapped(rows, own, slots=slots), 1).R
-        for name in ("indptr", "indices", "data"):
-            refuse_unless_alike(mapped.function, getattr(kept.R[slots], name), getattr(few, name))
-    return kept
+    whole = made[few_of(rows.shape[0])]
+    for name in () if few is None else ("indptr", "indices", "data"):
+        refuse_unless_alike(function, getattr(whole, name), getattr(few, name))
 
 
 def _taken(rows: Rows, more: Rows, values: NDArray[Any]) -> NDArray[Any]:

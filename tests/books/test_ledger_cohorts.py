@@ -202,6 +202,7 @@ STRANGE = (1.0, True, ("a", 1), b"a", np.bool_(True), pd.NA)
     [
         (None, "users=None must be ids of the rows"),
         (range(5), "holds 0 to 4, the rows' numbers"),
+        ([None, 1, 2, None], "holds 1 to 2, the rows' numbers"),
         (["ann", "bob", "ann"], "holds 'ann' in two rows"),
         ([3, np.int32(3)], "holds 3 in two rows"),
         *((["ann", strange], "must be an integer or a string") for strange in STRANGE),

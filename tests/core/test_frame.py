@@ -11,7 +11,7 @@ from skdpmf import DPItemMeans, DPMFSampler, PrivacyBudget
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.clipped_sums import item_scalars
 from skdpmf.privacy.frame import framed
-from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.plan import Planned, Release, ReleasePlan
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.text import SEEDED_ASSUMPTION
@@ -78,8 +78,33 @@ def test_nobody_copies_a_frame(again):
 def test_nothing_of_a_frame_changes():
     with framed(BUDGET, a_plan(), 0) as frame:
         for name, value in (("plan", None), ("seeded", False)):
-            with pytest.raises(AttributeError, match="is fixed"):
+            with pytest.raises(AttributeError, match=r"is fixed|has no setter"):
                 setattr(frame, name, value)
+
+
+def test_what_a_frame_shows_of_its_plan_is_a_copy():
+    """Neither the curator's noise nor the statement follows it."""
+    with framed(BUDGET, a_plan(), None) as frame:
+        object.__setattr__(frame.plan.releases[0], "noise_multiplier", 99.0)
+        assert frame.curator(R, (as_they_are,), None).plan == a_plan()
+        assert frame.statement().epsilon == a_plan().epsilon
+
+
+def test_a_release_of_a_kind_of_its_own_is_counted():
+    class Free(Release):
+        kind = "free"
+
+    class Loud(Planned):
+        kind, name, shape, count, alternatives = "gaussian", "a", (3,), 1, ()
+        noise_multiplier = 1e-6
+
+    for release, error in (
+        (Loud(), PrivacyParameterError),
+        (Free("a", "x", (3,), 1.0, 9.0), AttributeError),
+    ):
+        plan = ReleasePlan(BUDGET, (release,))
+        with framed(BUDGET, plan, None) as frame, pytest.raises(error):
+            frame.curator(R, (as_they_are,), None)
 
 
 def test_the_plan_is_for_the_budget_that_pays():
@@ -105,10 +130,16 @@ def centred(R):
     return sparse.csr_array((R.data - R.data.mean(), R.indices, R.indptr), shape=R.shape)
 
 
+def first_rows(R):
+    return R[:50]
+
+
 def test_rows_are_prepared_one_by_one():
     rows = sparse.csr_array(np.random.default_rng(0).normal(size=(60, 3)))
     with pytest.raises(PrivacyParameterError, match=r"centred.* in a few rows alone"):
         fit(prepare=(centred,), rows=rows)
+    with pytest.raises(PrivacyParameterError, match=r"first_rows.* must keep the shape"):
+        fit(prepare=(first_rows,), rows=rows)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])

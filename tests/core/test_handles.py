@@ -97,6 +97,20 @@ def test_the_shape_of_a_sum_is_not_shown():
     assert not hasattr(counts(users_of(matrix())), "shape")
 
 
+def test_no_class_made_from_a_kind_stands_for_a_handle():
+    """It could show another bound than the sum's, or take a sum's place by its hash."""
+    curator = some_curator()
+    total = counts(curator.users)
+    place = hash(total)
+    own = {"__hash__": lambda _: place, "__eq__": lambda *_: True, "sensitivity": 0.1}
+    kind = type("Sum", (sums.BoundedSum,), {"__slots__": (), **own})
+    with pytest.raises(PrivacyParameterError, match="a Sum was made by hand"):
+        curator.release("a", kind())
+    object.__setattr__(total, "__class__", kind)
+    with pytest.raises(PrivacyParameterError, match="a Sum was made by hand"):
+        curator.release("a", total)
+
+
 def as_wide_as_the_longest(rows, start, stop):
     return np.full((stop - start, int(rows.n_ratings.max(initial=0))), 0.1)
 
@@ -144,7 +158,8 @@ def test_vectors_that_depend_on_all_rows_end_the_fit():
         sums.products(users, centred, clip=1.0, grid=GRID)
 
 
-NOT_POSITIVE = (0.0, -1.0, np.nan, np.inf)
+# a clip whose square is 0, or that of what it clips, clips nothing
+WRONG = (0.0, -1.0, np.nan, np.inf, 1e-101, 1e101)
 PARAMETERS = [
     ("item_scalars", ("clip", "scale"), lambda u, **p: sums.item_scalars(u, u.map(ones), **p)),
     (
@@ -180,10 +195,8 @@ PARAMETERS = [
 def test_parameters_of_sums_are_checked(make, parameter):
     given = {"clip": 1.0, "grid": GRID}
     assert make(users_of(matrix()), **given).sensitivity > 0.0
-    for value in NOT_POSITIVE:
-        with pytest.raises(
-            PrivacyParameterError, match=rf"({parameter}|bound)=.* must be a finite"
-        ):
+    for value in WRONG:
+        with pytest.raises(PrivacyParameterError, match=rf"({parameter}|bound)=.* must (not )?be"):
             make(users_of(matrix()), **given | {parameter: value})
 
 
@@ -216,6 +229,26 @@ def test_sums_take_values_of_their_own_users_alone():
     with pytest.raises(PrivacyParameterError, match="is a sum of another fit"):
         curator.release("a", counts(some_curator().users))
     assert curator.release("a", counts(curator.users)).shape == (N_ITEMS,)
+
+
+def in_one_column(rows):
+    """Entries of one place, under a flag that was set before they were."""
+    R = rows.R.copy()
+    assert R.has_canonical_format
+    R.indices[:] = 0
+    return R
+
+
+def beyond_the_last_item(rows):
+    return sparse.csr_array((rows.data, rows.indices + N_ITEMS, rows.indptr), shape=rows.shape)
+
+
+def test_kept_ratings_have_places_of_their_own():
+    """Whatever a map says of them: norms are those of rows with an entry per item."""
+    kept = users_of(matrix()).keep(in_one_column)
+    assert reveal(kept).nnz == N_USERS
+    with pytest.raises(ValueError, match="indices must be <"):
+        users_of(matrix()).keep(beyond_the_last_item)
 
 
 def test_kept_ratings_take_their_values_along():

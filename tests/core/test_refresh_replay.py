@@ -77,7 +77,7 @@ def without_knowledge(patch):
 
 
 def with_everybody(patch):
-    patch.setattr(frame, "_with_rows", lambda R, rows: R)
+    patch.setattr(frame, "with_rows", lambda R, rows: R)
 
 
 def refreshed_by(change):

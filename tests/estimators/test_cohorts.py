@@ -118,18 +118,18 @@ def test_ids_come_in_any_container(tmp_path, kind, source):
 
 
 def unmasked_key(monkeypatch):
-    kept, masked, digest = {}, frame._with_rows, frame.data_digest
+    kept, masked, digest = {}, frame.with_rows, frame.data_digest
 
     def keep(R, rows):
         kept["R"] = R
         return masked(R, rows)
 
-    monkeypatch.setattr(frame, "_with_rows", keep)
+    monkeypatch.setattr(frame, "with_rows", keep)
     monkeypatch.setattr(frame, "data_digest", lambda R, *more: digest(kept["R"], *more))
 
 
 def unmasked_rows(monkeypatch):
-    monkeypatch.setattr(frame, "_with_rows", lambda R, rows: R)
+    monkeypatch.setattr(frame, "with_rows", lambda R, rows: R)
 
 
 @pytest.mark.parametrize("plant", [unmasked_key, unmasked_rows])

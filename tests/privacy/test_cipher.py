@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from skdpmf.privacy.sampler.cipher import LANES, blocks, chacha, set_key, set_position, states
+from skdpmf.mechanisms.device_reports.privunit import set_key
+from skdpmf.privacy.sampler.cipher import LANES, blocks, chacha, set_position, states
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.sampler.streams import derived_key, slot_priorities
 

@@ -1,6 +1,5 @@
 """Every sensitivity of the covariance is attacked by users made for it, and never exceeded."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import pair_sensitivity as cov
 from skdpmf.privacy.sampler.grid import truncate_to_grid
-from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 
 from .covariance_attack import (
     GROUPS,
@@ -315,38 +313,6 @@ def test_weights_of_rows(norm, entries, unit):
         assert np.all((w * n_values if norm == "l1" else w**2 * n_values) <= 1.0)
 
 
-# Item statistics
-
-
-@pytest.mark.parametrize("s", [0.2, 0.5, 1.0, 2.0])
-@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-@pytest.mark.parametrize("unit", ["user", "rating"])
-@pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_item_statistics(norm, unit, neighbors, s):
-    """Attained by some row or pair of rows, or of cells, and exceeded by none."""
-    n_items, rng = 6, np.random.default_rng(2)
-
-    def vector(row):
-        e = np.isfinite(row)
-        size = 1 if unit == "rating" else e.sum() if norm == "l1" else math.sqrt(e.sum())
-        return np.concatenate([s * e, np.where(e, (row - 3.0) / 2.0, 0.0)]) / size
-
-    users = [random_row(rng, n_items) for _ in range(200)]
-    for length in (1, 3):
-        for place, value in itertools.product((0, 3), (1.0, 5.0)):
-            row = np.full(n_items, np.nan)
-            row[place : place + length] = value
-            users.append(row)
-    if unit == "rating":
-        users = [row for row in users if np.isfinite(row).sum() == 1]
-    power = 1 if norm == "l1" else 2
-    vectors = np.array([vector(row) for row in users])
-    others = vectors[:, None] if neighbors == "replace" else np.zeros((1, 1, 2 * n_items))
-    reached = (np.abs(vectors - others) ** power).sum(axis=-1).max() ** (1 / power)
-    bound = item_statistics_sensitivity(s, norm=norm, neighbors=neighbors, unit=unit)
-    assert reached == pytest.approx(bound, rel=1e-12)
-
-
 # Range, rounding, parameters
 
 
@@ -415,9 +381,6 @@ def good(**change):
         (good, {"centred_range": math.nan}, "centred_range=nan must be"),
         (good, {"damping": -1.0}, "damping=-1.0 must be a finite number >= 0"),
         (good, {"damping": None}, "damping=None must be a finite number >= 0"),
-        (item_statistics_sensitivity, {"count_scale": 0.0}, "count_scale=0.0 must be"),
-        (item_statistics_sensitivity, {"count_scale": 1.0, "norm": "l0"}, "norm='l0'"),
-        (item_statistics_sensitivity, {"count_scale": 1.0, "unit": "cell"}, "unit='cell'"),
     ],
 )
 def test_bad_parameters(call, change, message):

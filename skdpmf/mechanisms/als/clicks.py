@@ -32,7 +32,7 @@ earlier releases; an empty row contributes 0 to each:
 In a refresh counts of earlier fits add up to these. An item's popularity is per user who could
 click it, times the users of this cohort, and the signals of cohorts, for ranks, add up in squares.
 
-All bounds are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for replacing
+All bounds are for adding or removing a user, by the sums' proofs also for replacing
 one. All else is post-processing of released values.
 
 The loss is that of Y. Hu, Y. Koren, C. Volinsky, "Collaborative filtering for implicit feedback
@@ -61,7 +61,6 @@ from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.clipped_sums import shrink_to_ball
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
 
 CLIP = 0.7  # C, a typical user's root mean squared residual
@@ -109,7 +108,7 @@ def first_releases(
     """Counts, start and Gram matrices of all users, without noise yet."""
     statistic = "sums over users of their damped item counts, and of the users themselves"
     near: dict[str, Any] = {"neighbors": budget.neighbors, "unit": budget.unit}
-    counts = count_sensitivity(1.0 + USER_WEIGHT**2, **near)
+    counts = sums.scalars_bound(1.0, USER_WEIGHT, signed=False, **near)
     everybody, rounds = "sum over all users of x x', every round", settings.max_iter
     return [
         Release(COUNTS, statistic, (n_items + 1,), counts),

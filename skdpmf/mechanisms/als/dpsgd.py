@@ -17,7 +17,7 @@ and step t moves theta_j <- theta_j + h_t / (K_j + L_j) * (G_j + noise - L_j (th
 c_i (w_ij e_ij phi_i)_j, a function of i's row and slot, of earlier releases and of public
 constants, and 0 for an empty row. By the choice of c_i its Frobenius norm,
 c_i |phi_i| sqrt(sum_j (w_ij e_ij)^2), is at most C sqrt(1 + a^2), whatever the ratings, the weights
-and theta are. So the L2 sensitivity of a step is `sum_sensitivity` (1, C sqrt(1 + a^2)): that bound
+and theta are. So the L2 sensitivity of a step is `vectors_bound` (C sqrt(1 + a^2)): that bound
 to adding or removing a user, twice that to replacing one. The weights' own bound,
 sum_j w_ij^2 <= 1, is not needed for it. Truncation to the grid only shrinks factors. Steps are
 Gaussian releases, chosen adaptively: the mu^2 of max_iter * n_inner_steps of them add up exactly.

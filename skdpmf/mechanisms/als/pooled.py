@@ -42,7 +42,7 @@ ratings. The item step is
    from it as the posterior is wide, with signs by a hash of the row: the second moment of these
    points is the posterior's. Sensitivity 1, whatever z_i is.
 
-All sensitivities are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
+All sensitivities are for adding or removing a user, by the sums' proofs also for
 replacing one: each statistic is a sum over users of a vector (or of products of vectors) whose norm
 is bounded whatever the ratings; all else is post-processing. Weights, counts, ranks and shares
 follow from the budget and from released values.

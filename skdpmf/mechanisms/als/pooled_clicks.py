@@ -23,7 +23,7 @@ the released counts. So factors show only how a user differs from the popularity
 
 Both bounds hold whatever the clicks, weights and theta are: a user's part of each sum is a function
 of the user's row, its slot, public constants and earlier releases, 0 for an empty row, and its norm
-is clipped. They are for adding or removing a user, by `skdpmf.privacy.sensitivity` also for
+is clipped. They are for adding or removing a user, by the sums' proofs also for
 replacing one. All else is post-processing. What unobserved pairs add to an item's gradient,
 -a0 s_j H theta_j with s_j the typical weight of its clicks, takes every user's phi_i: it is made of
 H as released, and only so. A user's vector has learnt from the same click that its residual is of:

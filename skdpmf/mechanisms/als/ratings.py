@@ -27,10 +27,9 @@ from skdpmf.mechanisms.common import head_directions, predictions
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.residual_rounds import CLIP
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.clipped_sums import shrink_to_ball
+from skdpmf.privacy.clipped_sums import scalars_bound, shrink_to_ball
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release
-from skdpmf.privacy.sensitivity import item_mean_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
 
 OFFSET = 1.0  # a, the constant coordinate of phi
@@ -83,12 +82,14 @@ class RatingModel(NamedTuple):
 
 def first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
     """Item statistics and start, without noise yet: "dpals" and "dpsgd" begin with them."""
-    means = item_mean_sensitivity(im.COUNT_WEIGHT, neighbors=budget.neighbors, unit=budget.unit)
+    near: Any = {"neighbors": budget.neighbors, "unit": budget.unit}
+    counts = scalars_bound(im.COUNT_WEIGHT, im.USER_WEIGHT, signed=False, **near)
+    deviations = scalars_bound(1.0, im.USER_WEIGHT, signed=True, **near)
     statistic = (
         "sums over users of their damped item counts and clipped, centred ratings, and of the "
         "users themselves"
     )
-    sensitivity = float(np.hypot(means, np.sqrt(2.0) * im.USER_WEIGHT))
+    sensitivity = float(np.hypot(counts, deviations))
     return [
         Release(ITEM_STATISTICS, statistic, (2, n_items + 1), sensitivity),
         head_release(budget, n_items, "residual products", bound=CLIP),

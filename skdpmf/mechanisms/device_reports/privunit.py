@@ -97,12 +97,12 @@ from skdpmf.mechanisms.device_reports.randomizers import (
 )
 from skdpmf.privacy.recording import active_recorder, recorded_reports
 from skdpmf.privacy.sampler.cipher import (
+    EXPAND,
     LANES,
     MOST_LANES,
     blocks,
     chacha,
     join_words,
-    set_key,
     set_position,
 )
 from skdpmf.privacy.sampler.laws import (
@@ -329,6 +329,15 @@ def _plain_reports(keys, ptr, indices, values, coin, bound, bits, tables, dimens
     report = drawn(keys, np.tile(np.arange(-(-dimension // CHUNK)), (n, 1)))
     report[np.repeat(np.arange(n), sizes), indices] = support[inside]
     return report[:, :dimension].sum(axis=0)
+
+
+@part
+def set_key(words, lanes, key):  # type: ignore[no-untyped-def]
+    """Set constant and key of all lanes, as `states` does for one key."""
+    for i in range(4 * lanes):
+        words[16 * lanes + i] = EXPAND[i // lanes]
+    for i in range(8 * lanes):
+        words[20 * lanes + i] = key[i // lanes]
 
 
 @jit(plain=_add_reports_plain, same_bits=True)

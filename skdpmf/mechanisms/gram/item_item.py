@@ -126,7 +126,6 @@ from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 Floats = NDArray[np.float64]
@@ -245,7 +244,7 @@ class Lists(NamedTuple):
 
 def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
     """Plan both releases, from public values alone; their noise spends the whole budget."""
-    counts = count_sensitivity(1.0, neighbors=budget.neighbors, unit=budget.unit)
+    counts = sums.scalars_bound(1.0, signed=False, neighbors=budget.neighbors, unit=budget.unit)
     statistic = "sum over users of their clicks over the root of their number"
     releases = [
         Release(COUNTS, statistic, (n_items,), counts),

@@ -29,11 +29,10 @@ from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
-from skdpmf.privacy.other_sums import rating_sums, user_scalars
+from skdpmf.privacy.other_sums import rating_sums, ratings_bound, user_scalars, users_bound
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
-from skdpmf.privacy.sensitivity import item_statistics_sensitivity
 from skdpmf.privacy.users import Rows, Users
 
 N_ROUNDS = 10  # the most of `n_average_rounds`
@@ -59,14 +58,14 @@ def average_releases(
     norm ("l2", "l1"): of the sensitivities. Result: `GLOBAL` and `STATISTICS`, or at unit "user"
     `GLOBAL`, `COUNTS` and `RESIDUALS`.
     """
-    near: dict[str, Any] = {"neighbors": neighbors, "unit": unit}
-    s = count_scale(unit)
-    single = item_statistics_sensitivity(s, norm=norm, **near)
+    near: dict[str, Any] = {"norm": norm, "neighbors": neighbors, "unit": unit}
     if unit == "rating":
+        single = ratings_bound(RATING_COUNT_WEIGHT, **near)
         return [
             (GLOBAL, "number and sum of ratings", (2,), single),
             (STATISTICS, "numbers and sums of each item's ratings", (2, n_items), single),
         ]
+    single = users_bound(1.0, im.COUNT_WEIGHT, **near)
     number = (GLOBAL, "number and mean ratings of users", (2,), single)
     return [number, *ir.residual_releases(neighbors, norm, n_items)]
 

@@ -47,9 +47,8 @@ from skdpmf.mechanisms.common import (
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.knowledge import Knowledge
-from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars
+from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars, scalars_bound
 from skdpmf.privacy.curator_release import Curator
-from skdpmf.privacy.sensitivity import count_sensitivity, sum_sensitivity
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 COUNTS, RESIDUALS = "item counts", "item residuals"
@@ -72,13 +71,10 @@ def residual_releases(
     neighbors: str, norm: str, n_items: int
 ) -> list[tuple[str, str, tuple[int, ...], float]]:
     """Return name, statistic, shape and sensitivity of `COUNTS` and `RESIDUALS`."""
-    q, replace = im.USER_WEIGHT, neighbors == "replace"
-    if norm == "l2":
-        counts = count_sensitivity(1.0, neighbors=neighbors)
-        counts = counts if replace else float(np.hypot(counts, q))
-        residuals = float(np.hypot(sum_sensitivity(1.0, 1.0, neighbors=neighbors), q))
-    else:
-        counts, residuals = (2.0, 2.0 + q) if replace else (1.0 + q, 1.0 + q)
+    near: Any = {"norm": norm, "neighbors": neighbors}
+    counts, residuals = (
+        scalars_bound(1.0, im.USER_WEIGHT, signed=one, **near) for one in (False, True)
+    )
     shape = (n_items + 1,)
     return [
         (COUNTS, "weighted numbers of each item's ratings, number of users", shape, counts),

@@ -50,12 +50,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.data.matrix import without_rows
 from skdpmf.kernels.gibbs import diffuse_rows, diffusion
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
 from skdpmf.mechanisms.posterior_draw.gibbs import State, Target, draw_precisions
 from skdpmf.mechanisms.sgd.cache_sgd import batch_rows
 from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, Scale, Workers
+from skdpmf.privacy.frame import with_rows
 from skdpmf.privacy.sampler.noise import NoiseSource
 
 # Rounds from one draw of the precisions to the next: all rows must be diffused before.
@@ -145,7 +145,7 @@ class LangevinChain:
             self.bias_step = step_size / (stiff * n_users + target.bias_std**-2.0)
 
         # batches of consecutive users, of the ratings of those with any weight
-        weighted = without_rows(target.R, ~(target.weights > 0.0))
+        weighted = with_rows(target.R, target.weights > 0.0)
         with Workers(1) as workers:
             cut = (-1.0, 1.0), batch_rows(n_users, k, 1), workers, Scale(0.0, 1.0)
             self._batches = MatrixBatches(weighted, *cut)

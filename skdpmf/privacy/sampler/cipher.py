@@ -27,7 +27,7 @@ LANES = 64
 KEY_BYTES = 32
 MOST_LANES = 1 << 13  # blocks that a plain form computes at once, to bound its memory
 
-_EXPAND = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)  # the state's first row
+EXPAND = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)  # the state's first row
 _MASK32 = np.int64(0xFFFFFFFF)
 _S7, _S8, _S12, _S16 = np.uint32(7), np.uint32(8), np.uint32(12), np.uint32(16)
 _S20, _S24, _S25 = np.uint32(20), np.uint32(24), np.uint32(25)
@@ -80,15 +80,6 @@ def chacha(words, lanes):
 
 
 @part
-def set_key(words, lanes, key):
-    """Set constant and key of all lanes, as `states` does for one key."""
-    for i in range(4 * lanes):
-        words[16 * lanes + i] = _EXPAND[i // lanes]
-    for i in range(8 * lanes):
-        words[20 * lanes + i] = key[i // lanes]
-
-
-@part
 def set_position(words, lanes, lane, low, high):
     """Set the position of a lane's block, given as two integers of 64 bits."""
     at = 28 * lanes + lane
@@ -103,7 +94,7 @@ def states(key, lanes):
     little-endian order.
     """
     words = np.zeros((32, lanes), np.uint32)
-    words[16:20], words[20:28] = _EXPAND[:, np.newaxis], np.broadcast_to(key, (lanes, 8)).T
+    words[16:20], words[20:28] = EXPAND[:, np.newaxis], np.broadcast_to(key, (lanes, 8)).T
     return words.ravel()
 
 

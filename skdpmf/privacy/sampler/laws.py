@@ -172,15 +172,19 @@ def staircase_tables(
     return high, low, guide
 
 
+def _weights(n_steps: int, ratio: int, step: int = 1 << PRECISION) -> list[int]:
+    """Return weights from 1 on, each a ratio times the one before, and the ratio by a step."""
+    weights = [1 << PRECISION]
+    for _ in range(n_steps):
+        weights.append((weights[-1] * ratio) >> PRECISION)
+        ratio = (ratio * step) >> PRECISION
+    return weights
+
+
 def _cumulative_table() -> list[int]:
     """Return the normal law's `cumulative_table`."""
     # w_{c+1} / w_c = exp(-(2 c + 1) / 2^17), itself a geometric sequence
-    ratio, step = exp_minus(17), exp_minus(16)
-    weights = [1 << PRECISION]
-    for _ in range(_N_CELLS - 1):
-        weights.append((weights[-1] * ratio) >> PRECISION)
-        ratio = (ratio * step) >> PRECISION
-    return cumulative_table(weights)
+    return cumulative_table(_weights(_N_CELLS - 1, exp_minus(17), exp_minus(16)))
 
 
 @cache
@@ -413,10 +417,7 @@ LAPLACE_ETA = 2.0**-56
 
 def _laplace_cumulative_table() -> list[int]:
     """Return the `cumulative_table` of the cells and of the tail, in units of h."""
-    ratio = exp_minus(8)
-    weights = [1 << PRECISION]
-    for _ in range(TAIL_CELL):
-        weights.append((weights[-1] * ratio) >> PRECISION)
+    weights = _weights(TAIL_CELL, exp_minus(8))
     weights[-1] <<= 8  # the tail weighs exp(-16), not h exp(-16)
     return cumulative_table(weights)
 
