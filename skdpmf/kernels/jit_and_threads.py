@@ -79,13 +79,7 @@ class Kernel:
 
     __name__: str
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        plain: Callable[..., Any] | None,
-        same_bits: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, function: Any, plain: Any, same_bits: bool = False, **options: Any) -> None:
         update_wrapper(self, function)
         self.function, self.plain, self._options = function, plain, options
         self.same_bits = same_bits

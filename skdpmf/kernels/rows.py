@@ -59,20 +59,7 @@ def weigh_by_item(indptr, indices, logs, l1, start, stop, out):
 
 
 def centre_rows(
-    indptr,
-    indices,
-    values,
-    place,
-    direction,
-    per_value,
-    step,
-    centres,
-    grid,
-    most,
-    start,
-    stop,
-    out,
-    number,
+    indptr, indices, values, place, e, per_value, step, m, grid, most, start, stop, out, number
 ):
     r"""Choose s_i and w_i such that \|s_i x_i - m_w\| is 1 and m_w near s_i d_i e, for every row.
 
@@ -82,9 +69,9 @@ def centre_rows(
     most, less what truncation of s_i x_i to the grid may add.
 
     indptr, indices, values (float64): the rows, of all items; place (n_items,) integer: column of
-    each item in the head; -1: none; direction (h,) float64: e, of norm 1; centres (c, h) float64:
-    m; start, stop: the rows; out (n_stored,) float64: s_i x_i, 0 outside of the head; number
-    (n_rows,) int64: w_i, 0 for a row without values in the head.
+    each item in the head; -1: none; e (h,) float64: of norm 1; m (c, h) float64: the centres; start,
+    stop: the rows; out (n_stored,) float64: s_i x_i, 0 outside of the head; number (n_rows,) int64:
+    w_i, 0 for a row without values in the head.
     """
     for block, own, rows in row_blocks(indptr, start, stop):
         c, n_rows = place[indices[own]], block.stop - block.start
@@ -92,16 +79,16 @@ def centre_rows(
         rows, c, x = rows[inside], c[inside], values[own][inside]
         with np.errstate(all="ignore"):
             square, along, total, n = (
-                np.bincount(rows, of, n_rows) for of in (x * x, x * direction[c], x, None)
+                np.bincount(rows, of, n_rows) for of in (x * x, x * e[c], x, None)
             )
             d = per_value * total
             known = (square > 0.0) & (square < np.inf)
             length = square - 2.0 * d * along + d * d
             length = np.sqrt(np.maximum(length, np.maximum(square, d * d) / most**2))
-            w = np.where(known, np.clip(d / length / step, 0.0, len(centres) - 1.0), 0.0)
+            w = np.where(known, np.clip(d / length / step, 0.0, len(m) - 1.0), 0.0)
             w = w.astype(np.int64)
-            along = np.bincount(rows, x * centres[w[rows], c], n_rows)
-            size, reach = (centres**2).sum(axis=1)[w], 1.0 - 2.0**-30 - grid * np.sqrt(n)
+            along = np.bincount(rows, x * m[w[rows], c], n_rows)
+            size, reach = (m**2).sum(axis=1)[w], 1.0 - 2.0**-30 - grid * np.sqrt(n)
             root = np.sqrt(np.maximum(along * along - square * (size - reach * reach), 0.0))
             scale = np.maximum(1.0 / length, (along - root) / square)
             scale = np.minimum(scale, (along + root) / square)

@@ -124,7 +124,7 @@ def bits_of_rows(kernel, order, cuts):
     place, e = np.arange(N_COLUMNS) % 16 - 1, np.full(15, 15**-0.5)
     given = {
         solve_rows_weighted: (values, weights, V, ridge, roots),
-        solve_rows_averaged: (values, V, ridge[:9, :9], roots, public[:2], np.ones(3), 1.0),
+        solve_rows_averaged: (values, V, ridge[:9, :9], roots, (public[:2], np.ones(3), 1.0)),
         row_posteriors: (values, V, abs(U), ridge, U, 0.7),
         predict_entries: (U, V),
         weigh_residuals: (values, weights, U, V, 1.0),

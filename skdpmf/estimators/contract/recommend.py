@@ -295,7 +295,7 @@ def _with_tastes(
     z, weights = np.empty((n_rows, columns.shape[1])), np.empty((n_rows, TASTE_PRIOR.size))
     solve_rows_averaged(
         *(indptr, indices, residuals, columns, model.ridge, row_ridge),
-        *(TASTE_PENALTIES, TASTE_PRIOR, model.variance, 0, n_rows, z, weights),
+        *((TASTE_PENALTIES, TASTE_PRIOR, model.variance), 0, n_rows, z, weights),
     )
     z[:, : prior.shape[1]] += prior
     return z, weights
