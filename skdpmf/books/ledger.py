@@ -620,7 +620,8 @@ class PrivacyLedger(BudgetKeeper):
         It yields the connection, what is spent, and the number of entries.
         """
         with ledger_file.transaction(self._path, self._identity, write=write) as connection:
-            entries, main, second = ledger_file.read_total(connection)
+            total = connection.execute("SELECT entries, main, second FROM total").fetchone()
+            entries, main, second = map(int, total)
             yield connection, Amount(main, second), entries
 
 

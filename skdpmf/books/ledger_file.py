@@ -125,12 +125,6 @@ def make(path: str, terms: Mapping[str, str]) -> None:
         sync_folder(Path(path).parent)
 
 
-def read_total(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return entries, main and second of what is spent."""
-    entries, main, second = connection.execute("SELECT entries, main, second FROM total").fetchone()
-    return int(entries), int(main), int(second)
-
-
 def write_total(connection: sqlite3.Connection, entries: int, main: int, second: int) -> None:
     """Set what is spent, in the transaction at hand."""
     values = (entries, str(main), str(second))  # and not what SQLite makes of them

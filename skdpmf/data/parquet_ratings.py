@@ -128,11 +128,8 @@ class ParquetRatings:
     """
 
     def __init__(self, path: Any) -> None:
-        path = Path(path).expanduser().absolute()
-        self._use(path, store.read_manifest(path))
-
-    def _use(self, path: Path, manifest: dict[str, Any]) -> None:
-        self.path = path
+        self.path = path = Path(path).expanduser().absolute()
+        manifest = store.read_manifest(path)
         self.shape, self.undeclared = store.checked_facts(path, manifest)
         self.fingerprint: str = manifest["fingerprint"]
         self._about = {name: manifest.get(name) for name in store.LABELS}

@@ -139,8 +139,6 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
     (3, 5)
     """
 
-    n_iter_: int
-
     def _check_start(self, known: Any) -> None:
         rule = f"{known.rank} at least, the factors of the model that is refreshed"
         holds = self._rank() >= known.rank

@@ -11,7 +11,6 @@ from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.als.pooled import PooledModel
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior
-from skdpmf.mechanisms.posterior_draw.draw import Diagnostics
 from skdpmf.privacy.curator_release import Curator
 
 
@@ -120,9 +119,6 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     >>> round(model.privacy_spent_.epsilon, 2)
     4.0
     """
-
-    n_iter_: int
-    nonprivate_diagnostics_: Diagnostics | None
 
     def fit(self, X: Any, y: Any = None, user_epsilon: Any = None) -> Any:
         """Fit and release the model.

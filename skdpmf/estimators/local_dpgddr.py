@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.validation import middle_and_quarter
+from skdpmf.data.validation import in_rating_units, middle_and_quarter
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import PrivateRecommender
@@ -126,8 +126,6 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     (4.0, 0.0, 'replace', True)
     """
 
-    n_iter_: int
-
     _reports = "key"
 
     def _preparation(self) -> tuple[Any, ...]:
@@ -175,8 +173,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
                 model = items.sampled_model(R, damping, float(self.budget.epsilon), streams)
             else:
                 model = items.exact_model(R, damping)
-        middle, unit = middle_and_quarter(self.rating_range)
-        means = middle + unit * model.item_means
+        means = in_rating_units(model.item_means, self.rating_range)
         return self._released(means, none, model.user_damping, 0.0, model.popularity), n_devices, 1
 
     def _run_gradient(self, R: Any, secret: bytes) -> tuple[Any, int, int]:

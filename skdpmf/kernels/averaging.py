@@ -141,10 +141,10 @@ def solve_rows_averaged(
     (n_rows,) or (0,) float64: penalty >= 0 on each coefficient in x of a row; an empty array means
     none; models (strengths, prior, variance): strengths (m,) float64: penalties l > 0 on t; prior
     (m + 1,) float64: weights > 0 of the models: t = 0 first, then the strengths; variance: v > 0, a
-    guess of the noise's variance; out (n_rows, k + d) float64: rows [start, stop) are overwritten by (x, t): zeros for a row without
-    stored columns, or whose system is not positive definite to working precision; weights (n_rows,
-    m + 1) float64: rows [start, stop) are overwritten by the models' weights, of sum 1; zeros where
-    `out` is 0.
+    guess of the noise's variance; out (n_rows, k + d) float64: rows [start, stop) are overwritten
+    by (x, t): zeros for a row without stored columns, or whose system is not positive definite to
+    working precision; weights (n_rows, m + 1) float64: rows [start, stop) are overwritten by the
+    models' weights, of sum 1; zeros where `out` is 0.
     """
     _gram.keep_small()
     width, k = columns.shape[1], ridge.shape[0]

@@ -69,9 +69,9 @@ def centre_rows(
     most, less what truncation of s_i x_i to the grid may add.
 
     indptr, indices, values (float64): the rows, of all items; place (n_items,) integer: column of
-    each item in the head; -1: none; e (h,) float64: of norm 1; m (c, h) float64: the centres; start,
-    stop: the rows; out (n_stored,) float64: s_i x_i, 0 outside of the head; number (n_rows,) int64:
-    w_i, 0 for a row without values in the head.
+    each item in the head; -1: none; e (h,) float64: of norm 1; m (c, h) float64: the centres;
+    start, stop: the rows; out (n_stored,) float64: s_i x_i, 0 outside of the head; number (n_rows,)
+    int64: w_i, 0 for a row without values in the head.
     """
     for block, own, rows in row_blocks(indptr, start, stop):
         c, n_rows = place[indices[own]], block.stop - block.start

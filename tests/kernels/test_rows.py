@@ -131,7 +131,7 @@ def bits_of_rows(kernel, order, cuts):
         weigh_by_item: (public, False),
         centred_residuals: (values, weights, public, 5.0),
         centre_rows: (values, place, e, 0.5, 0.25, np.arange(9)[:, None] * e, 0.0, 4.0),
-        sample_rows: (values, EMPTY, roots, public, V, np.ones(K + 1), 1.5, *normals, uniforms),
+        sample_rows: (np.ones(K + 1), 1.5, (*normals, uniforms)),
     }
     out = {
         solve_rows_averaged: (by_row, second[:, :3]),
@@ -144,7 +144,11 @@ def bits_of_rows(kernel, order, cuts):
     }[kernel]
     with np.errstate(all="ignore"):
         for start, stop in pairwise(cuts):
-            kernel(*pattern, *given[kernel], start, stop, *out)
+            if kernel is sample_rows:
+                first = indptr, roots, (indices, values, EMPTY, public, V)
+                kernel(*first, *given[kernel], start, stop, out)
+            else:
+                kernel(*pattern, *given[kernel], start, stop, *out)
     return {
         i: [part[slice(*indptr[at : at + 2]) if part is by_entry else at].tobytes() for part in out]
         for at, i in enumerate(order)

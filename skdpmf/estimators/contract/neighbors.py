@@ -5,14 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from skdpmf.estimators.contract.recommend import (
-    ItemModel,
-    Ranking,
-    ScoreTable,
-    fold_in,
-    ranking_contributions,
-    top_items,
-)
+from skdpmf.estimators.contract import recommend
+from skdpmf.estimators.contract.recommend import ItemModel, Ranking, ScoreTable
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, sized
 from skdpmf.kernels.neighbors import knn_scores
 
@@ -44,7 +38,7 @@ def neighbor_scores(
     model: ItemModel, neighbors: NeighborModel, R: Any, where: Any, n_jobs: int | None = None
 ) -> np.ndarray:
     """Return the scores of a model whose first factor is the users' offset, as `entry_scores`."""
-    offset = fold_in(model, R, n_jobs)[:, 0]
+    offset = recommend.fold_in(model, R, n_jobs)[:, 0]
     known = _Known(model, neighbors, R, offset)
     row = np.repeat(np.arange(where.shape[0]), np.diff(where.indptr))
     with sized(where.nnz * _TARGET_WORK):
@@ -66,9 +60,9 @@ def neighbor_contributions(
     same items are known. So a rating's part is what is left where all other ratings are average.
     Arguments and result are as for `ranking_contributions`.
     """
-    Z = fold_in(model, R)
+    Z = recommend.fold_in(model, R)
     scale, table = _interpolating(ranking, model, Z, R, table)
-    out = ranking_contributions(ranking, model, R, items, table)
+    out = recommend.ranking_contributions(ranking, model, R, items, table)
     for i, item in enumerate(items):
         own = slice(R.indptr[i], R.indptr[i + 1])
         known, each = R.indices[own], np.arange(own.stop - own.start + 1)
@@ -76,7 +70,7 @@ def neighbor_contributions(
         np.fill_diagonal(alone, R.data[own])
         parts = alone.ravel(), np.tile(known, known.size), known.size * each
         rows = sparse.csr_array(parts, shape=(known.size, R.shape[1]))
-        from_rows = _Known(model, neighbors, rows, fold_in(model, rows)[:, 0])
+        from_rows = _Known(model, neighbors, rows, recommend.fold_in(model, rows)[:, 0])
         asked = np.full(known.size, item)
         out[own] += scale[i] * from_rows.interpolated(each, asked, 0, known.size, None)
     return out
@@ -99,7 +93,7 @@ def neighbor_top_items(
 
     In the score of a `Ranking` p is what is interpolated, and b that of the model.
     """
-    Z = fold_in(model, R, n_jobs)
+    Z = recommend.fold_in(model, R, n_jobs)
     known = _Known(model, neighbors, R, Z[:, 0])
     columns = np.arange(R.shape[1]) if items is None else items
     if ranking is None or taste == 1.0:
@@ -117,14 +111,14 @@ def neighbor_top_items(
 
     with sized(R.shape[0] * columns.size * _TARGET_WORK):  # threads are those of a block
         options |= {"ranking": ranking, "taste": taste, "table": table, "rescale": interpolate}
-        return top_items(model, R, n, items=items, n_jobs=1, **options)
+        return recommend.top_items(model, R, n, items=items, n_jobs=1, **options)
 
 
 def _interpolating(
     ranking: Ranking, model: ItemModel, Z: np.ndarray, R: Any, table: ScoreTable
 ) -> tuple[np.ndarray, ScoreTable]:
     """Return what interpolated ratings of rows are multiplied by, and the rest of the score."""
-    scales = ranking.scales(model, Z, fold_in(ranking.lists, R), table)
+    scales = ranking.scales(model, Z, recommend.fold_in(ranking.lists, R), table)
     first = table.first.copy()
     first[2:] = 0.0
     return scales[:, 0], table._replace(first=first)

@@ -118,12 +118,11 @@ def words_of(estimator: Any, fit: Any, own: dict[str, Any]) -> dict[str, Any]:
 
 def check_addable(spent: PrivacyStatement, budget: PrivacyBudget) -> None:
     """Raise ValueError where a statement does not tell what all people have spent so far."""
-    if {_BY_LEDGER, *_DISJOINT.values()} & {*spent.assumptions}:
-        raise ValueError(
-            "people='any' must be 'new' for a model whose statement leaves out people of earlier "
-            "fits, as its last refresh was of new people or had a ledger by person: pass 'new' if "
-            "nobody comes again, or a budget with that ledger."
-        )
+    holds = not {_BY_LEDGER, *_DISJOINT.values()} & {*spent.assumptions}
+    rule = "'new' for a model whose statement leaves out people of earlier fits, as its last "
+    rule += "refresh was of new people or had a ledger by person"
+    remedy = "pass 'new' if nobody comes again, or a budget with that ledger"
+    require(holds, "people", "any", rule, remedy)
     if budget.neighbors != spent.neighbors:
         raise ValueError(
             f"neighbors={budget.neighbors!r} of the budget must be {spent.neighbors!r}, as for the "
