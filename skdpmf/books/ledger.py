@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from skdpmf import exceptions as errors
 from skdpmf.books import ledger_file
 from skdpmf.books import ledger_rules as rules
 from skdpmf.books.ledger_cohorts import Cohorts, People, people_of
@@ -26,13 +27,7 @@ from skdpmf.books.ledger_report import LedgerReport, read_entry, recordable, rou
 from skdpmf.books.ledger_rules import Amount, Spending
 from skdpmf.books.search import SearchPlan
 from skdpmf.data.validation import is_integer
-from skdpmf.exceptions import (
-    BudgetExceededError,
-    LedgerError,
-    PrivacyParameterError,
-    counted,
-    require_that,
-)
+from skdpmf.exceptions import PrivacyParameterError, counted, require_that
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -60,7 +55,7 @@ class Reservation:
             with self.ledger._transaction(write=True) as (connection, *_):
                 query = "UPDATE entry SET status=? WHERE id=? AND status='reserved'"
                 connection.execute(query, ("done" if kind is None else "failed", self.id))
-        except LedgerError as problem:  # it counts as spent all the same
+        except errors.LedgerError as problem:  # it counts as spent all the same
             warnings.warn(f"entry {self.id} stays 'reserved': {problem}", stacklevel=2)
 
 
@@ -581,7 +576,7 @@ class PrivacyLedger(BudgetKeeper):
 
     def _exceeded(
         self, plan: ReleasePlan | SearchPlan, spending: Spending, asked: Amount, left: Amount
-    ) -> BudgetExceededError:
+    ) -> errors.BudgetExceededError:
         """Return the error that says what was asked, what is left and what would fit."""
         at = f" at delta={plan.delta:g}" if plan.delta else ""
         fits = rules.largest_fit(self._rule, spending, left, self._order)
@@ -605,7 +600,7 @@ class PrivacyLedger(BudgetKeeper):
         needs, fitting = rules.apart(
             lambda n: f"{plan.epsilon:.{n}g}", lambda n: f"{rounded_down(most, n):.{n}g}", 3, 17
         )
-        error = BudgetExceededError(
+        error = errors.BudgetExceededError(
             f"epsilon={needs}{at} must fit into what the ledger {self._path!r} {where}: "
             f"{fitting} of {self._limit.epsilon:g} are left for such a request, this one "
             f"needs {needs} (it costs {costs}, left are {remains}; {remedy}). Nothing was charged."

@@ -178,7 +178,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     def _publish(self, released: Any) -> None:
         model = released
         if isinstance(model, PooledModel):  # without privacy
-            self._set_columns(*model[:5])
+            self._set_columns(model)
             self.components_ = self._item_model_.factors[:, 1:].T.copy()
         else:
             means, factors, ridge = model[:3]

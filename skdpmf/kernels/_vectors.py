@@ -174,6 +174,12 @@ def _fill(builder, kind, scalar):
     return builder.shuffle_vector(first, nothing, everywhere)
 
 
+def _pick(builder, a, b, places):
+    """Vector of the elements of `a` and `b`, one after the other, at `places`."""
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
+    return builder.shuffle_vector(a, b, mask)
+
+
 def _call(builder, name, result, *args):
     """Call an LLVM intrinsic function."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
@@ -258,15 +264,7 @@ def vsum(typingctx, vector):
         half = args[0]
         while half.type.count > 1:
             n = half.type.count // 2
-            parts = [
-                builder.shuffle_vector(
-                    half,
-                    ir.Constant(half.type, ir.Undefined),
-                    ir.Constant(ir.VectorType(ir.IntType(32), n), list(range(at, at + n))),
-                )
-                for at in (0, n)
-            ]
-            half = builder.fadd(*parts)
+            half = builder.fadd(*(_pick(builder, half, half, range(at, at + n)) for at in (0, n)))
         return builder.extract_element(half, ir.Constant(ir.IntType(32), 0))
 
     return vector.dtype(vector), codegen
