@@ -37,9 +37,8 @@ _SYNCHRONOUS = "FULL"
 _LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
     # a child that inherited an open transaction might roll its parent's back
-    os.register_at_fork(
-        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
-    )
+    release = {"after_in_parent": _LOCK.release, "after_in_child": _LOCK.release}
+    os.register_at_fork(before=_LOCK.acquire, **release)
 
 _TABLES = (
     "CREATE TABLE ledger (name TEXT PRIMARY KEY, value TEXT NOT NULL)",

@@ -101,11 +101,8 @@ def ratings_to_matrix(
     declared = {"users": users, "items": items}
     undeclared = tuple(name for name, ids in declared.items() if ids is None)
     if hasattr(frame, "__dask_graph__"):
-        if undeclared:
-            raise ValueError(
-                f"{undeclared[0]}=None must be ids for a table of Dask, whose rows are not here: "
-                "declare users and items."
-            )
+        rule = "ids for a table of Dask, whose rows are not here"
+        require(not undeclared, "".join(undeclared[:1]), None, rule, "declare users and items")
         users, items = (_declared(ids, name, None) for name, ids in declared.items())
         X = _shuffled(frame[columns], users, items)
         return RatingMatrix(X, users, items, titles)

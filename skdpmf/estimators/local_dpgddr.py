@@ -181,9 +181,8 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         (n_devices, n_items), settings = R.shape, self._gradient_settings()
         centers = self._chosen("method").center
         public = self._public_key()
-        start = gradient.initial_factors(
-            public, n_devices, n_items, settings.n_components, _START[bool(centers)]
-        )
+        sizes = n_devices, n_items, settings.n_components
+        start = gradient.initial_factors(public, *sizes, _START[bool(centers)])
         middle, unit = middle_and_quarter(self.rating_range)
         if centers:
             centred = items.deviations(R, np.zeros(n_items), float(self.user_damping))
@@ -192,9 +191,8 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             start = np.abs(start[0]), np.abs(start[1])
         projection = None
         if settings.projection_dim is not None:
-            projection = gradient.Projection(
-                public, settings.projection_dim, n_items, settings.back_projection, self.n_jobs
-            )
+            way_back, size = settings.back_projection, (settings.projection_dim, n_items)
+            projection = gradient.Projection(public, *size, way_back, self.n_jobs)
         epsilon, streams = float(self.budget.epsilon), DeviceStreams(secret)
         how: Any = {"initial": start, "projection": projection, "n_jobs": self.n_jobs}
         model = gradient.fit(R, settings, epsilon, streams, rounds=self._rounds(), **how)

@@ -188,9 +188,8 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         shape = (wanted.size, n_items)
         where = sparse.csr_array((np.ones(keys.size), keys % n_items, indptr), shape=shape)
         R = self.ratings_
-        padded = sparse.csr_array(
-            (R.data, R.indices, np.append(R.indptr, R.indptr[-1])), shape=(R.shape[0] + 1, n_items)
-        )
+        parts = R.data, R.indices, np.append(R.indptr, R.indptr[-1])
+        padded = sparse.csr_array(parts, shape=(R.shape[0] + 1, n_items))
         # as_rating_matrix sorts the columns, whatever order the estimator answers in
         answer = as_rating_matrix(self.estimator_.predict_entries(padded[wanted], where))
         if answer.nnz != keys.size:

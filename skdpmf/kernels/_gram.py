@@ -53,9 +53,8 @@ def vload8(typingctx, array, offset, count):
         address = vec._address(context, builder, signature.args[0], args[0], args[1], 8)
         kind = context.get_value_type(vector_type)
         lanes = ir.VectorType(ir.IntType(64), 8)
-        mask = builder.icmp_signed(
-            "<", ir.Constant(lanes, list(range(8))), vec._fill(builder, lanes, args[2])
-        )
+        numbers = ir.Constant(lanes, list(range(8)))
+        mask = builder.icmp_signed("<", numbers, vec._fill(builder, lanes, args[2]))
         align = ir.Constant(ir.IntType(32), array.dtype.bitwidth // 8)
         name = f"llvm.masked.load.v8f{array.dtype.bitwidth}.p0v8f{array.dtype.bitwidth}"
         return vec._call(builder, name, kind, address, align, mask, ir.Constant(kind, None))

@@ -158,9 +158,8 @@ def group_errors(typingctx, ratings, p, stop, dots, user_bias, rows, item_bias, 
             moves = builder.and_(moves, _within(builder, builder.fsub(rating, error), high))
         return builder.select(moves, error, ir.Constant(kind, None))
 
-    return dots(
-        *(ratings, types.int64, types.int64, dots, user_bias, rows, types.float32, bound)
-    ), codegen
+    kinds = ratings, types.int64, types.int64, dots, user_bias, rows, types.float32, bound
+    return dots(*kinds), codegen
 
 
 def _within(builder, value, high):
@@ -212,9 +211,8 @@ def clip_lanes(typingctx, lanes, bound):
     def codegen(context, builder, signature, args):
         lane, high = args[0], _fill(builder, args[0].type, args[1])
         low = _fill(builder, high.type, builder.fsub(ir.Constant(args[1].type, -0.0), args[1]))
-        above, below = (
-            builder.fcmp_ordered(sign, lane, end) for sign, end in ((">", high), ("<", low))
-        )
+        ends = (">", high), ("<", low)
+        above, below = (builder.fcmp_ordered(sign, lane, end) for sign, end in ends)
         outside = builder.bitcast(builder.or_(above, below), ir.IntType(lanes.count))
         result = cgutils.alloca_once_value(builder, lane)
         with builder.if_then(cgutils.is_not_null(builder, outside), likely=False):
@@ -278,10 +276,8 @@ def update_rows(typingctx, U, offsets, c, v, weights, decay, item_decay):
     def codegen(context, builder, signature, args):
         item, lane_weights = args[3], _unpack(builder, args[4])
         user_decay, kept = (_fill(builder, item.type, args[n]) for n in (5, 6))
-        places = [
-            _address(context, builder, U, args[0], builder.add(offset, args[2]))
-            for offset in _unpack(builder, args[1])
-        ]
+        starts = [builder.add(offset, args[2]) for offset in _unpack(builder, args[1])]
+        places = [_address(context, builder, U, args[0], start) for start in starts]
         old = [builder.load(place, align=4) for place in places]
         new_item = builder.fmul(kept, item)
         for weight, u in zip(lane_weights, old, strict=True):

@@ -284,13 +284,10 @@ def vstore(typingctx, array, offset, vector):
 
 def _tile_rows(context, builder, array_type, args, tile):
     """Pointers to the rows of a tile: args are an array, a position and the distance of rows."""
-    array, at, width = args
-    starts = [
-        builder.add(at, builder.mul(width, ir.Constant(width.type, r))) for r in range(tile.count)
-    ]
-    return [
-        _address(context, builder, array_type, array, start, tile.dtype.count) for start in starts
-    ]
+    (array, at, width), n = args, tile.dtype.count
+    rows = (builder.mul(width, ir.Constant(width.type, r)) for r in range(tile.count))
+    starts = [builder.add(at, row) for row in rows]
+    return [_address(context, builder, array_type, array, start, n) for start in starts]
 
 
 @intrinsic
@@ -354,9 +351,8 @@ def tile_store(typingctx, array, at, width, tile):
     def codegen(context, builder, signature, args):
         align = array.dtype.bitwidth // 8
         values = cgutils.unpack_tuple(builder, args[3])
-        for row, value in zip(
-            _tile_rows(context, builder, array, args[:3], tile), values, strict=True
-        ):
+        rows = _tile_rows(context, builder, array, args[:3], tile)
+        for row, value in zip(rows, values, strict=True):
             builder.store(value, row, align=align)
         return context.get_dummy_value()
 

@@ -120,9 +120,8 @@ def _solve_rows_averaged_plain(
         for m, (n, ((factor,), (x,), _)) in enumerate(zip(sizes, found, strict=True)):
             solutions[m, :n] = x
             least = _SURE * variance + 0.5 * max(r @ r - rhs[:n] @ x, 0.0)
-            evidence[m] -= (_SURE + 0.5 * r.size) * np.log(least) + np.log(
-                factor.diagonal()[k:]
-            ).sum()
+            roots = np.log(factor.diagonal()[k:]).sum()
+            evidence[m] -= (_SURE + 0.5 * r.size) * np.log(least) + roots
         evidence[1:] += 0.5 * d * np.log(strengths)
         chances = np.exp(evidence - evidence.max())
         chances /= chances.sum()

@@ -94,9 +94,6 @@ class Kernel:
     def _is_at_hand(self) -> bool:
         return self.same_bits and bool(getattr(self._compiled, "signatures", ()))
 
-    def __repr__(self) -> str:
-        return f"<kernel {self.__module__}.{self.__name__}>"
-
     def __reduce__(self) -> str:
         return self.__name__
 

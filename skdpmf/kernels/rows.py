@@ -78,9 +78,8 @@ def centre_rows(
         inside = c >= 0
         rows, c, x = rows[inside], c[inside], values[own][inside]
         with np.errstate(all="ignore"):
-            square, along, total, n = (
-                np.bincount(rows, of, n_rows) for of in (x * x, x * e[c], x, None)
-            )
+            terms = x * x, x * e[c], x, None
+            square, along, total, n = (np.bincount(rows, of, n_rows) for of in terms)
             d = per_value * total
             known = (square > 0.0) & (square < np.inf)
             length = square - 2.0 * d * along + d * d
@@ -151,39 +150,34 @@ def predict_entries(indptr, indices, user_factors, item_factors, start, stop, ou
             out[p] = total
 
 
-def _weigh_residuals_plain(
-    indptr, indices, values, weights, user_factors, item_factors, bound, start, stop, out, out_norms
-):
+def _weigh_residuals_plain(indptr, indices, values, weights, U, V, bound, start, stop, out, norms):
     own, rows = rows_of(indptr, start, stop)
-    _predict_entries_plain(indptr, indices, user_factors, item_factors, start, stop, out)
+    _predict_entries_plain(indptr, indices, U, V, start, stop, out)
     out[own] = weights[own] * np.clip(values[own] - out[own], -bound, bound)
-    out_norms[start:stop] = np.sqrt(np.bincount(rows, out[own] ** 2, stop - start))
+    norms[start:stop] = np.sqrt(np.bincount(rows, out[own] ** 2, stop - start))
 
 
 @jit_fast(plain=_weigh_residuals_plain)
-def weigh_residuals(
-    indptr, indices, values, weights, user_factors, item_factors, bound, start, stop, out, out_norms
-):
+def weigh_residuals(indptr, indices, values, weights, U, V, bound, start, stop, out, norms):
     """Weighted residuals w_ij e_ij of the rows [start, stop) of a CSR matrix, and their norms.
 
     e_ij = y_ij - u_i . v_j, clipped to [-bound, bound].
 
     indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
     (n_stored,) integer: item j of each position; values, weights (n_stored,) float64: y_ij and
-    w_ij; user_factors (n_rows, k) float64: U, one row per row of the matrix; item_factors (n_items,
-    k) float64: V; fastest if both are C-contiguous; bound: at least 0; infinity for none; out
-    (n_stored,) float64: overwritten from indptr[start] to indptr[stop]; other positions are left
-    alone; out_norms (n_rows,) float64: rows [start, stop) are overwritten with sqrt(sum_j (w_ij
-    e_ij)^2): 0 for an empty row.
+    w_ij; U (n_rows, k) float64: one row per row of the matrix; V (n_items, k) float64; fastest if
+    both are C-contiguous; bound: at least 0; infinity for none; out (n_stored,) float64:
+    overwritten from indptr[start] to indptr[stop]; other positions are left alone; norms (n_rows,)
+    float64: rows [start, stop) are overwritten with sqrt(sum_j (w_ij e_ij)^2): 0 for an empty row.
     """
-    k = user_factors.shape[1]
+    k = U.shape[1]
     for i in range(start, stop):
         squares = 0.0
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
             predicted = 0.0
             for c in range(k):
-                predicted += user_factors[i, c] * item_factors[j, c]
+                predicted += U[i, c] * V[j, c]
             out[p] = weights[p] * min(max(values[p] - predicted, -bound), bound)
             squares += out[p] * out[p]
-        out_norms[i] = np.sqrt(squares)
+        norms[i] = np.sqrt(squares)

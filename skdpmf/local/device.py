@@ -242,12 +242,10 @@ class LocalDevice:
         columns = np.asarray(items)
         if columns.size == 0:
             columns = columns.astype(np.int64)
-        if columns.dtype.kind not in "iu" or (
-            columns.size and not 0 <= columns.min() <= columns.max() < self.n_items
-        ):
-            raise ValueError(
-                f"items must be integers in [0, {self.n_items}): pass columns of the catalogue."
-            )
+        inside = not columns.size or 0 <= columns.min() <= columns.max() < self.n_items
+        if columns.dtype.kind not in "iu" or not inside:
+            rule = f"integers in [0, {self.n_items})"
+            raise ValueError(f"items must be {rule}: pass columns of the catalogue.")
         scores = recommend.all_scores(found, self.__ratings, 1)[0]
         return np.clip(scores[columns], *self.rating_range)
 
@@ -296,8 +294,8 @@ class LocalDevice:
         >>> device.recommend(aggregator.model(), n=2)[0]
         array([1])
         """
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
+        holds = validation.is_integer(n, 1)
+        validation.require(holds, "n", n, "an integer >= 1", "pass the items wanted")
         found = self._item_model(model, item_features)
         ranking = recommend.ranking_of(None, np.log(model.popularity), self.rating_range)
         n = min(int(n), self.n_items)

@@ -130,10 +130,8 @@ class BaseRecommender(
         features, model = self._features_, self._item_model_
         if features is None or model.implicit or not features.values.shape[1]:
             return
-        unit = middle_and_quarter(self.rating_range)[1]
-        self._item_model_ = model._replace(
-            features=features.values, variance=TASTE_VARIANCE * unit**2
-        )
+        variance = TASTE_VARIANCE * middle_and_quarter(self.rating_range)[1] ** 2
+        self._item_model_ = model._replace(features=features.values, variance=variance)
 
     def transform(self, X: Any) -> np.ndarray:
         """Embed users: the ridge fold-in of each row into the released items.
@@ -330,10 +328,8 @@ class BaseRecommender(
         X, left_out = labelled_rows(X, self._catalogue_, n_items, unknown=unknown)
         R, down = self._rows(X)
         if left_out:
-            warnings.warn(
-                f"X: ratings of items that the model does not know are left out ({left_out}).",
-                stacklevel=2,
-            )
+            words = f"X: ratings of items that the model does not know are left out ({left_out})."
+            warnings.warn(words, stacklevel=2)
         check_count(n, "n")
         share = recommend.check_share(taste)
         chosen = candidates

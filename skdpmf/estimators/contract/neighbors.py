@@ -117,12 +117,10 @@ def _interpolating(
 class _Known:
     """Centred known ratings of the head's items, in the columns of the covariance."""
 
-    def __init__(
-        self, model: ItemModel, neighbors: NeighborModel, R: Any, offset: np.ndarray
-    ) -> None:
-        self.neighbors = neighbors
+    def __init__(self, model: ItemModel, near: NeighborModel, R: Any, offset: np.ndarray) -> None:
+        self.neighbors = near
         self.place = np.full(R.shape[1], -1, np.int64)
-        self.place[neighbors.head] = np.arange(neighbors.head.size)
+        self.place[near.head] = np.arange(near.head.size)
         n = np.diff(R.indptr)
         row = np.repeat(np.arange(R.shape[0]), n)
         place = self.place[R.indices]

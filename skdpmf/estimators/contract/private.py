@@ -225,9 +225,8 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         if offset_ridge is not None:
             columns = np.column_stack((np.ones(len(columns)), columns))
             penalty = np.concatenate(([offset_ridge], penalty))
-        self._item_model_ = ItemModel(
-            self.item_means_, np.ascontiguousarray(columns), np.diag(penalty)
-        )
+        columns = np.ascontiguousarray(columns)
+        self._item_model_ = ItemModel(self.item_means_, columns, np.diag(penalty))
 
     def _set_columns(self, released: PooledModel) -> None:
         """Set the released model y ~ m_j + z_i . columns_j, z_i with a prior mean; as above.

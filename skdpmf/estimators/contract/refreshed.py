@@ -184,12 +184,9 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
 def extended(known: Catalogue, new: list[Any], titles: list[str], dropped: Any = ()) -> Catalogue:
     """Return the catalogue with new items at its end, and their titles where it has titles."""
     items, own, genres = known.items.tolist(), known.titles, known.genres
-    return Catalogue(
-        [*items, *new],
-        None if own is None else [*own, *titles],
-        dropped,
-        None if genres is None else [*genres, *[""] * len(new)],
-    )
+    more = None if own is None else [*own, *titles]
+    labels = None if genres is None else [*genres, *[""] * len(new)]
+    return Catalogue([*items, *new], more, dropped, labels)
 
 
 def _reordered(X: Any, own: Catalogue, grown: Catalogue) -> Any:
