@@ -154,18 +154,18 @@ class PrivacyCard(Kept):
         plain = load_json(text)
         card = cls._from_dict(plain)
         if plain.get("curve") != card.to_dict()["curve"]:
-            raise PrivacyParameterError(
+            words = (
                 "curve must be that of the card's releases: it was altered; ask for the original."
             )
+            raise PrivacyParameterError(words)
         return card
 
     @classmethod
     def _from_dict(cls, plain: Any) -> PrivacyCard:
         """Return the card of what `to_dict` returned; its curve is for readers."""
         if not isinstance(plain, dict) or plain.get("format") != CARD_FORMAT:
-            raise PrivacyParameterError(
-                f"text must be a card of format {CARD_FORMAT!r}: pass what to_json wrote."
-            )
+            rule = f"a card of format {CARD_FORMAT!r}"
+            raise PrivacyParameterError(f"text must be {rule}: pass what to_json wrote.")
         try:
             kind = SearchStatement if "mean" in plain["statement"] else PrivacyStatement
             statement = kind.from_dict(plain["statement"])

@@ -500,9 +500,8 @@ class PrivacyLedger(BudgetKeeper):
             secret = connection.execute(query).fetchone()[0]
         people = people_of(users, secret)
         if shape is not None and people.n_rows != shape[0]:
-            raise PrivacyParameterError(
-                f"users has {people.n_rows} ids and must have {shape[0]}, one for each row."
-            )
+            words = f"users has {people.n_rows} ids and must have {shape[0]}, one for each row."
+            raise PrivacyParameterError(words)
         return people
 
     def _cohorts(self, connection: sqlite3.Connection) -> Cohorts:

@@ -299,9 +299,8 @@ def _source(path: Any, kind: _Kind) -> Iterator[tuple[IO[bytes], str]]:
             if path.is_dir():
                 path /= _pick([p.name for p in path.iterdir() if p.is_file()], str(path), kind)
             if not path.exists():
-                raise FileNotFoundError(
-                    f"{path} does not exist; expected a file, folder or archive with {kind.row}s."
-                )
+                wanted = f"a file, folder or archive with {kind.row}s"
+                raise FileNotFoundError(f"{path} does not exist; expected {wanted}.")
             stream, label = stack.enter_context(path.open("rb")), str(path)
         if not stream.seekable():  # a pipe gives its bytes to its first reader
             stream = io.BytesIO(stream.read())

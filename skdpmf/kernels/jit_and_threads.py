@@ -185,9 +185,8 @@ def _begin(listener: Any, event: Any) -> None:
     ours = event.data["dispatcher"].py_func.__module__.startswith("skdpmf.")
     if ours and "compiling" not in _SAID:
         _SAID.add("compiling")
-        logging.getLogger("skdpmf").warning(
-            "compiling for this machine, once: this takes up to half a minute"
-        )
+        words = "compiling for this machine, once: this takes up to half a minute"
+        logging.getLogger("skdpmf").warning(words)
     _COLLECTED.append(gc.isenabled())
     gc.disable()
 
