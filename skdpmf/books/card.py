@@ -172,9 +172,8 @@ class PrivacyCard(Kept):
             versions = {str(name): str(value) for name, value in plain["versions"].items()}
             return cls(str(plain["model"]), statement, versions)
         except (KeyError, AttributeError, TypeError) as error:
-            raise PrivacyParameterError(
-                f"text must hold all parts of a card ({error!r}): pass what to_json wrote."
-            ) from error
+            words = f"text must hold all parts of a card ({error!r}): pass what to_json wrote."
+            raise PrivacyParameterError(words) from error
 
     def __str__(self) -> str:
         return self.to_markdown()

@@ -335,10 +335,8 @@ class PrivacyLedger(BudgetKeeper):
                 facts |= {"people": counts[0], "left_out": counts[1], "ids": people.kinds}
             if admitted and not other_ids:
                 record = json.dumps(facts, allow_nan=False)
-                connection.execute(
-                    "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
-                    (entry, _now(), str(cost.main), str(cost.second), record),
-                )
+                row = (entry, _now(), str(cost.main), str(cost.second), record)
+                connection.execute("INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)", row)
                 if people is not None:
                     cohorts.add(entry, people.keys[:, chosen])
                 ledger_file.write_total(connection, entry, total.main, total.second)

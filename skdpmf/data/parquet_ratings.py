@@ -138,10 +138,8 @@ class ParquetRatings:
         self._parts = [_Part(*row) for row in rows] if is_table else []
         self.n_parts = len(self._parts)
         # the first row of each part and the number of ratings before it; then the ends
-        self._bounds = tuple(
-            np.cumsum([0, *(getattr(part, name) for part in self._parts)], dtype=np.int64)
-            for name in ("n_rows", "n_ratings")
-        )
+        counts = [part.n_rows for part in self._parts], [part.n_ratings for part in self._parts]
+        self._bounds = tuple(np.cumsum([0, *each], dtype=np.int64) for each in counts)
         bounds, at = self._bounds
         self.nnz = int(at[-1])
         first_rows = [*(part.first_row for part in self._parts), self.shape[0]]
