@@ -154,27 +154,26 @@ class PrivacyCard(Kept):
         plain = load_json(text)
         card = cls._from_dict(plain)
         if plain.get("curve") != card.to_dict()["curve"]:
-            raise PrivacyParameterError(
+            words = (
                 "curve must be that of the card's releases: it was altered; ask for the original."
             )
+            raise PrivacyParameterError(words)
         return card
 
     @classmethod
     def _from_dict(cls, plain: Any) -> PrivacyCard:
         """Return the card of what `to_dict` returned; its curve is for readers."""
         if not isinstance(plain, dict) or plain.get("format") != CARD_FORMAT:
-            raise PrivacyParameterError(
-                f"text must be a card of format {CARD_FORMAT!r}: pass what to_json wrote."
-            )
+            rule = f"a card of format {CARD_FORMAT!r}"
+            raise PrivacyParameterError(f"text must be {rule}: pass what to_json wrote.")
         try:
             kind = SearchStatement if "mean" in plain["statement"] else PrivacyStatement
             statement = kind.from_dict(plain["statement"])
             versions = {str(name): str(value) for name, value in plain["versions"].items()}
             return cls(str(plain["model"]), statement, versions)
         except (KeyError, AttributeError, TypeError) as error:
-            raise PrivacyParameterError(
-                f"text must hold all parts of a card ({error!r}): pass what to_json wrote."
-            ) from error
+            words = f"text must hold all parts of a card ({error!r}): pass what to_json wrote."
+            raise PrivacyParameterError(words) from error
 
     def __str__(self) -> str:
         return self.to_markdown()

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from skdpmf import exceptions as errors
 from skdpmf.books import ledger_file
 from skdpmf.books import ledger_rules as rules
 from skdpmf.books.ledger_cohorts import Cohorts, People, people_of
@@ -26,13 +27,7 @@ from skdpmf.books.ledger_report import LedgerReport, read_entry, recordable, rou
 from skdpmf.books.ledger_rules import Amount, Spending
 from skdpmf.books.search import SearchPlan
 from skdpmf.data.validation import is_integer
-from skdpmf.exceptions import (
-    BudgetExceededError,
-    LedgerError,
-    PrivacyParameterError,
-    counted,
-    require_that,
-)
+from skdpmf.exceptions import PrivacyParameterError, counted, require_that
 from skdpmf.privacy.budget import BudgetKeeper, PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -60,7 +55,7 @@ class Reservation:
             with self.ledger._transaction(write=True) as (connection, *_):
                 query = "UPDATE entry SET status=? WHERE id=? AND status='reserved'"
                 connection.execute(query, ("done" if kind is None else "failed", self.id))
-        except LedgerError as problem:  # it counts as spent all the same
+        except errors.LedgerError as problem:  # it counts as spent all the same
             warnings.warn(f"entry {self.id} stays 'reserved': {problem}", stacklevel=2)
 
 
@@ -340,10 +335,8 @@ class PrivacyLedger(BudgetKeeper):
                 facts |= {"people": counts[0], "left_out": counts[1], "ids": people.kinds}
             if admitted and not other_ids:
                 record = json.dumps(facts, allow_nan=False)
-                connection.execute(
-                    "INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)",
-                    (entry, _now(), str(cost.main), str(cost.second), record),
-                )
+                row = (entry, _now(), str(cost.main), str(cost.second), record)
+                connection.execute("INSERT INTO entry VALUES (?, ?, 'reserved', ?, ?, ?)", row)
                 if people is not None:
                     cohorts.add(entry, people.keys[:, chosen])
                 ledger_file.write_total(connection, entry, total.main, total.second)
@@ -505,9 +498,8 @@ class PrivacyLedger(BudgetKeeper):
             secret = connection.execute(query).fetchone()[0]
         people = people_of(users, secret)
         if shape is not None and people.n_rows != shape[0]:
-            raise PrivacyParameterError(
-                f"users has {people.n_rows} ids and must have {shape[0]}, one for each row."
-            )
+            words = f"users has {people.n_rows} ids and must have {shape[0]}, one for each row."
+            raise PrivacyParameterError(words)
         return people
 
     def _cohorts(self, connection: sqlite3.Connection) -> Cohorts:
@@ -581,7 +573,7 @@ class PrivacyLedger(BudgetKeeper):
 
     def _exceeded(
         self, plan: ReleasePlan | SearchPlan, spending: Spending, asked: Amount, left: Amount
-    ) -> BudgetExceededError:
+    ) -> errors.BudgetExceededError:
         """Return the error that says what was asked, what is left and what would fit."""
         at = f" at delta={plan.delta:g}" if plan.delta else ""
         fits = rules.largest_fit(self._rule, spending, left, self._order)
@@ -605,7 +597,7 @@ class PrivacyLedger(BudgetKeeper):
         needs, fitting = rules.apart(
             lambda n: f"{plan.epsilon:.{n}g}", lambda n: f"{rounded_down(most, n):.{n}g}", 3, 17
         )
-        error = BudgetExceededError(
+        error = errors.BudgetExceededError(
             f"epsilon={needs}{at} must fit into what the ledger {self._path!r} {where}: "
             f"{fitting} of {self._limit.epsilon:g} are left for such a request, this one "
             f"needs {needs} (it costs {costs}, left are {remains}; {remedy}). Nothing was charged."
@@ -620,7 +612,8 @@ class PrivacyLedger(BudgetKeeper):
         It yields the connection, what is spent, and the number of entries.
         """
         with ledger_file.transaction(self._path, self._identity, write=write) as connection:
-            entries, main, second = ledger_file.read_total(connection)
+            total = connection.execute("SELECT entries, main, second FROM total").fetchone()
+            entries, main, second = map(int, total)
             yield connection, Amount(main, second), entries
 
 

@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.books.ledger_rules import Amount
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError, require_that
 
 WHOLE = 2**60  # the limit; what a fit costs of it is rounded up
 _PARTS, _BITS = 16, np.uint64(60)
@@ -69,11 +69,9 @@ def people_of(users: Any, secret: str) -> People:
     Raises PrivacyParameterError if there are no ids, they are neither integers nor strings, mere
     numbers of rows, or of one person twice.
     """
-    if users is None:
-        raise PrivacyParameterError(
-            f"users=None must be ids of the rows for a ledger with at_most: {_REMEDY}. What takes "
-            "no ids is fitted by budget.without_ledger(), and counted elsewhere."
-        )
+    rule = f"ids of the rows for a ledger with at_most: {_REMEDY}. What takes no ids is fitted by "
+    rule += "budget.without_ledger(), and counted elsewhere."
+    require_that(users is not None, "users", users, rule)
     ids = users.tolist() if hasattr(users, "tolist") else list(users)
     keyed = hashlib.blake2b(digest_size=16, key=bytes.fromhex(secret))
     hashes, rows, kinds = [], [], set()

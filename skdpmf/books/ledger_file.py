@@ -37,9 +37,8 @@ _SYNCHRONOUS = "FULL"
 _LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
     # a child that inherited an open transaction might roll its parent's back
-    os.register_at_fork(
-        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
-    )
+    release = {"after_in_parent": _LOCK.release, "after_in_child": _LOCK.release}
+    os.register_at_fork(before=_LOCK.acquire, **release)
 
 _TABLES = (
     "CREATE TABLE ledger (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -123,12 +122,6 @@ def make(path: str, terms: Mapping[str, str]) -> None:
         finally:
             os.unlink(part)
         sync_folder(Path(path).parent)
-
-
-def read_total(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return entries, main and second of what is spent."""
-    entries, main, second = connection.execute("SELECT entries, main, second FROM total").fetchone()
-    return int(entries), int(main), int(second)
 
 
 def write_total(connection: sqlite3.Connection, entries: int, main: int, second: int) -> None:

@@ -120,10 +120,8 @@ class LedgerReport(Kept):
         spent = f"{name} = {self.spent:.6g} ({share}), or epsilon = {outward(self.epsilon)}"
         spent += f" at delta = {self.limit.delta:g}" if self.limit.delta else ""
         if self.at_most is not None:
-            people = (
-                f"{self.n_people:,} took part, each in at most {counted(self.at_most, 'fit')}; "
-            )
-            people += f"{self.n_spent:,} have nothing left. The limit is each person's."
+            people = f"{self.n_people:,} took part, each in at most {counted(self.at_most, 'fit')}"
+            people += f"; {self.n_spent:,} have nothing left. The limit is each person's."
             lines += field_lines("People", people)
             spent += " by whoever spent most"
         lines += field_lines("Spent", f"{spent}; left {name} = {self.left:.6g}.")

@@ -259,9 +259,8 @@ class SearchStatement(PrivacyStatement):
         True
         """
         best = replace(fit, releases=(*fit.releases, plan.score))
-        said = PrivacyStatement.from_plan(
-            best, seeded=seeded, assumptions=SEARCH_ASSUMPTIONS, not_covered=SEARCH_NOT_COVERED
-        )
+        words: Any = {"assumptions": SEARCH_ASSUMPTIONS, "not_covered": SEARCH_NOT_COVERED}
+        said = PrivacyStatement.from_plan(best, seeded=seeded, **words)
         own = {"epsilon": plan.epsilon, "delta": plan.delta, "mean": plan.trials.mean}
         return cls(**{**vars(said), **own})
 

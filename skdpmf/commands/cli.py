@@ -21,6 +21,7 @@ import re
 import sys
 import warnings
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import skdpmf
@@ -33,6 +34,7 @@ _ESTIMATORS = (
     *("DPItemMeans", "DPMFSampler", "LocalDPGDDR"),
 )
 _FOR_CLICKS = "DPCovarianceRecommender"
+_ON_RATINGS = ("fit", "refresh", "recommend", "explain", "evaluate")
 _UNITS = ("user", "rating")
 _NEIGHBORS = ("add-remove", "replace")
 
@@ -55,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: remark(f"warning: {message}")
         try:
-            _work_of(options.verb)(options)
+            home = "with_ratings" if options.verb in _ON_RATINGS else "without_ratings"
+            getattr(import_module(f"skdpmf.commands.{home}"), options.verb)(options)
             sys.stdout.flush()
         except KeyboardInterrupt:
             remark("interrupted")
@@ -67,16 +70,6 @@ def main(arguments: list[str] | None = None) -> int:
             remark(f"error: {_text_of(error)}")
             return 3 if isinstance(error, BudgetExceededError) else 1
     return 0
-
-
-def _work_of(verb: str) -> Any:
-    if verb in ("fit", "refresh", "recommend", "explain", "evaluate"):
-        from skdpmf.commands import with_ratings
-
-        return getattr(with_ratings, verb)
-    from skdpmf.commands import without_ratings
-
-    return getattr(without_ratings, verb)
 
 
 def _text_of(error: BaseException) -> str:
@@ -236,10 +229,8 @@ def _parser() -> argparse.ArgumentParser:
 
     words = "open a page in the browser that recommends from a model file"
     serve = command("serve", words, "model", formats=())
-    words = "of this machine; 0: any (8000)"
-    serve.add_argument(
-        "--port", type=partial(_count, least=0, most=65535), default=8000, metavar="N", help=words
-    )
+    words, port = "of this machine; 0: any (8000)", partial(_count, least=0, most=65535)
+    serve.add_argument("--port", type=port, default=8000, metavar="N", help=words)
     serve.add_argument("--no-open", action="store_true", help="only say the address")
     words = "write the page with the model to a folder, for any web server, and serve nothing"
     serve.add_argument("--write", metavar="FOLDER", help=words)

@@ -36,9 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _show(options: argparse.Namespace, folder: Path) -> None:
-    known, held_out, private, exact = (
-        str(folder / name) for name in ("known.csv", "held-out.csv", "private.skdpmf", "exact")
-    )
+    files = ("known.csv", "held-out.csv", "private.skdpmf", "exact")
+    known, held_out, private, exact = (str(folder / file) for file in files)
     terms = ["--rating-range", *map(str, options.rating_range)]
     if options.data is None:
         print("made-up ratings of made-up films (DATA=file takes yours)")

@@ -185,10 +185,8 @@ def evaluate(options: argparse.Namespace) -> None:
             )
     if options.format == "json":
         values = [{"of": label, "value": float(value)} for label, value in scored.items()]
-        plain = [
-            {"of": label} | {key.lower(): value for key, value in measures.items()}
-            for label, measures in lists.items()
-        ]
+        lower = {of: {key.lower(): x for key, x in own.items()} for of, own in lists.items()}
+        plain = [{"of": label} | measures for label, measures in lower.items()]
         facts = {"metric": metric, "n_held_out": held_out.nnz, "held_out": what}
         shared.print_json(**facts, values=values, lists=plain)
     elif _is_implicit(model):

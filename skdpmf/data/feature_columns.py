@@ -27,9 +27,7 @@ _LEAST_RANGE = 1e-12  # below it a feature is the same for all items, but for ro
 
 _TITLE_YEAR = r"\((\d{4})\)\s*$"
 _YEARS = {"year", "releaseyear", "yearofrelease", "publicationyear", "yearofpublication"}
-_TOO_PRIVATE = re.compile(
-    r"rating|rank|popular|count|votes?\b|views?\b|plays?\b|likes?\b|score", re.I
-)
+_TOO_PRIVATE = re.compile(r"rating|rank|popular|count|score|(vote|view|play|like)s?\b", re.I)
 _FEWEST = 2  # items with a label
 
 

@@ -59,11 +59,9 @@ class Catalogue:
     def columns(self, ids: Any, parameter: str) -> np.ndarray:
         """Return the columns of ids; ValueError names the first unknown one."""
         place, ids = self.place, list(ids)
-        lists = [item for item in ids if isinstance(item, list | dict | set | np.ndarray)]
-        if lists:
-            raise ValueError(
-                f"{parameter} holds {lists[0]!r:.60} and must hold ids: pass one list."
-            )
+        many = [item for item in ids if isinstance(item, list | dict | set | np.ndarray)]
+        if many:
+            raise ValueError(f"{parameter} holds {many[0]!r:.60} and must hold ids: pass one list.")
         found = np.array([place.get(item, -1) for item in ids], dtype=np.int64)
         lost = [ids[at] for at in np.flatnonzero(found < 0)]
         if lost:
@@ -138,10 +136,8 @@ class RatingMatrix:
         undeclared: tuple[str, ...] = (),
     ) -> None:
         self.X = X
-        self.users, self.items = (
-            as_index(range(n) if ids is None else ids)
-            for ids, n in zip((users, items), X.shape, strict=True)
-        )
+        sides = zip((users, items), X.shape, strict=True)
+        self.users, self.items = (as_index(range(n) if ids is None else ids) for ids, n in sides)
         self.titles = _titles(titles)
         self.undeclared = undeclared
         for name, n in (("users", X.shape[0]), ("items", X.shape[1]), ("titles", X.shape[1])):

@@ -299,9 +299,8 @@ def _source(path: Any, kind: _Kind) -> Iterator[tuple[IO[bytes], str]]:
             if path.is_dir():
                 path /= _pick([p.name for p in path.iterdir() if p.is_file()], str(path), kind)
             if not path.exists():
-                raise FileNotFoundError(
-                    f"{path} does not exist; expected a file, folder or archive with {kind.row}s."
-                )
+                wanted = f"a file, folder or archive with {kind.row}s"
+                raise FileNotFoundError(f"{path} does not exist; expected {wanted}.")
             stream, label = stack.enter_context(path.open("rb")), str(path)
         if not stream.seekable():  # a pipe gives its bytes to its first reader
             stream = io.BytesIO(stream.read())
@@ -382,9 +381,8 @@ def pyarrow_for(label: str, what: str = "Parquet") -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise MissingExtraError(
-            f"{label} is a {what} file, which needs pyarrow: pip install skdpmf[parquet]"
-        ) from error
+        words = f"{label} is a {what} file, which needs pyarrow: pip install skdpmf[parquet]"
+        raise MissingExtraError(words) from error
     return pyarrow, parquet
 
 
@@ -403,9 +401,8 @@ def columns_of(fields: Any, columns: Any, label: str, kind: _Kind = _RATINGS) ->
     """Return the role of each column of a table that has one."""
     fields = list(fields)
     if columns is not None and not isinstance(columns, dict):
-        raise ValueError(
-            f"columns={columns!r} must be a dict for {label}, whose columns have names: {fields}."
-        )
+        rule = f"a dict for {label}, whose columns have names: {fields}"
+        raise ValueError(f"columns={columns!r} must be {rule}.")
     found = _by_name([str(field) for field in fields], kind, columns, label)
     return {fields[p]: role for role, p in found.items()}
 

@@ -8,14 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from ..exceptions import counted
-from .labelled_rows import (
-    RatingMatrix,
-    as_frame,
-    as_index,
-    as_pandas,
-    ids_and_titles,
-    require_columns,
-)
+from . import labelled_rows as labels
+from .labelled_rows import RatingMatrix
 from .validation import as_rating_matrix, is_integer, require
 
 if TYPE_CHECKING:
@@ -88,8 +82,8 @@ def ratings_to_matrix(
     >>> list(users), list(items)
     ([3, 7], ['a', 'b', 'c'])
     """
-    items, titles = ids_and_titles(items, item)
-    frame = as_frame(frame)
+    items, titles = labels.ids_and_titles(items, item)
+    frame = labels.as_frame(frame)
     if wide:
         frame, users, items = _long(frame, user, users, items)
         user, item, rating = "user", "item", "rating"
@@ -103,19 +97,16 @@ def ratings_to_matrix(
             f"{names}. Rename or drop all but one."
         )
     remedy = "Name yours by user=, item=, rating= (rating=None: every row counts as 1.0)"
-    require_columns(frame, columns, "frame", remedy)
+    labels.require_columns(frame, columns, "frame", remedy)
     declared = {"users": users, "items": items}
     undeclared = tuple(name for name, ids in declared.items() if ids is None)
     if hasattr(frame, "__dask_graph__"):
-        if undeclared:
-            raise ValueError(
-                f"{undeclared[0]}=None must be ids for a table of Dask, whose rows are not here: "
-                "declare users and items."
-            )
+        rule = "ids for a table of Dask, whose rows are not here"
+        require(not undeclared, "".join(undeclared[:1]), None, rule, "declare users and items")
         users, items = (_declared(ids, name, None) for name, ids in declared.items())
         X = _shuffled(frame[columns], users, items)
         return RatingMatrix(X, users, items, titles)
-    triples, user_index, item_index = _coded(as_pandas(frame, columns), users, items)
+    triples, user_index, item_index = _coded(labels.as_pandas(frame, columns), users, items)
     X = sparse.coo_array(triples, shape=(len(user_index), len(item_index)))
     return RatingMatrix(as_rating_matrix(X), user_index, item_index, titles, undeclared)
 
@@ -174,7 +165,7 @@ def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]
 
     rule = "a row for each user and a column for each item"
     _require_table(frame, rule, "pandas.DataFrame(frame, index=users, columns=items)")
-    frame = as_pandas(frame, list(frame.columns))
+    frame = labels.as_pandas(frame, list(frame.columns))
     if user in frame.columns:
         frame = frame.set_index(user)
     R = as_rating_matrix(frame)
@@ -199,12 +190,12 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
     ids = present_ids(ids, f"column {name!r}")
     if declared is None:
         codes, found = pd.factorize(ids, sort=True)
-        return codes, as_index(found, name)
+        return codes, labels.as_index(found, name)
     index = _declared(declared, parameter, name)
     if index.has_duplicates:
         two = index[index.duplicated()]
         raise ValueError(f"{parameter} must hold distinct ids; {_some(two)} occurs more than once.")
-    codes = index.get_indexer(as_index(ids))
+    codes = index.get_indexer(labels.as_index(ids))
     unknown = np.flatnonzero(codes < 0)
     if unknown.size:
         raise ValueError(
@@ -217,7 +208,7 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
 
 def _declared(ids: Any, parameter: str, name: Any) -> "pd.Index":
     """Return declared ids as an index."""
-    ids = as_frame(ids)
+    ids = labels.as_frame(ids)
     if hasattr(ids, "columns"):
         raise ValueError(
             f"{parameter} is a table with the columns {list(ids.columns)!r} and must be ids alone: "
@@ -226,7 +217,7 @@ def _declared(ids: Any, parameter: str, name: Any) -> "pd.Index":
     try:
         if hasattr(ids, "to_numpy") and not hasattr(ids, "isna"):  # of polars or Arrow
             ids = np.asarray(ids)
-        index = as_index(ids, name)
+        index = labels.as_index(ids, name)
         hash(tuple(index[:1]))  # ids are hashables, and in an order
         if not isinstance(ids, set | frozenset):
             return index

@@ -37,9 +37,7 @@ from skdpmf.data.table_chunks import COLUMNS, RECORD, Table
 from skdpmf.data.validation import MAX_ITEMS, as_rating_matrix, is_integer, refuse_infinite, require
 from skdpmf.exceptions import RatingStoreError, counted
 
-# Ratings that are decoded at once, and users of a row group that is written.
-_PIECE = 1 << 20
-_GROUP_ROWS = 4096
+_GROUP_ROWS = 4096  # users of a row group that is written
 MOST_GROUP_ROWS = 1 << 16  # the solver counts them in 16 bits
 # by Arrow's names
 _TYPES = {"user": ("int32", "int64"), "item": ("int32",), "rating": ("float",)}
@@ -128,11 +126,8 @@ class ParquetRatings:
     """
 
     def __init__(self, path: Any) -> None:
-        path = Path(path).expanduser().absolute()
-        self._use(path, store.read_manifest(path))
-
-    def _use(self, path: Path, manifest: dict[str, Any]) -> None:
-        self.path = path
+        self.path = path = Path(path).expanduser().absolute()
+        manifest = store.read_manifest(path)
         self.shape, self.undeclared = store.checked_facts(path, manifest)
         self.fingerprint: str = manifest["fingerprint"]
         self._about = {name: manifest.get(name) for name in store.LABELS}
@@ -143,10 +138,8 @@ class ParquetRatings:
         self._parts = [_Part(*row) for row in rows] if is_table else []
         self.n_parts = len(self._parts)
         # the first row of each part and the number of ratings before it; then the ends
-        self._bounds = tuple(
-            np.cumsum([0, *(getattr(part, name) for part in self._parts)], dtype=np.int64)
-            for name in ("n_rows", "n_ratings")
-        )
+        counts = [part.n_rows for part in self._parts], [part.n_ratings for part in self._parts]
+        self._bounds = tuple(np.cumsum([0, *each], dtype=np.int64) for each in counts)
         bounds, at = self._bounds
         self.nnz = int(at[-1])
         first_rows = [*(part.first_row for part in self._parts), self.shape[0]]
@@ -183,11 +176,9 @@ class ParquetRatings:
         return None if titles is None else [str(title) for title in titles]
 
     def __repr__(self) -> str:
-        numbers = (self.nnz, *self.shape, self.n_parts)
+        numbers, where = (self.nnz, *self.shape, self.n_parts), str(self.path)
         ratings, users, items, parts = map(counted, numbers, ("rating", "user", "item", "part"))
-        return (
-            f"<ParquetRatings: {ratings} of {users} for {items} in {parts} at {str(self.path)!r}>"
-        )
+        return f"<ParquetRatings: {ratings} of {users} for {items} in {parts} at {where!r}>"
 
     def __reduce__(self) -> Any:
         return type(self), (self.path,)
@@ -354,9 +345,8 @@ class ParquetRatings:
         first = operator.index(first)
         stop = self.n_parts if stop is None else operator.index(stop)
         if not 0 <= first <= stop <= self.n_parts:
-            raise IndexError(
-                f"first={first}, stop={stop} must be a range of parts from 0 to {self.n_parts}."
-            )
+            rule = f"a range of parts from 0 to {self.n_parts}"
+            raise IndexError(f"first={first}, stop={stop} must be {rule}.")
         return first, stop
 
     def _checked(self, part: _Part, stream: Any) -> Any:
@@ -381,22 +371,24 @@ class ParquetRatings:
 
     def _matrix(self, number: int) -> sparse.csr_array:
         """Return the rows of a part as canonical CSR."""
-        part = self._parts[number]
-        records = np.empty(part.n_ratings, RECORD)
-        at = 0
-        with self._decoded(part, {}) as file:
-            pieces = file.iter_batches(batch_size=_PIECE, columns=list(COLUMNS), use_threads=False)
-            for user, item, rating in (self._numbers(part, piece) for piece in pieces):
-                here = records[at : at + user.size]
-                if len(here) < user.size:
-                    break
+        part, n_items = self._parts[number], self.shape[1]
+        path, records, at = self.path / part.file, np.empty(part.n_ratings, RECORD), 0
+        for _, _, user, item, rating in self._row_groups(number, {}):
+            if user.size:
+                self._check_users(part, user.min(), user.max())
+                if item.min() < 0 or item.max() >= n_items:
+                    trouble = f"it holds items outside of the columns, 0 to {n_items - 1}"
+                    raise damaged(path, trouble)
+                if np.isinf(rating).any():
+                    raise damaged(path, "it holds infinite ratings")
+            here = records[at : at + user.size]
+            at += user.size
+            if len(here) == user.size:
                 here["user"], here["item"], here["rating"] = user - part.first_row, item, rating
-                at += user.size
-            else:
-                if at == part.n_ratings:
-                    return chunks.records_matrix(records, 0, part.n_rows, self.shape[1], np.float64)
-        trouble = f"its footer says {part.n_ratings} ratings, and it has more or fewer"
-        raise damaged(self.path / part.file, trouble)
+        if at != part.n_ratings:
+            trouble = f"its footer says {part.n_ratings} ratings, and it has more or fewer"
+            raise damaged(path, trouble)
+        return chunks.records_matrix(records, 0, part.n_rows, n_items, np.float64)
 
     def _row_groups(self, number: int, seen: dict[str, Any], first: int = 0) -> Iterator[Any]:
         """Yield the row groups of a part from `first` on, one for each `_group_rows` of its users.
@@ -415,7 +407,12 @@ class ParquetRatings:
                 row = group * self._group_rows
                 n_rows = min(self._group_rows, part.n_rows - row)
                 table = file.read_row_group(group, columns=list(COLUMNS), use_threads=False)
-                yield part.first_row + row, n_rows, *self._columns(part, table.combine_chunks())
+                columns = [table.combine_chunks().column(name) for name in COLUMNS]
+                if columns[0].null_count or columns[1].null_count:
+                    raise damaged(self.path / part.file, "it has ratings without user or item")
+                columns = [c.chunk(0) if c.num_chunks == 1 else c for c in columns]
+                arrays = [column.to_numpy(zero_copy_only=False) for column in columns]
+                yield part.first_row + row, n_rows, *arrays
 
     @contextmanager
     def _decoded(self, part: _Part, seen: dict[str, Any]) -> Iterator[Any]:
@@ -433,27 +430,6 @@ class ParquetRatings:
         seen[part.file] = stamp
         with reading(path, pyarrow.BufferReader(content)) as stream:
             yield self._checked(part, stream)
-
-    def _columns(self, part: _Part, piece: Any) -> list[Any]:
-        """Return the arrays of users, items and ratings of a piece of a part."""
-        columns = [piece.column(name) for name in COLUMNS]
-        if columns[0].null_count or columns[1].null_count:
-            raise damaged(self.path / part.file, "it has ratings without user or item")
-        # a table's columns come in chunks, here in one or none
-        columns = [c.chunk(0) if getattr(c, "num_chunks", 0) == 1 else c for c in columns]
-        return [column.to_numpy(zero_copy_only=False) for column in columns]
-
-    def _numbers(self, part: _Part, piece: Any) -> list[Any]:
-        """Return users, items and ratings of a piece of a part, in range."""
-        path, n_items = self.path / part.file, self.shape[1]
-        user, item, rating = columns = self._columns(part, piece)
-        if user.size:
-            self._check_users(part, user.min(), user.max())
-            if item.min() < 0 or item.max() >= n_items:
-                raise damaged(path, f"it holds items outside of the columns, 0 to {n_items - 1}")
-            if np.isinf(rating).any():
-                raise damaged(path, "it holds infinite ratings")
-        return columns
 
 
 def _is_part(row: Any) -> bool:

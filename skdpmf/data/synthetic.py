@@ -343,10 +343,8 @@ def _with_names(X: Any, truth: Any, rng: Any) -> "Bunch":
     words = {"kind": _KINDS, "thing": _THINGS, "place": _PLACES}
     drawn = {name: rng.choice(some, n_items) for name, some in words.items()}
     patterns = rng.choice(_PATTERNS, n_items)
-    titles = [
-        f"{patterns[j].format(**{name: some[j] for name, some in drawn.items()})} ({years[j]})"
-        for j in range(n_items)
-    ]
+    words_of = [{name: some[j] for name, some in drawn.items()} for j in range(n_items)]
+    titles = [f"{patterns[j].format(**own)} ({years[j]})" for j, own in enumerate(words_of)]
     items = pd.Index([f"m{j}" for j in range(n_items)], name="item")
     users = pd.Index([f"u{i}" for i in range(n_users)], name="user")
     rows = np.repeat(np.arange(n_users), np.diff(X.indptr))

@@ -231,9 +231,8 @@ def records_matrix(records: Any, start: int, stop: int, n_items: int, dtype: Any
     parts = []
     for low, high in pairwise(np.linspace(start, stop, n_parts + 1).astype(np.int64).tolist()):
         part = records[(records["user"] >= low) & (records["user"] < high)]
-        triples = sparse.coo_array(
-            (part["rating"], (part["user"] - low, part["item"])), shape=(high - low, n_items)
-        )
+        entries = part["rating"], (part["user"] - low, part["item"])
+        triples = sparse.coo_array(entries, shape=(high - low, n_items))
         parts.append(as_rating_matrix(triples, dtype=dtype))
     return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
 

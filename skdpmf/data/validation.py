@@ -115,10 +115,8 @@ def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float6
 
     index_dtype = np.int32 if max(n_users, n_items, data.size) <= MAX_ITEMS else np.int64
     # A new array object on the same memory: its cached flags are its own.
-    R = sparse.csr_array(
-        (data, indices.astype(index_dtype, copy=False), indptr.astype(index_dtype, copy=False)),
-        shape=(n_users, n_items),
-    )
+    indices, indptr = (part.astype(index_dtype, copy=False) for part in (indices, indptr))
+    R = sparse.csr_array((data, indices, indptr), shape=(n_users, n_items))
     if not R.has_canonical_format:
         R = R.copy()
         R.sort_indices()

@@ -139,8 +139,6 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
     (3, 5)
     """
 
-    n_iter_: int
-
     def _check_start(self, known: Any) -> None:
         rule = f"{known.rank} at least, the factors of the model that is refreshed"
         holds = self._rank() >= known.rank
@@ -167,7 +165,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
             self._item_model_ = ItemModel(*parts, prior=model.prior, implicit=True)
             self.components_ = model.columns[:, model.n_lead :].T.copy()
         elif self._takes_public:
-            self._set_columns(*model[:5])
+            self._set_columns(model)
             self._knowledge_ = model.knowledge
             self._set_ranking(model.lists, model.log_popularity)
             self.components_ = self._item_model_.factors[:, pooled.N_LEAD :].T.copy()

@@ -8,12 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.data.validation import middle_and_quarter
 from skdpmf.estimators.contract import filled
-from skdpmf.estimators.contract.neighbors import (
-    NeighborModel,
-    neighbor_contributions,
-    neighbor_scores,
-    neighbor_top_items,
-)
+from skdpmf.estimators.contract.neighbors import NeighborModel
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.contract.recommend import item_item_model
 from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlanner, NearestItems
@@ -151,9 +146,6 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     (3, 5)
     """
 
-    covariance_items_: np.ndarray
-    _predictor_: str
-
     @property
     def covariance_(self) -> np.ndarray:
         """Released covariance of the items in ``covariance_items_``."""
@@ -210,14 +202,13 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _entry_scores(self, R: Any, where: Any) -> np.ndarray:
         if self._predictor_ == "svd":
             return super()._entry_scores(R, where)
-        return neighbor_scores(self._item_model_, self._neighbor_model_, R, where, self.n_jobs)
+        return self._neighbor_model_.scores(self._item_model_, R, where, self.n_jobs)
 
     def _top_items(self, R: Any, n: int, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         if self._predictor_ == "svd":
             return super()._top_items(R, n, **options)
-        model, neighbors = self._item_model_, self._neighbor_model_
         options |= {"n_jobs": self.n_jobs, "ranking": self._ranking_, "table": self._score_table()}
-        return neighbor_top_items(model, neighbors, R, n, **options)
+        return self._neighbor_model_.top_items(self._item_model_, R, n, **options)
 
     def _add_tastes(self) -> None:
         if self._predictor_ == "svd":
@@ -226,6 +217,6 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         if self._predictor_ == "svd":
             return super()._contributions(R, items)
-        model, neighbors, table = self._item_model_, self._neighbor_model_, self._score_table()
+        given = self._item_model_, R, items, self._score_table()
         assert self._ranking_ is not None
-        return neighbor_contributions(self._ranking_, model, neighbors, R, items, table)
+        return self._neighbor_model_.contributions(self._ranking_, *given)

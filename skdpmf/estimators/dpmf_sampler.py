@@ -11,7 +11,6 @@ from skdpmf.mechanisms import noisy_gradient
 from skdpmf.mechanisms.als.pooled import PooledModel
 from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.mechanisms.posterior_draw import draw as posterior
-from skdpmf.mechanisms.posterior_draw.draw import Diagnostics
 from skdpmf.privacy.curator_release import Curator
 
 
@@ -121,9 +120,6 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     4.0
     """
 
-    n_iter_: int
-    nonprivate_diagnostics_: Diagnostics | None
-
     def fit(self, X: Any, y: Any = None, user_epsilon: Any = None) -> Any:
         """Fit and release the model.
 
@@ -182,7 +178,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
     def _publish(self, released: Any) -> None:
         model = released
         if isinstance(model, PooledModel):  # without privacy
-            self._set_columns(*model[:5])
+            self._set_columns(model)
             self.components_ = self._item_model_.factors[:, 1:].T.copy()
         else:
             means, factors, ridge = model[:3]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.validation import middle_and_quarter
+from skdpmf.data.validation import in_rating_units, middle_and_quarter
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import PrivateRecommender
@@ -126,8 +126,6 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     (4.0, 0.0, 'replace', True)
     """
 
-    n_iter_: int
-
     _reports = "key"
 
     def _preparation(self) -> tuple[Any, ...]:
@@ -175,8 +173,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
                 model = items.sampled_model(R, damping, float(self.budget.epsilon), streams)
             else:
                 model = items.exact_model(R, damping)
-        middle, unit = middle_and_quarter(self.rating_range)
-        means = middle + unit * model.item_means
+        means = in_rating_units(model.item_means, self.rating_range)
         return self._released(means, none, model.user_damping, 0.0, model.popularity), n_devices, 1
 
     def _run_gradient(self, R: Any, secret: bytes) -> tuple[Any, int, int]:
@@ -184,9 +181,8 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         (n_devices, n_items), settings = R.shape, self._gradient_settings()
         centers = self._chosen("method").center
         public = self._public_key()
-        start = gradient.initial_factors(
-            public, n_devices, n_items, settings.n_components, _START[bool(centers)]
-        )
+        sizes = n_devices, n_items, settings.n_components
+        start = gradient.initial_factors(public, *sizes, _START[bool(centers)])
         middle, unit = middle_and_quarter(self.rating_range)
         if centers:
             centred = items.deviations(R, np.zeros(n_items), float(self.user_damping))
@@ -195,9 +191,8 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             start = np.abs(start[0]), np.abs(start[1])
         projection = None
         if settings.projection_dim is not None:
-            projection = gradient.Projection(
-                public, settings.projection_dim, n_items, settings.back_projection, self.n_jobs
-            )
+            way_back, size = settings.back_projection, (settings.projection_dim, n_items)
+            projection = gradient.Projection(public, *size, way_back, self.n_jobs)
         epsilon, streams = float(self.budget.epsilon), DeviceStreams(secret)
         how: Any = {"initial": start, "projection": projection, "n_jobs": self.n_jobs}
         model = gradient.fit(R, settings, epsilon, streams, rounds=self._rounds(), **how)

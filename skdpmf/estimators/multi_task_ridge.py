@@ -173,9 +173,8 @@ def private_multi_task_ridge(
     with framed(budget, plan, random_state, **record) as frame, sized(shape[0] * shape[1]):
         data = solver.bounded(data, settings, clip=plan.is_private)
         given = data.targets, (_as_they_are,), own
-        curator = frame.curator(
-            *given, n_jobs=n_jobs, features=data.features, of_users=not per_observation
-        )
+        how: Any = {"features": data.features, "of_users": not per_observation}
+        curator = frame.curator(*given, n_jobs=n_jobs, **how)
         coef = solver.fit(curator, own)
     return MultiTaskRidge(coef, plan, frame.statement())
 

@@ -311,9 +311,8 @@ class _Run:
         own = np.isin(np.arange(pair.both[0].shape[0]), pair.slots)
         empty = [with_rows(R, own) for R in pair.both] if before else []  # for sums
         alone = [pair.replay(R, pair.slots)[1] for R in empty] or [before, after]
-        reached, ratios, strange = of_fits.move_of(
-            before, after, alone, pair.slots, self.R.shape[0], self.spent
-        )
+        moved = before, after, alone, pair.slots, self.R.shape[0], self.spent
+        reached, ratios, strange = of_fits.move_of(*moved)
         a, b = ({n: joblib.hash(x) for n, x in vars(m).items()} for m in (model, other))
         differing = {n for n in a.keys() | b.keys() if a.get(n) != b.get(n)}
         self.differing |= {n for n in differing if not n.startswith("nonprivate")}
@@ -465,9 +464,8 @@ class _Run:
         budget = clone(self.estimator.budget).set_params(epsilon=epsilon)
         # item biases are there because a user's factors cannot make up for them
         wide = {"guarantee__bias_std": _WIDE, "guarantee__item_bias": True, "budget": budget}
-        _, surely = of_fits.attack_draws(
-            partial(self.fit, **sweeps, **wide), values, n_runs, confidence
-        )
+        fit = partial(self.fit, **sweeps, **wide)
+        _, surely = of_fits.attack_draws(fit, values, n_runs, confidence)
         text = f"with epsilon {epsilon:g} and a prior that is far wider than the clip, epsilon is "
         text += f"at least {surely:.3g}"
         return AuditCheck("draws of a wide prior", surely <= epsilon, text), claimed

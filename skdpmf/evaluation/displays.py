@@ -677,9 +677,8 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise MissingExtraError(
-            "plots need matplotlib, which is not installed: pip install 'skdpmf[plot]'."
-        ) from error
+        words = "plots need matplotlib, which is not installed: pip install 'skdpmf[plot]'."
+        raise MissingExtraError(words) from error
     return plt
 
 

@@ -41,13 +41,8 @@ from skdpmf.privacy.sampler.noise import noise_source, recorded_key
 from skdpmf.privacy.sampler.streams import derived_key, slot_priorities
 from skdpmf.privacy.users import Rows, Users, per_user
 
-_OWN = (
-    "budget",
-    "random_state",
-    "rating_range",
-    "feedback",
-    "public",
-)  # the search's, or all candidates'
+# the search's, or all candidates'
+_OWN = ("budget", "random_state", "rating_range", "feedback", "public")
 _CHECKED = 256  # combinations of a grid whose plans are checked before anything else
 
 

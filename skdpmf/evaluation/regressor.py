@@ -139,7 +139,13 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         statement = getattr(self.estimator_, "privacy_spent_", None)
         if isinstance(statement, PrivacyStatement):
             self.estimator_._statement = statement.with_undeclared(matrix.undeclared)
-        self._set_means()
+        R, counts = self.ratings_, np.diff(self.ratings_.indptr)
+        # a bound on the range is public; ratings beyond it do not count in full anywhere
+        low, high = getattr(self.estimator_, "rating_range", None) or (-np.inf, np.inf)
+        data = np.clip(R.data, low, high)
+        self.mean_rating_ = float(data.mean())
+        sums = np.bincount(rows_of(R), weights=data, minlength=counts.size)
+        self.user_means_ = np.where(counts > 0, sums / np.maximum(counts, 1), self.mean_rating_)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -182,9 +188,8 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
         shape = (wanted.size, n_items)
         where = sparse.csr_array((np.ones(keys.size), keys % n_items, indptr), shape=shape)
         R = self.ratings_
-        padded = sparse.csr_array(
-            (R.data, R.indices, np.append(R.indptr, R.indptr[-1])), shape=(R.shape[0] + 1, n_items)
-        )
+        parts = R.data, R.indices, np.append(R.indptr, R.indptr[-1])
+        padded = sparse.csr_array(parts, shape=(R.shape[0] + 1, n_items))
         # as_rating_matrix sorts the columns, whatever order the estimator answers in
         answer = as_rating_matrix(self.estimator_.predict_entries(padded[wanted], where))
         if answer.nnz != keys.size:
@@ -194,15 +199,6 @@ class RatingRegressor(RegressorMixin, MetaEstimatorMixin, BaseEstimator):
                 "`where`. Check its predictions for NaN."
             )
         return answer.data[pair]
-
-    def _set_means(self) -> None:
-        R = self.ratings_
-        # a bound on the range is public; ratings beyond it do not count in full anywhere
-        low, high = getattr(self.estimator_, "rating_range", None) or (-np.inf, np.inf)
-        data, counts = np.clip(R.data, low, high), np.diff(R.indptr)
-        self.mean_rating_ = float(data.mean())
-        sums = np.bincount(rows_of(R), weights=data, minlength=counts.size)
-        self.user_means_ = np.where(counts > 0, sums / np.maximum(counts, 1), self.mean_rating_)
 
     def _check_ratings(self, y: Any) -> np.ndarray:
         if y is None:

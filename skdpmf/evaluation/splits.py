@@ -60,9 +60,8 @@ def split_ratings(X: Any, *, test_size: float = 0.1, random_state: Any = None) -
     ((4, 5), 15, 5)
     """
     ratings = as_rating_matrix(X)
-    _, chosen = train_test_split(
-        np.arange(ratings.nnz), test_size=test_size, random_state=random_state
-    )
+    how = {"test_size": test_size, "random_state": random_state}
+    _, chosen = train_test_split(np.arange(ratings.nnz), **how)
     test = np.zeros(ratings.nnz, dtype=bool)
     test[chosen] = True
     return _like(X, keep_entries(ratings, ~test)), _like(X, keep_entries(ratings, test))

@@ -10,35 +10,8 @@ from numba import types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from skdpmf.kernels._vectors import (
-    PANEL_ROWS,
-    TILE,
-    WIDE,
-    Vector,
-    _add_to,
-    _address,
-    _call,
-    _fill,
-    _fma,
-    add_panel,
-    lanes_of,
-    load_panel,
-    new_gram,
-    new_panel,
-    scratch,
-    slab_of,
-    sum_tile,
-    tile_axpy,
-    tile_fma,
-    tile_load,
-    tile_store,
-    tile_zero,
-    vfma,
-    vload,
-    vstore,
-    vsum,
-    vzero,
-)
+from skdpmf.kernels import _vectors as vec
+from skdpmf.kernels._vectors import PANEL_ROWS, TILE, WIDE, Vector
 from skdpmf.kernels.jit_and_threads import part
 
 # Rows of factors up to this length are read where they stand, so many bytes at a time that they
@@ -77,15 +50,14 @@ def vload8(typingctx, array, offset, count):
     vector_type = Vector(array.dtype, 8)
 
     def codegen(context, builder, signature, args):
-        address = _address(context, builder, signature.args[0], args[0], args[1], 8)
+        address = vec._address(context, builder, signature.args[0], args[0], args[1], 8)
         kind = context.get_value_type(vector_type)
         lanes = ir.VectorType(ir.IntType(64), 8)
-        mask = builder.icmp_signed(
-            "<", ir.Constant(lanes, list(range(8))), _fill(builder, lanes, args[2])
-        )
+        numbers = ir.Constant(lanes, list(range(8)))
+        mask = builder.icmp_signed("<", numbers, vec._fill(builder, lanes, args[2]))
         align = ir.Constant(ir.IntType(32), array.dtype.bitwidth // 8)
         name = f"llvm.masked.load.v8f{array.dtype.bitwidth}.p0v8f{array.dtype.bitwidth}"
-        return _call(builder, name, kind, address, align, mask, ir.Constant(kind, None))
+        return vec._call(builder, name, kind, address, align, mask, ir.Constant(kind, None))
 
     return vector_type(array, types.int64, types.int64), codegen
 
@@ -105,7 +77,7 @@ def tile_solve(typingctx, tile, upper, at, width, inverse, row):
         )
 
         def scalar(data, place):
-            return _fill(builder, kind, builder.load(builder.gep(data, [place])))
+            return vec._fill(builder, kind, builder.load(builder.gep(data, [place])))
 
         for r in range(len(rows)):
             step = ir.Constant(args[3].type, r)
@@ -114,7 +86,7 @@ def tile_solve(typingctx, tile, upper, at, width, inverse, row):
             minus = builder.fneg(rows[r])
             for below in range(r + 1, len(rows)):
                 place = builder.add(start, ir.Constant(args[3].type, below))
-                rows[below] = _fma(builder, scalar(u, place), minus, rows[below])
+                rows[below] = vec._fma(builder, scalar(u, place), minus, rows[below])
         return context.make_tuple(builder, tile, rows)
 
     return tile(tile, upper, types.intp, types.intp, inverse, types.intp), codegen
@@ -124,10 +96,10 @@ def tile_solve(typingctx, tile, upper, at, width, inverse, row):
 def copy_gram(source, gram):
     """Overwrite the upper blocks of gram with another one of its shape."""
     n_rows, width = gram.shape
-    lanes = lanes_of(gram)
+    lanes = vec.lanes_of(gram)
     for r in range(n_rows):
         for c in range(r // lanes * lanes, width, lanes):
-            vstore(gram, r * width + c, vload(source, r * width + c))
+            vec.vstore(gram, r * width + c, vec.vload(source, r * width + c))
 
 
 @part
@@ -140,9 +112,9 @@ def _add_sixteen(factors, indices, values, weights, begin, end, room, gram, rhs)
     weighted = weights.shape[0] > 0
     one = factors.dtype.type(1)
     none = vzero8(factors)
-    aa = tile_zero(none)
-    ab = tile_zero(none)
-    bb = tile_zero(none)
+    aa = vec.tile_zero(none)
+    ab = vec.tile_zero(none)
+    bb = vec.tile_zero(none)
     ra = none
     rb = none
     for p in range(begin, end):
@@ -151,20 +123,20 @@ def _add_sixteen(factors, indices, values, weights, begin, end, room, gram, rhs)
         b = vload8(factors, at + 8, k - 8)
         # The columns 8 to 15 with zeros from k on; four places, so that stores do not queue.
         tail = (p & 3) * 8
-        vstore(room, tail, b)
+        vec.vstore(room, tail, b)
         if weighted:
-            a = vfma(weights[p], a, none)
-            b = vfma(weights[p], b, none)
-        aa = tile_fma(aa, factors, at, a)
-        ab = tile_fma(ab, factors, at, b)
-        bb = tile_fma(bb, room, tail, b)
-        ra = vfma(values[p], a, ra)
-        rb = vfma(values[p], b, rb)
-    _add_to(gram, 0, aa)
-    _add_to(gram, 8, ab)
-    _add_to(gram, 136, bb)
-    vstore(rhs, 0, vfma(one, ra, vload8(rhs, 0, 8)))
-    vstore(rhs, 8, vfma(one, rb, vload8(rhs, 8, 8)))
+            a = vec.vfma(weights[p], a, none)
+            b = vec.vfma(weights[p], b, none)
+        aa = vec.tile_fma(aa, factors, at, a)
+        ab = vec.tile_fma(ab, factors, at, b)
+        bb = vec.tile_fma(bb, room, tail, b)
+        ra = vec.vfma(values[p], a, ra)
+        rb = vec.vfma(values[p], b, rb)
+    vec._add_to(gram, 0, aa)
+    vec._add_to(gram, 8, ab)
+    vec._add_to(gram, 136, bb)
+    vec.vstore(rhs, 0, vec.vfma(one, ra, vload8(rhs, 0, 8)))
+    vec.vstore(rhs, 8, vec.vfma(one, rb, vload8(rhs, 8, 8)))
 
 
 @part
@@ -173,18 +145,18 @@ def _add_tiles(rows, starts, targets, n, x, y, step, gram, at, total):
 
     Return total + P_y^T targets; without targets, total as it is.
     """
-    a = tile_zero(total)
-    b = tile_zero(total)
+    a = vec.tile_zero(total)
+    b = vec.tile_zero(total)
     for p in range(n):
-        v = vload(rows, starts[p] + y)
-        a = tile_fma(a, rows, starts[p] + x, v)
+        v = vec.vload(rows, starts[p] + y)
+        a = vec.tile_fma(a, rows, starts[p] + x, v)
         if step is not None:  # decided when this is compiled, as the next one
-            b = tile_fma(b, rows, starts[p] + x, vload(rows, starts[p] + y + step))
+            b = vec.tile_fma(b, rows, starts[p] + x, vec.vload(rows, starts[p] + y + step))
         if targets is not None:
-            total = vfma(targets[p], v, total)
-    _add_to(gram, at, a)
+            total = vec.vfma(targets[p], v, total)
+    vec._add_to(gram, at, a)
     if step is not None:
-        _add_to(gram, at + lanes_of(gram), b)
+        vec._add_to(gram, at + vec.lanes_of(gram), b)
     return total
 
 
@@ -198,20 +170,20 @@ def _add_rows(rows, starts, targets, n, step, gram, rhs):
     """
     keep_small()
     n_rows, width = gram.shape
-    lanes = lanes_of(gram)
+    lanes = vec.lanes_of(gram)
     for i in range(0, n_rows, TILE):
         first = i // lanes * lanes
         y = i // lanes * step
         x = y + i % lanes
         at = i * width + first
-        total, done = vload(rhs, first), first + (width - first) // lanes % 2 * lanes
+        total, done = vec.vload(rhs, first), first + (width - first) // lanes % 2 * lanes
         if done > first:
             total = _add_tiles(rows, starts, targets, n, x, y, None, gram, at, total)
         else:
             total = _add_tiles(rows, starts, targets, n, x, y, step, gram, at, total)
             done = first + 2 * lanes
         if i == first:  # of two tiles above each other, one adds to rhs
-            vstore(rhs, first, total)
+            vec.vstore(rhs, first, total)
         for j in range(done, width, 2 * lanes):
             right = j // lanes * step
             _add_tiles(rows, starts, None, n, x, right, step, gram, i * width + j, total)
@@ -220,42 +192,42 @@ def _add_rows(rows, starts, targets, n, step, gram, rhs):
 @part
 def add_rhs(panel, targets, n, rhs):
     """Add P^T targets to rhs, P the first n rows of the panel."""
-    lanes = lanes_of(panel)
+    lanes = vec.lanes_of(panel)
     one = panel.dtype.type(1)
     for s in range(rhs.shape[0] // lanes):
-        a0 = vzero(panel)
-        a1 = vzero(panel)
-        a2 = vzero(panel)
-        a3 = vzero(panel)
+        a0 = vec.vzero(panel)
+        a1 = vec.vzero(panel)
+        a2 = vec.vzero(panel)
+        a3 = vec.vzero(panel)
         # Four chains hide the latency of the addition.
         for p in range(0, n - 3, 4):
-            at = s * slab_of(panel) + p * lanes
-            a0 = vfma(targets[p], vload(panel, at), a0)
-            a1 = vfma(targets[p + 1], vload(panel, at + lanes), a1)
-            a2 = vfma(targets[p + 2], vload(panel, at + 2 * lanes), a2)
-            a3 = vfma(targets[p + 3], vload(panel, at + 3 * lanes), a3)
+            at = s * vec.slab_of(panel) + p * lanes
+            a0 = vec.vfma(targets[p], vec.vload(panel, at), a0)
+            a1 = vec.vfma(targets[p + 1], vec.vload(panel, at + lanes), a1)
+            a2 = vec.vfma(targets[p + 2], vec.vload(panel, at + 2 * lanes), a2)
+            a3 = vec.vfma(targets[p + 3], vec.vload(panel, at + 3 * lanes), a3)
         for p in range(n // 4 * 4, n):
-            a0 = vfma(targets[p], vload(panel, s * slab_of(panel) + p * lanes), a0)
-        a0 = vfma(one, a0, vfma(one, a1, vload(rhs, s * lanes)))
-        vstore(rhs, s * lanes, vfma(one, a2, vfma(one, a3, a0)))
+            a0 = vec.vfma(targets[p], vec.vload(panel, s * vec.slab_of(panel) + p * lanes), a0)
+        a0 = vec.vfma(one, a0, vec.vfma(one, a1, vec.vload(rhs, s * lanes)))
+        vec.vstore(rhs, s * lanes, vec.vfma(one, a2, vec.vfma(one, a3, a0)))
 
 
 @part
 def panel_of_ratings(k, like):
     """Return a panel with its roots, its targets and where its rows start."""
     n = PANEL_ROWS
-    roots, targets = scratch(n, like), scratch(n, like)
+    roots, targets = vec.scratch(n, like), vec.scratch(n, like)
     for p in range(n):
         roots[p] = 1
-    return new_panel(k, like), roots, targets, scratch(n, np.int64)
+    return vec.new_panel(k, like), roots, targets, vec.scratch(n, np.int64)
 
 
 @part
 def new_system(k, like):
     """Return scratch of a row's system: a panel and its like; gram, rhs, x, inverse, floor."""
-    panel, gram = panel_of_ratings(k, like), new_gram(k, like)
-    rhs, x = scratch(gram.shape[1], like), scratch(gram.shape[1], like)
-    return panel, gram, rhs, x, scratch(gram.shape[0], like), scratch(k, like)
+    panel, gram = panel_of_ratings(k, like), vec.new_gram(k, like)
+    rhs, x = vec.scratch(gram.shape[1], like), vec.scratch(gram.shape[1], like)
+    return panel, gram, rhs, x, vec.scratch(gram.shape[0], like), vec.scratch(k, like)
 
 
 @part
@@ -267,7 +239,7 @@ def add_ratings(ratings, factors, begin, end, panel, gram, rhs):
     """
     keep_small()
     (indices, values, weights), (rows, roots, targets, starts) = ratings, panel
-    k, lanes = factors.shape[1], lanes_of(factors)
+    k, lanes = factors.shape[1], vec.lanes_of(factors)
     if WIDE and 8 < k <= 16:
         _add_sixteen(factors, indices, values, weights, begin, end, rows, gram, rhs)
         return
@@ -276,7 +248,7 @@ def add_ratings(ratings, factors, begin, end, panel, gram, rhs):
     in_place = WIDE and not weighted and k % lanes == 0 and 0 < size <= _LONGEST
     most = min(_AT_A_TIME // size, PANEL_ROWS) if in_place else PANEL_ROWS
     source = factors if in_place else rows.reshape((1, rows.shape[0]))
-    step = lanes if in_place else slab_of(rows)
+    step = lanes if in_place else vec.slab_of(rows)
     for first in range(begin, end, most):
         n = min(most, end - first)
         for p in range(n):
@@ -285,18 +257,18 @@ def add_ratings(ratings, factors, begin, end, panel, gram, rhs):
             targets[p] = roots[p] * values[first + p]
             starts[p] = indices[first + p] * k if in_place else p * lanes
         if not in_place:
-            load_panel(factors, indices[first : first + n], roots, n, rows)
+            vec.load_panel(factors, indices[first : first + n], roots, n, rows)
         if WIDE:
             _add_rows(source, starts, targets, n, step, gram, rhs)
         else:
-            add_panel(rows, targets, n, gram, rhs)
+            vec.add_panel(rows, targets, n, gram, rhs)
 
 
 @part
 def start_gram(ridge, extra, width, gram):
     """Overwrite the upper blocks of gram with ridge + extra I, and zeros for further columns."""
     keep_small()
-    k, lanes = ridge.shape[0], lanes_of(gram)
+    k, lanes = ridge.shape[0], vec.lanes_of(gram)
     for r in range(width):
         for c in range(r // lanes * lanes, width):
             gram[r, c] = ridge[r, c] if r < k and c < k else 0.0
@@ -338,15 +310,15 @@ def _factor_blocks(gram, b, end, j, floor, inverse, rhs, y, n):
             definite &= sound
             root = one / np.sqrt(pivot) if sound else none
             inverse[own] = root
-            row = vfma(root, vload(gram, at), vzero(gram))
-            vstore(gram, at, row)
+            row = vec.vfma(root, vec.vload(gram, at), vec.vzero(gram))
+            vec.vstore(gram, at, row)
             if rhs is not None:  # decided when this is compiled
                 value, of = rhs[s * width + r] * root, s * width + j
                 y[s * width + r] = value
-                vstore(rhs, of, vfma(-value, row, vload(rhs, of)))
+                vec.vstore(rhs, of, vec.vfma(-value, row, vec.vload(rhs, of)))
             for below in range(r + 1, end):
                 at += width
-                vstore(gram, at, vfma(-gram[own, below], row, vload(gram, at)))
+                vec.vstore(gram, at, vec.vfma(-gram[own, below], row, vec.vload(gram, at)))
     return definite
 
 
@@ -355,9 +327,9 @@ def _finish_tile(gram, top, b, j, sums, inverse):
     """Overwrite a tile right of the diagonal with the factor's; sums: of the rows from top on."""
     width, own = gram.shape[1], top + b
     at = own * width + j
-    tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
+    tile = vec.tile_axpy(gram.dtype.type(-1), sums, vec.tile_load(gram, at, width, sums))
     tile = tile_solve(tile, gram, own * width + b, width, inverse, own)
-    tile_store(gram, at, width, tile)
+    vec.tile_store(gram, at, width, tile)
 
 
 @part
@@ -379,28 +351,28 @@ def cholesky(gram, k, floor, inverse, rhs, y):
     keep_small()
     width, n_rows, definite = gram.shape[1], rows_of(k), True
     n = gram.shape[0] // max(n_rows, 1)
-    lanes = lanes_of(gram)
+    lanes = vec.lanes_of(gram)
     for b in range(0, k, TILE):
         first = b // lanes * lanes
         for s in range(n):
             start = s * n_rows * width
             at = start + b * width + first
-            sums = sum_tile(gram, b, width, start + b, start + first)
-            tile = tile_axpy(gram.dtype.type(-1), sums, tile_load(gram, at, width, sums))
-            tile_store(gram, at, width, tile)
+            sums = vec.sum_tile(gram, b, width, start + b, start + first)
+            tile = vec.tile_axpy(gram.dtype.type(-1), sums, vec.tile_load(gram, at, width, sums))
+            vec.tile_store(gram, at, width, tile)
             if rhs is not None and b == first:
-                total = vload(rhs, s * width + b)
+                total = vec.vload(rhs, s * width + b)
                 for p in range(b):
-                    above = vload(gram, start + p * width + b)
-                    total = vfma(-y[s * width + p], above, total)
-                vstore(rhs, s * width + b, total)
+                    above = vec.vload(gram, start + p * width + b)
+                    total = vec.vfma(-y[s * width + p], above, total)
+                vec.vstore(rhs, s * width + b, total)
         end = min(b + TILE, k)
         definite &= _factor_blocks(gram, b, end, first, floor, inverse, rhs, y, n)
         for s in range(n):
             top = s * n_rows
             at = top * width
             for j in range(first + lanes, width, lanes):
-                sums = sum_tile(gram, b, width, at + b, at + j)
+                sums = vec.sum_tile(gram, b, width, at + b, at + j)
                 _finish_tile(gram, top, b, j, sums, inverse)
     return definite
 
@@ -409,12 +381,12 @@ def cholesky(gram, k, floor, inverse, rhs, y):
 def substitute_forward(gram, k, inverse, rhs, out):
     """Put the solution of U^T y = rhs into out; rhs is spoilt."""
     width = gram.shape[1]
-    lanes = lanes_of(gram)
+    lanes = vec.lanes_of(gram)
     for r in range(k):
         y = rhs[r] * inverse[r]
         out[r] = y
         for j in range(r // lanes * lanes, width, lanes):
-            vstore(rhs, j, vfma(-y, vload(gram, r * width + j), vload(rhs, j)))
+            vec.vstore(rhs, j, vec.vfma(-y, vec.vload(gram, r * width + j), vec.vload(rhs, j)))
 
 
 @part
@@ -423,17 +395,17 @@ def substitute_backward(gram, k, inverse, x):
     keep_small()
     width, n_rows = gram.shape[1], rows_of(k)
     n = gram.shape[0] // max(n_rows, 1)
-    lanes = lanes_of(gram)
+    lanes = vec.lanes_of(gram)
     for b in range((k - 1) // lanes * lanes, -1, -lanes):
         end = min(b + lanes, k)
         # Contributions of the later blocks; the rows of a block do not wait for one another.
         for s in range(n):
             at = s * width
             for r in range(b, end):
-                total, row = vzero(gram), (s * n_rows + r) * width
+                total, row = vec.vzero(gram), (s * n_rows + r) * width
                 for j in range(b + lanes, width, lanes):
-                    total = vfma(vload(gram, row + j), vload(x, at + j), total)
-                x[at + r] -= vsum(total)
+                    total = vec.vfma(vec.vload(gram, row + j), vec.vload(x, at + j), total)
+                x[at + r] -= vec.vsum(total)
         for r in range(end - 1, b - 1, -1):
             for s in range(n):
                 top, at = s * n_rows, s * width

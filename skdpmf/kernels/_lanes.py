@@ -15,20 +15,18 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils, config
-from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
+from skdpmf.kernels import _vectors as vec
 from skdpmf.kernels._vectors import Vector, _address, _fill, _fma, prefetch, vload, vstore, vsum
 from skdpmf.kernels.jit_and_threads import jit_fast
 from skdpmf.kernels.sgd import CHUNK
 
 _VECTOR = Vector(types.float32)
-_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
-_FEATURES = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
 # Whether numba compiles for a CPU with vectors that were measured. With groups of 8 the inner loop
 # works on some 27 vectors of 64 bytes at once, which fit the 32 registers of AVX-512. Compiled for
 # AVX2 it was still faster than plain loops, by a fifth and more. Other CPUs get the loops.
-USE_VECTORS = not config.DISABLE_JIT and "+avx2" in _FEATURES.split(",")
+USE_VECTORS = not config.DISABLE_JIT and "+avx2" in vec._FEATURES.split(",")
 
 
 def _vectors(count):
@@ -44,12 +42,6 @@ def _unpack(builder, values):
     return list(cgutils.unpack_tuple(builder, values))
 
 
-def _pick(builder, a, b, places):
-    """Vector of the elements of `a` and `b`, one after the other, at `places`."""
-    mask = ir.Constant(ir.VectorType(_INT32, len(places)), list(places))
-    return builder.shuffle_vector(a, b, mask)
-
-
 def _fold(builder, vectors, width):
     """Add the two halves of every piece of `width` elements; two vectors become one.
 
@@ -60,7 +52,7 @@ def _fold(builder, vectors, width):
     starts = range(0, n * len(vectors), width)
     lower = [start + place for start in starts for place in range(half)]
     upper = [place + half for place in lower]
-    return builder.fadd(_pick(builder, a, b, lower), _pick(builder, a, b, upper))
+    return builder.fadd(vec._pick(builder, a, b, lower), vec._pick(builder, a, b, upper))
 
 
 @intrinsic
@@ -76,8 +68,8 @@ def group_rows(typingctx, users, p, stop, start, spare, group):
         _, first, end, base, absent, _ = args
         rows = []
         for lane in range(group.count):
-            place = builder.add(first, ir.Constant(_INT64, lane))
-            user = builder.zext(builder.load(builder.gep(data, [place])), _INT64)
+            place = builder.add(first, ir.Constant(vec._INT64, lane))
+            user = builder.zext(builder.load(builder.gep(data, [place])), vec._INT64)
             rated = builder.icmp_signed("<", place, end)
             rows.append(builder.select(rated, builder.add(base, user), absent))
         return context.make_tuple(builder, group, rows)
@@ -158,7 +150,7 @@ def group_errors(typingctx, ratings, p, stop, dots, user_bias, rows, item_bias, 
             parts.insert(0, _gather(context, builder, signature, args, 4))
         for part in parts:
             error = builder.fsub(error, part)
-        numbers = ir.VectorType(_INT64, count)
+        numbers = ir.VectorType(vec._INT64, count)
         left = _fill(builder, numbers, builder.sub(args[2], args[1]))
         moves = builder.icmp_signed("<", ir.Constant(numbers, list(range(count))), left)
         if bound is not types.none:
@@ -166,9 +158,8 @@ def group_errors(typingctx, ratings, p, stop, dots, user_bias, rows, item_bias, 
             moves = builder.and_(moves, _within(builder, builder.fsub(rating, error), high))
         return builder.select(moves, error, ir.Constant(kind, None))
 
-    return dots(
-        *(ratings, types.int64, types.int64, dots, user_bias, rows, types.float32, bound)
-    ), codegen
+    kinds = ratings, types.int64, types.int64, dots, user_bias, rows, types.float32, bound
+    return dots(*kinds), codegen
 
 
 def _within(builder, value, high):
@@ -184,7 +175,7 @@ def _gather(context, builder, signature, args, n):
     found = ir.Constant(ir.VectorType(ir.FloatType(), len(rows)), ir.Undefined)
     for lane, row in enumerate(rows):
         element = builder.load(builder.gep(data, [row]))
-        found = builder.insert_element(found, element, ir.Constant(_INT32, lane))
+        found = builder.insert_element(found, element, ir.Constant(vec._INT32, lane))
     return found
 
 
@@ -220,9 +211,8 @@ def clip_lanes(typingctx, lanes, bound):
     def codegen(context, builder, signature, args):
         lane, high = args[0], _fill(builder, args[0].type, args[1])
         low = _fill(builder, high.type, builder.fsub(ir.Constant(args[1].type, -0.0), args[1]))
-        above, below = (
-            builder.fcmp_ordered(sign, lane, end) for sign, end in ((">", high), ("<", low))
-        )
+        ends = (">", high), ("<", low)
+        above, below = (builder.fcmp_ordered(sign, lane, end) for sign, end in ends)
         outside = builder.bitcast(builder.or_(above, below), ir.IntType(lanes.count))
         result = cgutils.alloca_once_value(builder, lane)
         with builder.if_then(cgutils.is_not_null(builder, outside), likely=False):
@@ -251,7 +241,7 @@ def broadcast(typingctx, lanes, scale):
 
     def codegen(context, builder, signature, args):
         scaled = builder.fmul(args[0], _fill(builder, args[0].type, args[1]))
-        filled = [_pick(builder, scaled, scaled, [lane] * CHUNK) for lane in range(lanes.count)]
+        filled = [vec._pick(builder, scaled, scaled, [lane] * CHUNK) for lane in range(lanes.count)]
         return context.make_tuple(builder, _vectors(lanes.count), filled)
 
     return _vectors(lanes.count)(lanes, types.float32), codegen
@@ -269,7 +259,7 @@ def update_biases(typingctx, bias, rows, errors, decay, step):
         new = _fma(builder, args[2], _fill(builder, kind, args[4]), kept)
         data = _data(context, builder, signature, args, 0)
         for lane, row in enumerate(_unpack(builder, args[1])):
-            element = builder.extract_element(new, ir.Constant(_INT32, lane))
+            element = builder.extract_element(new, ir.Constant(vec._INT32, lane))
             builder.store(element, builder.gep(data, [row]))
         return context.get_dummy_value()
 
@@ -286,10 +276,8 @@ def update_rows(typingctx, U, offsets, c, v, weights, decay, item_decay):
     def codegen(context, builder, signature, args):
         item, lane_weights = args[3], _unpack(builder, args[4])
         user_decay, kept = (_fill(builder, item.type, args[n]) for n in (5, 6))
-        places = [
-            _address(context, builder, U, args[0], builder.add(offset, args[2]))
-            for offset in _unpack(builder, args[1])
-        ]
+        starts = [builder.add(offset, args[2]) for offset in _unpack(builder, args[1])]
+        places = [_address(context, builder, U, args[0], start) for start in starts]
         old = [builder.load(place, align=4) for place in places]
         new_item = builder.fmul(kept, item)
         for weight, u in zip(lane_weights, old, strict=True):

@@ -174,6 +174,12 @@ def _fill(builder, kind, scalar):
     return builder.shuffle_vector(first, nothing, everywhere)
 
 
+def _pick(builder, a, b, places):
+    """Vector of the elements of `a` and `b`, one after the other, at `places`."""
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
+    return builder.shuffle_vector(a, b, mask)
+
+
 def _call(builder, name, result, *args):
     """Call an LLVM intrinsic function."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
@@ -258,15 +264,7 @@ def vsum(typingctx, vector):
         half = args[0]
         while half.type.count > 1:
             n = half.type.count // 2
-            parts = [
-                builder.shuffle_vector(
-                    half,
-                    ir.Constant(half.type, ir.Undefined),
-                    ir.Constant(ir.VectorType(ir.IntType(32), n), list(range(at, at + n))),
-                )
-                for at in (0, n)
-            ]
-            half = builder.fadd(*parts)
+            half = builder.fadd(*(_pick(builder, half, half, range(at, at + n)) for at in (0, n)))
         return builder.extract_element(half, ir.Constant(ir.IntType(32), 0))
 
     return vector.dtype(vector), codegen
@@ -286,13 +284,10 @@ def vstore(typingctx, array, offset, vector):
 
 def _tile_rows(context, builder, array_type, args, tile):
     """Pointers to the rows of a tile: args are an array, a position and the distance of rows."""
-    array, at, width = args
-    starts = [
-        builder.add(at, builder.mul(width, ir.Constant(width.type, r))) for r in range(tile.count)
-    ]
-    return [
-        _address(context, builder, array_type, array, start, tile.dtype.count) for start in starts
-    ]
+    (array, at, width), n = args, tile.dtype.count
+    rows = (builder.mul(width, ir.Constant(width.type, r)) for r in range(tile.count))
+    starts = [builder.add(at, row) for row in rows]
+    return [_address(context, builder, array_type, array, start, n) for start in starts]
 
 
 @intrinsic
@@ -356,9 +351,8 @@ def tile_store(typingctx, array, at, width, tile):
     def codegen(context, builder, signature, args):
         align = array.dtype.bitwidth // 8
         values = cgutils.unpack_tuple(builder, args[3])
-        for row, value in zip(
-            _tile_rows(context, builder, array, args[:3], tile), values, strict=True
-        ):
+        rows = _tile_rows(context, builder, array, args[:3], tile)
+        for row, value in zip(rows, values, strict=True):
             builder.store(value, row, align=align)
         return context.get_dummy_value()
 

@@ -14,12 +14,10 @@ models' solutions by evidence and prior weight: Bayesian model averaging (J. Hoe
 joint system for each strength gives all of it, as that without further columns is its first part.
 """
 
-from typing import Any
-
 import numpy as np
 
 from skdpmf.kernels.als import factored
-from skdpmf.kernels.jit_and_threads import Array, jit, later, part
+from skdpmf.kernels.jit_and_threads import jit, later, part
 
 _gram = later("_gram")
 _vectors = later("_vectors")
@@ -35,7 +33,7 @@ _SURE = 5.0  # a: half as many observations as the guess of s^2 counts for
 
 # Copies and sums are written out: numpy's forms of them compile for seconds.
 @part
-def _solution(gram: Any, k: Any, inverse: Any, rhs: Any, work: Any, x: Any) -> Any:
+def _solution(gram, k, inverse, rhs, work, x):
     """Put the solution of the first k unknowns of a factored system into x; return rhs . x."""
     for c in range(x.shape[0]):
         x[c], work[c] = 0.0, rhs[c] if c < k else 0.0
@@ -49,21 +47,9 @@ def _solution(gram: Any, k: Any, inverse: Any, rhs: Any, work: Any, x: Any) -> A
 
 
 @part
-def _solve_models(
-    base: Any,
-    rhs: Any,
-    n: Any,
-    squares: Any,
-    k: Any,
-    strengths: Any,
-    prior: Any,
-    variance: Any,
-    scratches: Any,
-    solutions: Any,
-    evidence: Any,
-) -> Any:
+def _solve_models(base, rhs, n, squares, k, models, scratches, solutions, evidence):
     """Put solutions and log evidence of all models of a row; False if one is not definite."""
-    gram, work, x, inverse, floor = scratches
+    (gram, work, x, inverse, floor), (strengths, prior, variance) = scratches, models
     width, half = solutions.shape[1], _SURE + 0.5 * n
     for m in range(strengths.shape[0]):
         for r in range(base.shape[0]):
@@ -87,7 +73,7 @@ def _solve_models(
 
 
 @part
-def _average(solutions: Any, evidence: Any, out: Any, weights: Any) -> None:
+def _average(solutions, evidence, out, weights):
     """Put the mean solution and the weights of a row; zeros if it is not finite."""
     top, total, unsure = evidence[0], 0.0, 0.0
     for m in range(1, evidence.shape[0]):
@@ -109,20 +95,9 @@ def _average(solutions: Any, evidence: Any, out: Any, weights: Any) -> None:
 
 
 def _solve_rows_averaged_plain(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    columns: Array,
-    ridge: Array,
-    row_ridge: Array,
-    strengths: Array,
-    prior: Array,
-    variance: float,
-    start: int,
-    stop: int,
-    out: Array,
-    weights: Array,
-) -> None:
+    indptr, indices, values, columns, ridge, row_ridge, models, start, stop, out, weights
+):
+    strengths, prior, variance = models
     width, k = columns.shape[1], ridge.shape[0]
     sizes, d = [k] + [width] * strengths.size, width - k
     further, common = np.append(np.zeros(k), np.ones(d)), np.zeros((width, width))
@@ -145,9 +120,8 @@ def _solve_rows_averaged_plain(
         for m, (n, ((factor,), (x,), _)) in enumerate(zip(sizes, found, strict=True)):
             solutions[m, :n] = x
             least = _SURE * variance + 0.5 * max(r @ r - rhs[:n] @ x, 0.0)
-            evidence[m] -= (_SURE + 0.5 * r.size) * np.log(least) + np.log(
-                factor.diagonal()[k:]
-            ).sum()
+            roots = np.log(factor.diagonal()[k:]).sum()
+            evidence[m] -= (_SURE + 0.5 * r.size) * np.log(least) + roots
         evidence[1:] += 0.5 * d * np.log(strengths)
         chances = np.exp(evidence - evidence.max())
         chances /= chances.sum()
@@ -157,45 +131,33 @@ def _solve_rows_averaged_plain(
 
 @jit(plain=_solve_rows_averaged_plain)
 def solve_rows_averaged(
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    columns: Array,
-    ridge: Array,
-    row_ridge: Array,
-    strengths: Array,
-    prior: Array,
-    variance: float,
-    start: int,
-    stop: int,
-    out: Array,
-    weights: Array,
-) -> None:
+    indptr, indices, values, columns, ridge, row_ridge, models, start, stop, out, weights
+):
     """Ridge regression of every row, with and without the last columns, averaged by evidence.
 
     indptr, indices, values: the rows, as in `solve_rows`, float64; columns (n_columns, k + d)
     float64: rows (C_j, D_j), C-contiguous; ridge (k, k) float64: penalty on x, symmetric; row_ridge
     (n_rows,) or (0,) float64: penalty >= 0 on each coefficient in x of a row; an empty array means
-    none; strengths (m,) float64: penalties l > 0 on t; prior (m + 1,) float64: weights > 0 of the
-    models: t = 0 first, then the strengths; variance: v > 0, a guess of the noise's variance; out
-    (n_rows, k + d) float64: rows [start, stop) are overwritten by (x, t): zeros for a row without
-    stored columns, or whose system is not positive definite to working precision; weights (n_rows,
-    m + 1) float64: rows [start, stop) are overwritten by the models' weights, of sum 1; zeros where
-    `out` is 0.
+    none; models (strengths, prior, variance): strengths (m,) float64: penalties l > 0 on t; prior
+    (m + 1,) float64: weights > 0 of the models: t = 0 first, then the strengths; variance: v > 0, a
+    guess of the noise's variance; out (n_rows, k + d) float64: rows [start, stop) are overwritten
+    by (x, t): zeros for a row without stored columns, or whose system is not positive definite to
+    working precision; weights (n_rows, m + 1) float64: rows [start, stop) are overwritten by the
+    models' weights, of sum 1; zeros where `out` is 0.
     """
     _gram.keep_small()
     width, k = columns.shape[1], ridge.shape[0]
     panel, base, rhs, x, inverse, floor = _gram.new_system(width, columns)
     gram, work = _vectors.new_gram(width, columns), _vectors.scratch(base.shape[1], columns)
     scratches = gram, work, x, inverse, floor
-    n_models = strengths.shape[0] + 1
+    n_models = models[1].shape[0]
     solutions = _vectors.scratch((n_models, width), columns)
     evidence, none = _vectors.scratch(n_models, columns), columns[0, :0]
     for i in range(start, stop):
         begin, end = indptr[i], indptr[i + 1]
         for c in range(width):
             out[i, c], rhs[c] = 0, 0
-        for m in range(prior.shape[0]):
+        for m in range(n_models):
             weights[i, m] = 0
         if begin == end or width == 0:
             continue
@@ -204,6 +166,6 @@ def solve_rows_averaged(
         squares = 0.0
         for p in range(begin, end):
             squares += values[p] * values[p]
-        models = k, strengths, prior, variance, scratches, solutions, evidence
-        if _solve_models(base, rhs, end - begin, squares, *models):
+        given = k, models, scratches, solutions, evidence
+        if _solve_models(base, rhs, end - begin, squares, *given):
             _average(solutions, evidence, out[i], weights[i])

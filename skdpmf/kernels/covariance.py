@@ -29,9 +29,8 @@ _LEAST_TOTAL = 1e-300
 def _rows_below(packed: Array, first: int, last: int) -> Array:
     """Return rows [first, last) of a packed triangle, zeros from the diagonal on, in float64."""
     rows = np.zeros((last - first, last))
-    rows[np.tri(last - first, last, first, dtype=bool)] = packed[
-        first * (first + 1) // 2 : last * (last + 1) // 2
-    ]
+    own = slice(first * (first + 1) // 2, last * (last + 1) // 2)
+    rows[np.tri(last - first, last, first, dtype=bool)] = packed[own]
     np.fill_diagonal(rows[:, first:], 0.0)
     return rows
 

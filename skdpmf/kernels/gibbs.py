@@ -57,12 +57,11 @@ class _Work(NamedTuple):
 
 @part
 def _new_work(k, like):
-    panel, gram = _vectors.new_panel(k, like), _vectors.new_gram(k, like)
-    rows = _vectors.scratch(_vectors.PANEL_ROWS, np.int64)
-    p = _vectors.scratch((2, _vectors.PANEL_ROWS), like)
+    panel, roots, targets, rows = _gram.panel_of_ratings(k, like)
+    gram = _vectors.new_gram(k, like)
     v = _vectors.scratch((5, gram.shape[1]), like)
     x = _vectors.scratch((3, gram.shape[1] + _vectors.lanes_of(like)), like)
-    return _Work(panel, rows, p[0], p[1], gram, v[0], v[1], v[2], v[3], v[4], x[0], x[1], x[2])
+    return _Work(panel, rows, roots, targets, gram, v[0], v[1], v[2], v[3], v[4], x[0], x[1], x[2])
 
 
 @part
@@ -235,25 +234,7 @@ def _move(ratings, root, begin, end, good, bound, chances, work, row):
 
 
 @jit
-def sample_rows(
-    indptr,
-    indices,
-    values,
-    column_bias,
-    row_roots,
-    column_roots,
-    factors,
-    prior_std,
-    bound,
-    normals,
-    directions,
-    uniforms,
-    start,
-    stop,
-    x,
-    bias,
-    accepted,
-):
+def sample_rows(indptr, row_roots, columns, prior_std, bound, draws, start, stop, results):
     """Take one step of every row's factors, with its bias if it has one, in a Gibbs sampler.
 
     Row i's conditional density, over its stored columns j, is proportional to
@@ -267,20 +248,21 @@ def sample_rows(
     random angle towards a draw from the prior, shrinking the angle until the clipped loss is
     below a random level.
 
-    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
-    (n_stored,) integer: column j of each position; values (n_stored,) float64: e_ij; column_bias
-    (n_columns,) or (0,) float64: c_j; an empty array means zeros; row_roots, column_roots (n_rows,)
-    and (n_columns,) float64: square roots, >= 0, of the factors of q_ij. A rating with q_ij = 0
-    changes no bit. factors (n_columns, k) float64: rows f_j, C-contiguous; prior_std (k,) or (k +
-    1,) float64: standard deviations of x_i and, if rows have biases, b_i; bound: M > 0; inf: the
-    density is Gaussian, and the step is a draw from it; normals (n_rows, len(prior_std)) float64:
+    indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; columns
+    (indices, values, column_bias, column_roots, factors): indices (n_stored,) integer: column j of
+    each position; values (n_stored,) float64: e_ij; column_bias (n_columns,) or (0,) float64: c_j;
+    an empty array means zeros; row_roots, column_roots (n_rows,) and (n_columns,) float64: square
+    roots, >= 0, of the factors of q_ij. A rating with q_ij = 0 changes no bit. factors (n_columns,
+    k) float64: rows f_j, C-contiguous; prior_std (k,) or (k + 1,) float64: standard deviations of
+    x_i and, if rows have biases, b_i; bound: M > 0; inf: the density is Gaussian, and the step is a
+    draw from it; draws (normals, directions, uniforms): normals (n_rows, len(prior_std)) float64:
     standard normals of the proposal; directions (float64 array of the same shape): standard normals
     of the second step; not read if `bound` is inf; uniforms (n_rows, 3 + n_tries) float64: in (0,
     1): to accept with, the level, the angle, and to shrink it; after n_tries the second step stays
-    where it is. Not read if `bound` is inf. x (n_rows, k) float64: x_i; rows [start, stop) are
-    overwritten; bias (n_rows,) or (0,) float64: b_i, the same; empty: rows have no bias; accepted
-    (n_rows,) bool: entries [start, stop) are overwritten: whether the first step's proposal was
-    accepted.
+    where it is. Not read if `bound` is inf. results (x, bias, accepted): x (n_rows, k) float64:
+    x_i; rows [start, stop) are overwritten; bias (n_rows,) or (0,) float64: b_i, the same; empty:
+    rows have no bias; accepted (n_rows,) bool: entries [start, stop) are overwritten: whether the
+    first step's proposal was accepted.
 
     Notes
     -----
@@ -289,8 +271,9 @@ def sample_rows(
 
     A row's result does not depend on how rows are shared out to calls.
     """
+    ratings, (normals, directions, uniforms) = _Ratings(*columns), draws
+    factors, (x, bias, accepted) = ratings.factors, results
     k = factors.shape[1]
-    ratings = _Ratings(indices, values, column_bias, column_roots, factors)
     work = _new_work(k, factors)
     own_bias, clipped = bias.shape[0] > 0, bound < np.inf
     longest = 0

@@ -79,13 +79,7 @@ class Kernel:
 
     __name__: str
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        plain: Callable[..., Any] | None,
-        same_bits: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, function: Any, plain: Any, same_bits: bool = False, **options: Any) -> None:
         update_wrapper(self, function)
         self.function, self.plain, self._options = function, plain, options
         self.same_bits = same_bits
@@ -99,9 +93,6 @@ class Kernel:
 
     def _is_at_hand(self) -> bool:
         return self.same_bits and bool(getattr(self._compiled, "signatures", ()))
-
-    def __repr__(self) -> str:
-        return f"<kernel {self.__module__}.{self.__name__}>"
 
     def __reduce__(self) -> str:
         return self.__name__
@@ -194,9 +185,8 @@ def _begin(listener: Any, event: Any) -> None:
     ours = event.data["dispatcher"].py_func.__module__.startswith("skdpmf.")
     if ours and "compiling" not in _SAID:
         _SAID.add("compiling")
-        logging.getLogger("skdpmf").warning(
-            "compiling for this machine, once: this takes up to half a minute"
-        )
+        words = "compiling for this machine, once: this takes up to half a minute"
+        logging.getLogger("skdpmf").warning(words)
     _COLLECTED.append(gc.isenabled())
     gc.disable()
 

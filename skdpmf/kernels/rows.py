@@ -59,20 +59,7 @@ def weigh_by_item(indptr, indices, logs, l1, start, stop, out):
 
 
 def centre_rows(
-    indptr,
-    indices,
-    values,
-    place,
-    direction,
-    per_value,
-    step,
-    centres,
-    grid,
-    most,
-    start,
-    stop,
-    out,
-    number,
+    indptr, indices, values, place, e, per_value, step, m, grid, most, start, stop, out, number
 ):
     r"""Choose s_i and w_i such that \|s_i x_i - m_w\| is 1 and m_w near s_i d_i e, for every row.
 
@@ -82,26 +69,25 @@ def centre_rows(
     most, less what truncation of s_i x_i to the grid may add.
 
     indptr, indices, values (float64): the rows, of all items; place (n_items,) integer: column of
-    each item in the head; -1: none; direction (h,) float64: e, of norm 1; centres (c, h) float64:
-    m; start, stop: the rows; out (n_stored,) float64: s_i x_i, 0 outside of the head; number
-    (n_rows,) int64: w_i, 0 for a row without values in the head.
+    each item in the head; -1: none; e (h,) float64: of norm 1; m (c, h) float64: the centres;
+    start, stop: the rows; out (n_stored,) float64: s_i x_i, 0 outside of the head; number (n_rows,)
+    int64: w_i, 0 for a row without values in the head.
     """
     for block, own, rows in row_blocks(indptr, start, stop):
         c, n_rows = place[indices[own]], block.stop - block.start
         inside = c >= 0
         rows, c, x = rows[inside], c[inside], values[own][inside]
         with np.errstate(all="ignore"):
-            square, along, total, n = (
-                np.bincount(rows, of, n_rows) for of in (x * x, x * direction[c], x, None)
-            )
+            terms = x * x, x * e[c], x, None
+            square, along, total, n = (np.bincount(rows, of, n_rows) for of in terms)
             d = per_value * total
             known = (square > 0.0) & (square < np.inf)
             length = square - 2.0 * d * along + d * d
             length = np.sqrt(np.maximum(length, np.maximum(square, d * d) / most**2))
-            w = np.where(known, np.clip(d / length / step, 0.0, len(centres) - 1.0), 0.0)
+            w = np.where(known, np.clip(d / length / step, 0.0, len(m) - 1.0), 0.0)
             w = w.astype(np.int64)
-            along = np.bincount(rows, x * centres[w[rows], c], n_rows)
-            size, reach = (centres**2).sum(axis=1)[w], 1.0 - 2.0**-30 - grid * np.sqrt(n)
+            along = np.bincount(rows, x * m[w[rows], c], n_rows)
+            size, reach = (m**2).sum(axis=1)[w], 1.0 - 2.0**-30 - grid * np.sqrt(n)
             root = np.sqrt(np.maximum(along * along - square * (size - reach * reach), 0.0))
             scale = np.maximum(1.0 / length, (along - root) / square)
             scale = np.minimum(scale, (along + root) / square)
@@ -164,39 +150,34 @@ def predict_entries(indptr, indices, user_factors, item_factors, start, stop, ou
             out[p] = total
 
 
-def _weigh_residuals_plain(
-    indptr, indices, values, weights, user_factors, item_factors, bound, start, stop, out, out_norms
-):
+def _weigh_residuals_plain(indptr, indices, values, weights, U, V, bound, start, stop, out, norms):
     own, rows = rows_of(indptr, start, stop)
-    _predict_entries_plain(indptr, indices, user_factors, item_factors, start, stop, out)
+    _predict_entries_plain(indptr, indices, U, V, start, stop, out)
     out[own] = weights[own] * np.clip(values[own] - out[own], -bound, bound)
-    out_norms[start:stop] = np.sqrt(np.bincount(rows, out[own] ** 2, stop - start))
+    norms[start:stop] = np.sqrt(np.bincount(rows, out[own] ** 2, stop - start))
 
 
 @jit_fast(plain=_weigh_residuals_plain)
-def weigh_residuals(
-    indptr, indices, values, weights, user_factors, item_factors, bound, start, stop, out, out_norms
-):
+def weigh_residuals(indptr, indices, values, weights, U, V, bound, start, stop, out, norms):
     """Weighted residuals w_ij e_ij of the rows [start, stop) of a CSR matrix, and their norms.
 
     e_ij = y_ij - u_i . v_j, clipped to [-bound, bound].
 
     indptr (n_rows + 1,) integer: row i owns the positions indptr[i] to indptr[i + 1]; indices
     (n_stored,) integer: item j of each position; values, weights (n_stored,) float64: y_ij and
-    w_ij; user_factors (n_rows, k) float64: U, one row per row of the matrix; item_factors (n_items,
-    k) float64: V; fastest if both are C-contiguous; bound: at least 0; infinity for none; out
-    (n_stored,) float64: overwritten from indptr[start] to indptr[stop]; other positions are left
-    alone; out_norms (n_rows,) float64: rows [start, stop) are overwritten with sqrt(sum_j (w_ij
-    e_ij)^2): 0 for an empty row.
+    w_ij; U (n_rows, k) float64: one row per row of the matrix; V (n_items, k) float64; fastest if
+    both are C-contiguous; bound: at least 0; infinity for none; out (n_stored,) float64:
+    overwritten from indptr[start] to indptr[stop]; other positions are left alone; norms (n_rows,)
+    float64: rows [start, stop) are overwritten with sqrt(sum_j (w_ij e_ij)^2): 0 for an empty row.
     """
-    k = user_factors.shape[1]
+    k = U.shape[1]
     for i in range(start, stop):
         squares = 0.0
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
             predicted = 0.0
             for c in range(k):
-                predicted += user_factors[i, c] * item_factors[j, c]
+                predicted += U[i, c] * V[j, c]
             out[p] = weights[p] * min(max(values[p] - predicted, -bound), bound)
             squares += out[p] * out[p]
-        out_norms[i] = np.sqrt(squares)
+        norms[i] = np.sqrt(squares)

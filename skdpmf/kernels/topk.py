@@ -54,48 +54,44 @@ def _scan(row, seen, items, scores):
                     _sift_down(items, scores, items.shape[0])
 
 
-def _top_k_rows_plain(
-    scores, seen_indptr, seen_indices, row_offset, n_recommendations, out_items, out_scores
-):
+def _top_k_rows_plain(scores, seen_indptr, seen_indices, row_offset, n, out_items, out_scores):
     out_items[:], out_scores[:] = -1, -np.inf
-    for r in range(scores.shape[0] if n_recommendations else 0):
+    for r in range(scores.shape[0] if n else 0):
         row = np.where(scores[r] > -np.inf, scores[r], -np.inf)
         own = slice(seen_indptr[row_offset + r], seen_indptr[row_offset + r + 1])
         row[seen_indices[own]] = -np.inf
-        beyond = row.shape[0] - n_recommendations
+        beyond = row.shape[0] - n
         least = np.partition(row, beyond)[beyond] if beyond > 0 else -np.inf
         items = np.flatnonzero((row >= least) & (row > -np.inf))
-        items = items[np.argsort(-row[items], kind="stable")[:n_recommendations]]
+        items = items[np.argsort(-row[items], kind="stable")[:n]]
         out_items[r, : len(items)], out_scores[r, : len(items)] = items, row[items]
 
 
 @jit(plain=_top_k_rows_plain, same_bits=True)
-def top_k_rows(
-    scores, seen_indptr, seen_indices, row_offset, n_recommendations, out_items, out_scores
-):
+def top_k_rows(scores, seen_indptr, seen_indices, row_offset, n, out_items, out_scores):
     """Rank the best unseen items of each row of a block of scores.
 
     Higher scores come first; of equal scores the smaller item index comes first. Scores that are
-    NaN or -inf are never recommended. Where fewer than `n_recommendations` items are left, the
+    NaN or -inf are never recommended. Where fewer than `n` items are left, the
     rest of the row is item -1 with score -inf.
 
     scores (n_block_rows, n_items) float: scores of a block of users; left unchanged; seen_indptr
     (at least row_offset + n_block_rows + 1,) integer: row pointers of the CSR matrix of seen items;
     all zeros excludes nothing; seen_indices (n_seen,) integer: seen items, ascending within each
-    row; row_offset: row of the CSR matrix that belongs to row 0 of `scores`; n_recommendations:
-    items wanted for each row; out_items (n_block_rows, n_recommendations) integer: overwritten with
-    item indices; out_scores (n_block_rows, n_recommendations) float: overwritten with their scores.
+    row; row_offset: row of the CSR matrix that belongs to row 0 of `scores`; n:
+    items wanted for each row; out_items (n_block_rows, n) integer: overwritten with
+    item indices; out_scores (n_block_rows, n) float: overwritten with their scores.
     """
-    if n_recommendations == 0:
+    if n == 0:
         return
     for r in range(scores.shape[0]):
         items, best = out_items[r], out_scores[r]
-        for c in range(n_recommendations):  # loops compile sooner than slices
+        for c in range(n):  # loops compile sooner than slices
             items[c], best[c] = -1, -np.inf
         row = row_offset + r
         _scan(scores[r], seen_indices[seen_indptr[row] : seen_indptr[row + 1]], items, best)
         # Heap sort in place: the last-ranked root goes to the end of the shrinking heap.
-        for size in range(n_recommendations - 1, 0, -1):
+        for size in range(n - 1, 0, -1):
             items[0], items[size] = items[size], items[0]
             best[0], best[size] = best[size], best[0]
             _sift_down(items, best, size)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skdpmf.data.files import replaced_file, sync_folder
 from skdpmf.local import messages
-from skdpmf.local.messages import Announcement, ReleasedModel, Report
+from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.item_means import make_plan
 from skdpmf.mechanisms.device_reports.protocol import Protocol
 from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
@@ -161,7 +161,7 @@ class LocalAggregator:
                 reason = self._objection(found)
             except messages.VersionError:
                 reason = "wrong version"
-            except messages.MessageError:
+            except MessageError:
                 reason = "malformed"
             if reason:
                 self.refused[reason] += 1
@@ -288,9 +288,7 @@ class LocalAggregator:
         """
         body, digest = bytes(data[:-_DIGEST]), bytes(data[-_DIGEST:])
         if _digest(body) != digest:
-            raise messages.MessageError(
-                "data is no whole snapshot: take the last one that was saved."
-            )
+            raise MessageError("data is no whole snapshot: take the last one that was saved.")
         saved = messages.Snapshot.from_bytes(body)
         first = Announcement.from_bytes(saved.first)
         names = ("fractions", "user_damping", "n_devices", "protocol")

@@ -13,20 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from skdpmf.data import validation
 from skdpmf.data.feature_columns import aligned_features, check_item_features, item_columns
-from skdpmf.data.validation import (
-    as_rating_matrix,
-    check_rating_range,
-    in_quarter_ranges,
-    middle_and_quarter,
-)
-from skdpmf.estimators.contract.recommend import (
-    ItemModel,
-    all_scores,
-    check_share,
-    ranking_of,
-    top_items,
-)
+from skdpmf.estimators.contract import recommend
+from skdpmf.estimators.contract.recommend import ItemModel
 from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.kernels.averaging import TASTE_VARIANCE
 from skdpmf.local.messages import MAX_ITEMS, Announcement, MessageError, ReleasedModel, Report
@@ -111,7 +101,7 @@ class LocalDevice:
         key: bytes | None = None,
     ) -> None:
         self.n_items = check_integer("n_items", n_items, MAX_ITEMS)
-        self.rating_range = check_rating_range(rating_range)
+        self.rating_range = validation.check_rating_range(rating_range)
         self.epsilon = check_epsilon(epsilon, 1e9)
         self.__key = None if key is None else require_key(key)
         self.__ratings = _one_row(items, ratings, self.n_items, self.rating_range)
@@ -202,7 +192,7 @@ class LocalDevice:
                 return None
             self._check_budget(announcement)
             randomiser = _randomiser(announcement.epsilon, announcement.dimension)
-            row = in_quarter_ranges(self.__ratings, self.rating_range)
+            row = validation.in_quarter_ranges(self.__ratings, self.rating_range)
             vector = announced_rows(announcement, row, announcement)
             # paid before anything random exists that could leave twice
             self._spent += Fraction(announcement.epsilon)
@@ -252,13 +242,11 @@ class LocalDevice:
         columns = np.asarray(items)
         if columns.size == 0:
             columns = columns.astype(np.int64)
-        if columns.dtype.kind not in "iu" or (
-            columns.size and not 0 <= columns.min() <= columns.max() < self.n_items
-        ):
-            raise ValueError(
-                f"items must be integers in [0, {self.n_items}): pass columns of the catalogue."
-            )
-        scores = all_scores(found, self.__ratings, 1)[0]
+        inside = not columns.size or 0 <= columns.min() <= columns.max() < self.n_items
+        if columns.dtype.kind not in "iu" or not inside:
+            rule = f"integers in [0, {self.n_items})"
+            raise ValueError(f"items must be {rule}: pass columns of the catalogue.")
+        scores = recommend.all_scores(found, self.__ratings, 1)[0]
         return np.clip(scores[columns], *self.rating_range)
 
     def recommend(
@@ -306,13 +294,13 @@ class LocalDevice:
         >>> device.recommend(aggregator.model(), n=2)[0]
         array([1])
         """
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ValueError(f"n={n!r} must be an integer >= 1: pass the items wanted.")
+        holds = validation.is_integer(n, 1)
+        validation.require(holds, "n", n, "an integer >= 1", "pass the items wanted")
         found = self._item_model(model, item_features)
-        ranking = ranking_of(None, np.log(model.popularity), self.rating_range)
+        ranking = recommend.ranking_of(None, np.log(model.popularity), self.rating_range)
         n = min(int(n), self.n_items)
-        row, share = self.__ratings, check_share(taste)
-        best, scores = top_items(found, row, n, n_jobs=1, ranking=ranking, taste=share)
+        row, share = self.__ratings, recommend.check_share(taste)
+        best, scores = recommend.top_items(found, row, n, n_jobs=1, ranking=ranking, taste=share)
         return best[best >= 0], scores[best >= 0]
 
     def state(self, *, include_ratings: bool = False) -> dict[str, Any]:
@@ -404,14 +392,14 @@ class LocalDevice:
                 "a LocalDevice was used in a process forked from its own: both would spend one "
                 "budget. Make it after the fork, by from_state()."
             )
-        if not isinstance(announcement, Announcement):
-            raise MessageError(
-                f"announcement of type {type(announcement).__name__} must be an Announcement: "
-                "parse it with from_bytes or from_json."
-            )
-        self._check_catalogue("announcement", announcement)
+        self._check_message("announcement", announcement, Announcement, "an Announcement")
 
-    def _check_catalogue(self, name: str, message: Announcement | ReleasedModel) -> None:
+    def _check_message(self, name: str, message: Any, kind: Any, words: str) -> None:
+        if not isinstance(message, kind):
+            raise MessageError(
+                f"{name} of type {type(message).__name__} must be {words}: parse it with "
+                "from_bytes or from_json."
+            )
         own, given = (self.n_items, self.rating_range), (message.n_items, message.rating_range)
         rule = f"this device's {own}: make one for that catalogue, from this one's state."
         require_that(given == own, f"{name}: (n_items, rating_range)", given, rule)
@@ -440,19 +428,14 @@ class LocalDevice:
 
     def _item_model(self, model: Any, item_features: Any) -> ItemModel:
         """Return the released items as an estimator has them, with columns for tastes."""
-        if not isinstance(model, ReleasedModel):
-            raise ValueError(
-                f"model of type {type(model).__name__} must be a ReleasedModel: parse it with "
-                "from_bytes or from_json."
-            )
-        self._check_catalogue("model", model)
+        self._check_message("model", model, ReleasedModel, "a ReleasedModel")
         own_mean, ridge = np.ones((self.n_items, 1)), np.array([[model.user_damping]])
         items = ItemModel(model.item_means, own_mean, ridge)
         if item_features is None:
             return items
         check_item_features(item_features)
         D = item_columns(aligned_features(item_features, self.n_items, None)).values
-        variance = TASTE_VARIANCE * middle_and_quarter(self.rating_range)[1] ** 2
+        variance = TASTE_VARIANCE * validation.middle_and_quarter(self.rating_range)[1] ** 2
         return items._replace(features=D, variance=variance) if D.shape[1] else items
 
 
@@ -473,4 +456,4 @@ def _one_row(items: Any, ratings: Any, n_items: int, rating_range: tuple[float, 
     columns, values = columns[known].astype(np.int64), values[known]
     pointers = np.array([0, columns.shape[0]])
     row = sparse.csr_array((values, columns, pointers), shape=(1, n_items))
-    return as_rating_matrix(row, rating_range=rating_range)
+    return validation.as_rating_matrix(row, rating_range=rating_range)

@@ -1,5 +1,6 @@
 """ContributionBounder bounds ratings of users; RatingStep is what steps have in common."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, labelled_rows
+from skdpmf.data.labelled_rows import RatingMatrix, labelled_rows
 from skdpmf.data.matrix import bound_contributions
 from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract.parameters import is_count, require, require_random_state
@@ -97,6 +98,7 @@ def dense_of(R: Any, dtype: Any) -> np.ndarray:
     return dense
 
 
+@dataclass(repr=False, eq=False)
 class ContributionBounder(  # type: ignore[call-arg]
     RatingStep, OneToOneFeatureMixin, TransformerMixin, BaseEstimator, auto_wrap_output_keys=None
 ):
@@ -148,18 +150,10 @@ class ContributionBounder(  # type: ignore[call-arg]
     (array([2, 1]), 5.0, 1.0)
     """
 
-    _key_: bytes
-    _catalogue_: Catalogue | None = None
-
-    def __init__(
-        self,
-        max_ratings_per_user: int | None = 200,
-        rating_range: tuple[float, float] | None = (1.0, 5.0),
-        random_state: int | None = None,
-    ) -> None:
-        self.max_ratings_per_user = max_ratings_per_user
-        self.rating_range = rating_range
-        self.random_state = random_state
+    max_ratings_per_user: int | None = 200
+    rating_range: tuple[float, float] | None = (1.0, 5.0)
+    random_state: int | None = None
+    _catalogue_ = None
 
     def fit(self, X: Any, y: Any = None) -> "ContributionBounder":
         """Note the columns of X, and draw the key.

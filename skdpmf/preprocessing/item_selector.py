@@ -30,6 +30,7 @@ changes no sensitivity, as a user's kept items are a function of that user's row
 """
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, labelled_rows
+from skdpmf.data.labelled_rows import RatingMatrix, labelled_rows
 from skdpmf.data.validation import check_ratings
 from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.charged import Fit, charged, fit_framed
@@ -59,6 +60,7 @@ _COUNTS = "item counts"
 _INSIDE = 1.0 - 2.0**-40  # rounded, the weights of a user must not exceed the bound
 
 
+@dataclass(repr=False, eq=False)
 class DPItemSelector(  # type: ignore[call-arg]
     check.OptionParameters,
     SpentDisplay,
@@ -152,22 +154,12 @@ class DPItemSelector(  # type: ignore[call-arg]
     4.0
     """
 
-    counts_: np.ndarray
-    support_: np.ndarray
-    _catalogue_: Catalogue | None = None
-
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        *,
-        n_items: float = 0.5,
-        min_signal: float | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.budget = budget
-        self.n_items = n_items
-        self.min_signal = min_signal
-        self.random_state = random_state
+    budget: PrivacyBudget
+    _: KW_ONLY
+    n_items: float = 0.5
+    min_signal: float | None = None
+    random_state: int | None = None
+    _catalogue_ = None
 
     def plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         """Tell what `fit` would release, with which noise.

@@ -5,14 +5,7 @@ import math
 
 import pytest
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    DPCovarianceRecommender,
-    LocalDPGDDR,
-    PrivacyBudget,
-    PrivacyCard,
-    privacy_spent,
-)
+import skdpmf as sk
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
@@ -21,11 +14,11 @@ from skdpmf.privacy.accounting import gaussian_epsilon
 
 X = make_ratings(60, 12, random_state=0)
 CASES = {
-    "Gaussian": AdaptiveWeightALS(PrivacyBudget(2.0, 1e-6), n_components=2, max_iter=2),
-    "Laplace": DPCovarianceRecommender(PrivacyBudget(20.0, unit="rating"), noise="laplace"),
-    "local": LocalDPGDDR(PrivacyBudget(2.0), randomizer="coordinate"),
-    "no privacy": AdaptiveWeightALS(PrivacyBudget.nonprivate(), n_components=2, max_iter=2),
-    "seeded": AdaptiveWeightALS(PrivacyBudget(2.0, 1e-6), n_components=2, random_state=0),
+    "Gaussian": sk.AdaptiveWeightALS(sk.PrivacyBudget(2.0, 1e-6), n_components=2, max_iter=2),
+    "Laplace": sk.DPCovarianceRecommender(sk.PrivacyBudget(20.0, unit="rating"), noise="laplace"),
+    "local": sk.LocalDPGDDR(sk.PrivacyBudget(2.0), randomizer="coordinate"),
+    "no privacy": sk.AdaptiveWeightALS(sk.PrivacyBudget.nonprivate(), n_components=2, max_iter=2),
+    "seeded": sk.AdaptiveWeightALS(sk.PrivacyBudget(2.0, 1e-6), n_components=2, random_state=0),
 }
 every_case = pytest.mark.parametrize("name", CASES)
 
@@ -33,8 +26,8 @@ every_case = pytest.mark.parametrize("name", CASES)
 @every_case
 def test_cards_read_back(name):
     model = CASES[name].fit(X)
-    card = PrivacyCard.of(model)
-    again = PrivacyCard.from_json(card.to_json())
+    card = sk.PrivacyCard.of(model)
+    again = sk.PrivacyCard.from_json(card.to_json())
     assert again == card
     assert again.statement == model.privacy_spent_
     assert {"Python", "skdpmf", "numpy"} <= set(card.versions)
@@ -45,7 +38,7 @@ def test_cards_read_back(name):
 
 def test_curve_is_that_of_the_releases():
     statement = CASES["Gaussian"].fit(X).privacy_spent_
-    card = PrivacyCard.of(statement, model="the model")
+    card = sk.PrivacyCard.of(statement, model="the model")
     pairs = {pair["delta"]: pair["epsilon"] for pair in card.curve()}
     assert pairs[statement.delta] == statement.epsilon
     assert list(pairs) == sorted(pairs, reverse=True)
@@ -61,11 +54,11 @@ def test_pure_statements_have_one_pair():
     for name in ("Laplace", "local"):
         statement = CASES[name].fit(X).privacy_spent_
         pair = {"delta": 0.0, "epsilon": statement.epsilon}
-        assert PrivacyCard.of(statement).curve() == [pair]
+        assert sk.PrivacyCard.of(statement).curve() == [pair]
 
 
 def test_no_privacy_is_infinite():
-    card = PrivacyCard.of(CASES["no privacy"].fit(X))
+    card = sk.PrivacyCard.of(CASES["no privacy"].fit(X))
     assert {pair["epsilon"] for pair in card.curve()} == {math.inf}
     assert json.loads(card.to_json())["curve"][0]["epsilon"] == "inf"
     assert "| inf |" in card.to_markdown()
@@ -74,7 +67,7 @@ def test_no_privacy_is_infinite():
 def test_texts_of_a_card_stay_what_they_are():
     notes = ("```", "![](https://example.org/x)", "```` <b>")
     statement = PrivacyStatement(1.0, 0.0, "user", "add-remove", (), notes=notes)
-    card = PrivacyCard("a `b` ``c`` <i>", statement, {"Python": "3 [x](y) <script>*z*|"})
+    card = sk.PrivacyCard("a `b` ``c`` <i>", statement, {"Python": "3 [x](y) <script>*z*|"})
     lines = card.to_markdown().splitlines()
     assert lines[2] == "``` a `b` ``c`` <i> ```"
     fence = lines.index("`````text")
@@ -84,7 +77,7 @@ def test_texts_of_a_card_stay_what_they_are():
 
 
 def test_printed_epsilons_are_rounded_up():
-    card = PrivacyCard.of(CASES["Gaussian"].fit(X))
+    card = sk.PrivacyCard.of(CASES["Gaussian"].fit(X))
     rows = [row.split("|")[1:3] for row in card.to_markdown().splitlines() if row.startswith("| 1")]
     assert len(rows) == len(card.curve())
     for (_, printed), pair in zip(rows, card.curve(), strict=True):
@@ -92,7 +85,7 @@ def test_printed_epsilons_are_rounded_up():
 
 
 def test_altered_cards_are_refused():
-    card = PrivacyCard.of(CASES["Gaussian"].fit(X))
+    card = sk.PrivacyCard.of(CASES["Gaussian"].fit(X))
     plain = json.loads(card.to_json())
     lower = [{**pair, "epsilon": pair["epsilon"] / 2} for pair in plain["curve"]]
     for change, said in (
@@ -102,34 +95,34 @@ def test_altered_cards_are_refused():
         ({"statement": {}}, "statement|fields"),
     ):
         with pytest.raises(PrivacyParameterError, match=said):
-            PrivacyCard.from_json(json.dumps({**plain, **change}))
+            sk.PrivacyCard.from_json(json.dumps({**plain, **change}))
     with pytest.raises(PrivacyParameterError, match="format"):
-        PrivacyCard.from_json("[]")
+        sk.PrivacyCard.from_json("[]")
 
 
 def test_something_without_a_statement():
     with pytest.raises(PrivacyParameterError, match="privacy_spent_"):
-        PrivacyCard.of(CASES["Gaussian"].__class__(PrivacyBudget(1.0, 1e-5)))
-    assert isinstance(PrivacyCard.of(CASES["Laplace"].fit(X)).statement, PrivacyStatement)
+        sk.PrivacyCard.of(CASES["Gaussian"].__class__(sk.PrivacyBudget(1.0, 1e-5)))
+    assert isinstance(sk.PrivacyCard.of(CASES["Laplace"].fit(X)).statement, PrivacyStatement)
 
 
 def test_a_search_has_one_pair_and_reads_back():
     """Its releases are the winner's alone, and do not compose to what the search costs."""
     grid = {"alpha": [0.5, 1.0]}
     search = PrivateSearchCV(
-        AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), n_components=2, max_iter=2),
+        sk.AdaptiveWeightALS(sk.PrivacyBudget(4.0, 1e-5), n_components=2, max_iter=2),
         grid,
-        PrivacyBudget(4.0, 1e-5),
+        sk.PrivacyBudget(4.0, 1e-5),
         n_trials=2,
     ).fit(X)
-    card = PrivacyCard.of(search)
+    card = sk.PrivacyCard.of(search)
     spent = search.privacy_spent_
     assert card.curve() == [{"delta": spent.delta, "epsilon": spent.epsilon}]
-    assert PrivacyCard.from_json(card.to_json()) == card
-    both = privacy_spent([search, CASES["Gaussian"].fit(X)])
+    assert sk.PrivacyCard.from_json(card.to_json()) == card
+    both = sk.privacy_spent([search, CASES["Gaussian"].fit(X)])
     assert not both.follows_from_releases
     assert CASES["Gaussian"].privacy_spent_.follows_from_releases
-    assert PrivacyCard.of(both).curve() == [{"delta": both.delta, "epsilon": both.epsilon}]
+    assert sk.PrivacyCard.of(both).curve() == [{"delta": both.delta, "epsilon": both.epsilon}]
     assert both.epsilon == pytest.approx(6.0, rel=1e-3)
     guarantee = str(both).partition("In words")[0]
     assert "mu =" not in guarantee  # of the winner alone

@@ -9,39 +9,16 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from skdpmf.books.ledger_rules import (
-    SCALE,
-    TAU,
-    Spending,
-    charge,
-    limit_of,
-    order_of,
-    values_of_a_trial,
-)
+from skdpmf.books import ledger_rules as rules
 from skdpmf.books.search import SearchPlan
 from skdpmf.exceptions import BudgetExceededError, PrivacyParameterError
-from skdpmf.mechanisms.private_search import (
-    MOST_VALUES,
-    RandomTrials,
-    SearchSpending,
-    search_epsilon,
-    search_order,
-)
+from skdpmf.mechanisms import private_search
 from skdpmf.privacy import PrivacyBudget
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA
-from tests.books.ledgers import (
-    calibrated_plan,
-    gaussian_plan,
-    mixed_plan,
-    new_ledger,
-    pure_mu,
-    pure_plan,
-    tail_delta,
-    zcdp_delta,
-)
+from tests.books import ledgers as books
 from tests.mechanisms.test_private_search import generating_slope
 
-LAWS = [RandomTrials(mean) for mean in (10.0, 3.0)]
+LAWS = [private_search.RandomTrials(mean) for mean in (10.0, 3.0)]
 LIMITS = [(0.1, 1e-6), (1.0, 1e-5), (4.0, 1e-5), (1.0, 1e-9), (20.0, 1e-5)]
 
 
@@ -51,8 +28,8 @@ def search(epsilon, delta=1e-5, law=LAWS[0], ledger=None):
 
 
 def spending(run, law, n_values=10**6):
-    part = SearchSpending(run, law.mean, n_values, 4 * SAMPLER_ETA, TAU)
-    return Spending((), (), 0, 1e-5, part)
+    part = private_search.SearchSpending(run, law.mean, n_values, 4 * SAMPLER_ETA, rules.TAU)
+    return rules.Spending((), (), 0, 1e-5, part)
 
 
 def oracle(events, order):
@@ -65,7 +42,7 @@ def oracle(events, order):
         if hasattr(event, "mean"):  # of whose bounds by two more orders it takes the best
             inner = getattr(event.event, "event", event.event)
             mu = 1.0 / inner.noise_multiplier
-            gamma = RandomTrials(event.mean).gamma
+            gamma = private_search.RandomTrials(event.mean).gamma
             best.add(max(1.0 + 1e-12, math.sqrt(-2.0 * math.log(gamma)) / mu))
             best.add(1.0 + math.sqrt(2.0 * math.log(event.mean)) / mu)
     accountant = RdpAccountant([order, *sorted(best)])
@@ -77,31 +54,35 @@ def oracle(events, order):
 @pytest.mark.parametrize(("epsilon", "delta"), LIMITS)
 def test_a_limit_holds_by_its_one_order(epsilon, delta):
     """All that the limit promises follows from divergences of this order alone."""
-    limit = limit_of("zcdp", epsilon, delta)
-    alpha = mpmath.mpf(order_of("zcdp", epsilon, limit))
+    limit = rules.limit_of("zcdp", epsilon, delta)
+    alpha = mpmath.mpf(rules.order_of("zcdp", epsilon, limit))
     with mpmath.workdps(60):
-        rho = mpmath.mpf(limit.main) / SCALE
+        rho = mpmath.mpf(limit.main) / rules.SCALE
         at = mpmath.exp((alpha - 1) * (alpha * rho - epsilon)) * (1 - 1 / alpha) ** alpha
         at /= alpha - 1
-        assert at <= zcdp_delta(rho, epsilon) * (1 + mpmath.mpf(1e-14))  # and no other is better
-        assert at + tail_delta(mpmath.sqrt(2 * rho), limit.second, TAU) <= delta
+        assert at <= books.zcdp_delta(rho, epsilon) * (
+            1 + mpmath.mpf(1e-14)
+        )  # and no other is better
+        assert at + books.tail_delta(mpmath.sqrt(2 * rho), limit.second, rules.TAU) <= delta
 
 
 def test_the_order_is_a_function_of_what_the_file_holds(tmp_path):
     """To the bit: entries of another version or machine are charged at the same order."""
-    assert search_order(1.0, Fraction(0.03)) == 18.11318194881408
-    assert search_order(20.0, Fraction(5)) == 2.549789177314506
-    ledger = new_ledger(tmp_path, 1.0, rule="zcdp")
-    assert ledger._order == search_order(1.0, Fraction(ledger.report().allowed.main, SCALE))
-    assert order_of("gaussian", 1.0, ledger._allowed) is None
+    assert private_search.search_order(1.0, Fraction(0.03)) == 18.11318194881408
+    assert private_search.search_order(20.0, Fraction(5)) == 2.549789177314506
+    ledger = books.new_ledger(tmp_path, 1.0, rule="zcdp")
+    assert ledger._order == private_search.search_order(
+        1.0, Fraction(ledger.report().allowed.main, rules.SCALE)
+    )
+    assert rules.order_of("gaussian", 1.0, ledger._allowed) is None
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (4.0, 1e-5)])
 def test_a_search_costs_its_divergence_at_that_order(law, epsilon, delta):
-    order = order_of("zcdp", epsilon, limit_of("zcdp", epsilon, delta))
+    order = rules.order_of("zcdp", epsilon, rules.limit_of("zcdp", epsilon, delta))
     for run in (0.01, 0.1, 0.7):
-        cost = charge("zcdp", spending(run, law), order)
+        cost = rules.charge("zcdp", spending(run, law), order)
         pytest.importorskip("dp_accounting")
         from dp_accounting import dp_event
 
@@ -130,12 +111,12 @@ def test_the_charge_bounds_exact_searches_in_both_directions(law, mu):
     for order in (1.5, 4.6, 17.8):
         if order * mu > 6.0:
             continue  # beyond the grid
-        bound = order * charge("zcdp", spending(mu, law), order).number
+        bound = order * rules.charge("zcdp", spending(mu, law), order).number
         angles = np.linspace(0.0, math.pi, 13)  # beyond pi / 2: x and x' change places
         exact = [exact_divergence(generating_slope(law), mu, angle, order) for angle in angles]
         assert 0.0 < max(exact) <= bound
         assert exact[0] != pytest.approx(exact[-1], rel=1e-3)  # the directions do differ
-        single = generating_slope(RandomTrials(1.0))
+        single = generating_slope(private_search.RandomTrials(1.0))
         assert exact_divergence(single, mu, 0.3, order) == pytest.approx(order * mu**2 / 2)
 
 
@@ -151,24 +132,26 @@ def test_the_sampler_is_part_of_the_charge(law):
     """Near the ideal noise's from above, more for more values, and counted with all its tails."""
     few, many = (spending(0.1, law, n_values=n) for n in (1, 10**9))
     for order in (2.0, 20.0):
-        costs = [charge("zcdp", part, order) for part in (few, many)]
+        costs = [rules.charge("zcdp", part, order) for part in (few, many)]
         assert costs[0].main < costs[1].main < costs[0].main * (1 + 1e-6)
-        shift = 2 * float(pure_mu(few.search.eta + 2 * TAU)) * math.sqrt(10**9)
-        moved = charge("zcdp", spending(0.1 + shift, law, n_values=1), order)
+        shift = 2 * float(books.pure_mu(few.search.eta + 2 * rules.TAU)) * math.sqrt(10**9)
+        moved = rules.charge("zcdp", spending(0.1 + shift, law, n_values=1), order)
         assert costs[1].main > moved.main * (1 - 1e-15)
     for mu, n in ((0.1, 10**6), (1.0, 10**4), (3.0, 1)):
-        counted = charge("zcdp", spending(mu, law, n), 2.0).second
-        assert 2 * TAU * counted >= law.mean * tail_delta(mu, n, TAU)
-        assert 2 * TAU * (counted - 1) <= law.mean * tail_delta(mu, n, TAU) * 1.001
+        counted = rules.charge("zcdp", spending(mu, law, n), 2.0).second
+        assert 2 * rules.TAU * counted >= law.mean * books.tail_delta(mu, n, rules.TAU)
+        assert (
+            2 * rules.TAU * (counted - 1) <= law.mean * books.tail_delta(mu, n, rules.TAU) * 1.001
+        )
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_the_ratio_of_laws_enters_in_both_directions(law):
     """With a sampler so bad that it shows: R from the proof, alpha + (alpha - 1) times."""
     order, tau, n = 4.6, 1e-9, 1000
-    good = SearchSpending(0.1, law.mean, n, 0.0, 0.0)
+    good = private_search.SearchSpending(0.1, law.mean, n, 0.0, 0.0)
     bad = good._replace(tau=tau)
-    sampler = 2 * float(pure_mu(2 * tau)) * math.sqrt(n)
+    sampler = 2 * float(books.pure_mu(2 * tau)) * math.sqrt(n)
     moved = good._replace(run=0.1 + sampler)
     differ = n * tau  # a trial's law under either sampler, in total variation
     ratio = 2.0 * differ * (law.mean - 1.0)
@@ -178,10 +161,10 @@ def test_the_ratio_of_laws_enters_in_both_directions(law):
 
 
 def test_one_trial_without_choice_costs_what_a_fit_costs():
-    once = RandomTrials(1.0)
+    once = private_search.RandomTrials(1.0)
     for mu in (0.05, 1.0):
-        fit = charge("zcdp", Spending.of(gaussian_plan(mu, 10**6)))
-        one = charge("zcdp", spending(mu, once), 5.0)
+        fit = rules.charge("zcdp", rules.Spending.of(books.gaussian_plan(mu, 10**6)))
+        one = rules.charge("zcdp", spending(mu, once), 5.0)
         assert fit.main <= one.main <= fit.main * (1 + 1e-6)
 
 
@@ -189,34 +172,36 @@ def test_one_trial_without_choice_costs_what_a_fit_costs():
 def test_pure_searches_are_one_pure_release(law):
     plan = search(0.5, 0.0, law)
     for rule in ("gaussian", "zcdp", "basic"):
-        assert charge(rule, plan.spending) == charge(rule, Spending.of(pure_plan(plan.epsilon)))
+        assert rules.charge(rule, plan.spending) == rules.charge(
+            rule, rules.Spending.of(books.pure_plan(plan.epsilon))
+        )
     assert 0.49 < plan.spending.epsilon <= 0.5
 
 
 def test_basic_charges_the_searchs_own_epsilon_and_delta():
     plan = search(1.0, 1e-6)
-    cost = charge("basic", plan.spending)
+    cost = rules.charge("basic", plan.spending)
     assert cost.number == plan.epsilon <= 1.0
-    assert Fraction(cost.second, SCALE) == Fraction(1e-6)
+    assert Fraction(cost.second, rules.SCALE) == Fraction(1e-6)
 
 
 @pytest.mark.parametrize(("law", "delta"), [(LAWS[0], 1e-5), (LAWS[1], 1e-9)])
 def test_sixty_four_searches_do_not_run_out_of_values(tmp_path, law, delta):
-    ledger = new_ledger(tmp_path, 4.0, delta, rule="zcdp")
+    ledger = books.new_ledger(tmp_path, 4.0, delta, rule="zcdp")
     part = search(0.1, delta, law, ledger=ledger)
-    counted = charge("zcdp", part.spending, 5.0).second
+    counted = rules.charge("zcdp", part.spending, 5.0).second
     assert 0.9 < 64 * counted / ledger.report().allowed.second <= 1.01 or (
-        part.n_values == MOST_VALUES
+        part.n_values == private_search.MOST_VALUES
     )
-    assert part.n_values == values_of_a_trial(delta, law.mean)
-    plan = calibrated_plan(part.fit_budget, part.n_values)
+    assert part.n_values == rules.values_of_a_trial(delta, law.mean)
+    plan = books.calibrated_plan(part.fit_budget, part.n_values)
     with pytest.raises(PrivacyParameterError, match=f"more than the {part.n_values} that"):
         part.check_fit(plan)
-    assert search(0.1, delta, law).n_values == MOST_VALUES
+    assert search(0.1, delta, law).n_values == private_search.MOST_VALUES
 
 
 def test_gaussian_refuses_a_search_and_names_the_remedy(tmp_path):
-    ledger = new_ledger(tmp_path)
+    ledger = books.new_ledger(tmp_path)
     with pytest.raises(PrivacyParameterError, match=r"rule='gaussian' .*rule='zcdp'.*without_le"):
         ledger.reserve(search(0.5, ledger=ledger))
     assert ledger.report().entries == ()
@@ -233,8 +218,8 @@ def test_gaussian_refuses_a_search_and_names_the_remedy(tmp_path):
     ],
 )
 def test_the_error_says_what_fits_and_it_does(tmp_path, rule, law, delta):
-    ledger = new_ledger(tmp_path, 2.0, 2e-5, rule=rule)
-    ledger.reserve(calibrated_plan(PrivacyBudget(0.6, 1e-6, ledger=ledger)))
+    ledger = books.new_ledger(tmp_path, 2.0, 2e-5, rule=rule)
+    ledger.reserve(books.calibrated_plan(PrivacyBudget(0.6, 1e-6, ledger=ledger)))
 
     def request(epsilon):
         return search(epsilon, delta, law, ledger)
@@ -252,9 +237,9 @@ def test_the_error_says_what_fits_and_it_does(tmp_path, rule, law, delta):
 
 
 def test_a_search_and_fits_total_what_the_oracle_says(tmp_path):
-    ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
+    ledger = books.new_ledger(tmp_path, 4.0, rule="zcdp")
     plans = [search(1.0, ledger=ledger), search(0.5, 1e-6, LAWS[1], ledger=ledger)]
-    fits = [gaussian_plan(0.2), pure_plan(0.1), mixed_plan(0.1, 0.05)]
+    fits = [books.gaussian_plan(0.2), books.pure_plan(0.1), books.mixed_plan(0.1, 0.05)]
     for plan in (*plans, *fits):
         ledger.reserve(plan)
     events = pytest.importorskip("dp_accounting").dp_event
@@ -270,12 +255,12 @@ def test_a_search_and_fits_total_what_the_oracle_says(tmp_path):
     assert ledger.verify() == 5
     at_order = order * total + math.log1p(-1 / order) - math.log(1e-5 * order) / (order - 1)
     assert 0.5 * at_order < report.epsilon <= at_order * (1 + 1e-4)  # other orders may be better
-    assert report.epsilon >= search_epsilon(plans[0].level, 1e-5, plans[0].trials)
+    assert report.epsilon >= private_search.search_epsilon(plans[0].level, 1e-5, plans[0].trials)
 
 
 def test_epsilon_of_a_report_is_valid_at_every_order(tmp_path):
     """A search's charge is for one order; at the others it costs more or less."""
-    ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
+    ledger = books.new_ledger(tmp_path, 4.0, rule="zcdp")
     small = search(0.1, ledger=ledger)
     ledger.reserve(small)
     events = pytest.importorskip("dp_accounting").dp_event
@@ -291,11 +276,11 @@ def test_epsilon_of_a_report_is_valid_at_every_order(tmp_path):
 def test_entries_of_searches_read_back_and_old_ones_too(tmp_path):
     for plan in (search(1.0, law=LAWS[1]), search(1.0, 0.0)):
         kept = json.loads(json.dumps(plan.spending.to_dict(), allow_nan=False))
-        assert Spending.from_dict(kept) == plan.spending
-    kept = Spending.of(gaussian_plan(0.1)).to_dict()
+        assert rules.Spending.from_dict(kept) == plan.spending
+    kept = rules.Spending.of(books.gaussian_plan(0.1)).to_dict()
     assert "search" not in kept  # as before there were any
-    assert Spending.from_dict(kept).search is None
-    ledger = new_ledger(tmp_path, 4.0, rule="zcdp")
+    assert rules.Spending.from_dict(kept).search is None
+    ledger = books.new_ledger(tmp_path, 4.0, rule="zcdp")
     ledger.reserve(search(1.0, law=LAWS[1], ledger=ledger), estimator="PrivateSearchCV")
     (entry,) = ledger.report().entries
     assert (entry["mu"], entry["private"]) == ("inf", True)

@@ -10,14 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    PrivacyBudget,
-    private_multi_task_ridge,
-)
+import skdpmf as sk
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import multi_task_ridge as tasks_solver
@@ -44,7 +37,7 @@ class Case(NamedTuple):
 
     @property
     def budget(self):
-        return PrivacyBudget(self.epsilon, self.delta, unit=self.unit, neighbors=self.neighbors)
+        return sk.PrivacyBudget(self.epsilon, self.delta, unit=self.unit, neighbors=self.neighbors)
 
     @property
     def ratings(self):
@@ -98,7 +91,7 @@ class Tasks:
             features, Y = features[~np.isnan(Y)], _as_sparse(Y)
         else:
             features = features[:, 0]
-        result = private_multi_task_ridge(
+        result = sk.private_multi_task_ridge(
             features,
             Y,
             max_norm=1.0,
@@ -143,22 +136,22 @@ _FEATURES = {"item_features": np.random.default_rng(6).normal(size=(N_ITEMS, 4))
 
 als, clicks = (
     lambda name, epsilon, solver, **more: Case(
-        f"als {name}", AdaptiveWeightALS, epsilon, {**_SMALL, "solver": solver, **more}
+        f"als {name}", sk.AdaptiveWeightALS, epsilon, {**_SMALL, "solver": solver, **more}
     ),
     lambda name, epsilon, solver, **more: Case(
         f"clicks {name}",
-        AdaptiveWeightALS,
+        sk.AdaptiveWeightALS,
         epsilon,
         {**_CLICKS, "solver": solver, **more},
         clicks=True,
     ),
 )
-means = partial(Case, estimator=DPItemMeans, params=_RANGE)
-covariance = partial(Case, estimator=DPCovarianceRecommender, epsilon=20.0)
+means = partial(Case, estimator=sk.DPItemMeans, params=_RANGE)
+covariance = partial(Case, estimator=sk.DPCovarianceRecommender, epsilon=20.0)
 lists = partial(
-    Case, estimator=DPCovarianceRecommender, params={"feedback": "implicit"}, clicks=True
+    Case, estimator=sk.DPCovarianceRecommender, params={"feedback": "implicit"}, clicks=True
 )
-sampler = partial(Case, estimator=DPMFSampler, params=_SMALL)
+sampler = partial(Case, estimator=sk.DPMFSampler, params=_SMALL)
 selector = partial(Case, estimator=DPItemSelector, epsilon=2.0, params={"n_items": 0.4})
 tasks = partial(Case, estimator=Tasks, epsilon=20.0)
 

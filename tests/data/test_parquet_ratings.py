@@ -72,7 +72,6 @@ def test_tables_in_any_order_equal_the_twin(entries, size, rows_per_part, piece)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_chunks, "_PIECE", piece)
         patch.setattr(table_chunks, "_BUCKET_ROWS", 4)
-        patch.setattr(module, "_PIECE", 3)
         patch.setattr(module, "_GROUP_ROWS", 2)
         path = Path(folder) / "p"
         ratings = ParquetRatings.write(path, chunks, n_items=5, rows_per_part=rows_per_part)

@@ -12,16 +12,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    LocalDPGDDR,
-    PrivacyBudget,
-    PrivacyLedger,
-    load_model,
-)
+import skdpmf as sk
 from skdpmf.data import ParquetRatings
 from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.evaluation import PrivateSearchCV
@@ -30,18 +21,18 @@ from tests.estimators.common import ratings
 
 pytestmark = pytest.mark.filterwarnings("error:rating_range=")
 
-OFF = PrivacyBudget.nonprivate()
+OFF = sk.PrivacyBudget.nonprivate()
 X = ratings(n_users=60, n_items=6)
 
 
 @pytest.fixture
 def ledger(tmp_path):
-    return PrivacyLedger(tmp_path / "ledger", limit=PrivacyBudget(4.0, 1e-5))
+    return sk.PrivacyLedger(tmp_path / "ledger", limit=sk.PrivacyBudget(4.0, 1e-5))
 
 
 @pytest.fixture
 def budget(ledger):
-    return PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    return sk.PrivacyBudget(1.0, 1e-5, ledger=ledger)
 
 
 # -- the form of X and of y ------------------------------------------------------------------------
@@ -72,8 +63,8 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_the_form_of_ratings_costs_nothing(name, ledger, budget):
     bad, message = FORMS[name]
-    search = PrivateSearchCV(DPItemMeans(OFF), {"user_damping": [1.0, 5.0]}, budget, n_trials=2)
-    for fit in (DPItemMeans(budget), DPItemSelector(budget, n_items=2), search):
+    search = PrivateSearchCV(sk.DPItemMeans(OFF), {"user_damping": [1.0, 5.0]}, budget, n_trials=2)
+    for fit in (sk.DPItemMeans(budget), DPItemSelector(budget, n_items=2), search):
         with pytest.raises((ValueError, TypeError), match=message):
             fit.fit(bad)
     assert ledger.report().entries == ()
@@ -81,8 +72,8 @@ def test_the_form_of_ratings_costs_nothing(name, ledger, budget):
 
 @pytest.mark.parametrize("y", [np.zeros(3), np.zeros((60, 5)), np.array(["Heat"] * 60)])
 def test_the_form_of_targets_costs_nothing(y, ledger, budget):
-    search = PrivateSearchCV(DPItemMeans(OFF), {"user_damping": [1.0, 5.0]}, budget, n_trials=2)
-    for fit in (DPItemMeans(budget), search):
+    search = PrivateSearchCV(sk.DPItemMeans(OFF), {"user_damping": [1.0, 5.0]}, budget, n_trials=2)
+    for fit in (sk.DPItemMeans(budget), search):
         with pytest.raises(ValueError, match="y "):
             fit.fit(X, y)
     assert ledger.report().entries == ()
@@ -111,10 +102,10 @@ def named(ids):
 
 @pytest.mark.parametrize("kind", IDS)
 def test_files_keep_ids(kind, tmp_path):
-    model = DPItemMeans(OFF).fit(named(IDS[kind]))
+    model = sk.DPItemMeans(OFF).fit(named(IDS[kind]))
     model.save(tmp_path / "model")
-    load_model(tmp_path / "model").save(tmp_path / "again")
-    loaded = load_model(tmp_path / "again").set_output(recommend="pandas")
+    sk.load_model(tmp_path / "model").save(tmp_path / "again")
+    loaded = sk.load_model(tmp_path / "again").set_output(recommend="pandas")
     ids, known = (list(one.catalogue_["item"]) for one in (model, loaded))
     assert ids == known
     assert list(map(type, ids)) == list(map(type, known))
@@ -139,7 +130,7 @@ def test_files_keep_ids(kind, tmp_path):
     ids=str,
 )
 def test_ids_that_no_file_keeps_cost_nothing(ids, ledger, budget):
-    for fit in (DPItemMeans(budget), DPItemSelector(budget, n_items=2)):
+    for fit in (sk.DPItemMeans(budget), DPItemSelector(budget, n_items=2)):
         with pytest.raises(ValueError, match=r"catalogue\['item'\] has .* must be"):
             fit.fit(named(ids))
     assert ledger.report().entries == ()
@@ -154,12 +145,14 @@ WORDS = "more than a tenth"
 @pytest.mark.parametrize(
     "estimator",
     [
-        DPItemMeans(OFF),
-        DPItemMeans(PrivacyBudget(1.0)),
-        AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), n_components=1, max_iter=1),
-        LocalDPGDDR(PrivacyBudget(1.0)),
+        sk.DPItemMeans(OFF),
+        sk.DPItemMeans(sk.PrivacyBudget(1.0)),
+        sk.AdaptiveWeightALS(sk.PrivacyBudget(1.0, 1e-5), n_components=1, max_iter=1),
+        sk.LocalDPGDDR(sk.PrivacyBudget(1.0)),
         ContributionBounder(rating_range=(1.0, 5.0)),
-        PrivateSearchCV(DPItemMeans(OFF), {"user_damping": [1.0]}, PrivacyBudget(1.0), n_trials=2),
+        PrivateSearchCV(
+            sk.DPItemMeans(OFF), {"user_damping": [1.0]}, sk.PrivacyBudget(1.0), n_trials=2
+        ),
     ],
     ids=lambda estimator: type(estimator).__name__,
 )
@@ -177,27 +170,27 @@ def test_the_warning_comes_before_the_charge(ledger, budget):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match=WORDS):
-            DPItemMeans(budget).fit(2 * X)
+            sk.DPItemMeans(budget).fit(2 * X)
     assert ledger.report().entries == ()
 
 
 def test_a_tenth_is_no_other_scale():
     Y = np.full((10, 10), 3.0)
     Y[0] = 9.0
-    DPItemMeans(OFF).fit(Y)
+    sk.DPItemMeans(OFF).fit(Y)
     Y[1, 0] = -9.0
     with pytest.warns(UserWarning, match=WORDS):
-        DPItemMeans(OFF).fit(Y)
+        sk.DPItemMeans(OFF).fit(Y)
 
 
 def test_another_scale_on_disk_is_warned_of(tmp_path):
     pytest.importorskip("pyarrow")
     stored = ParquetRatings.write(tmp_path / "large", LARGE, rows_per_part=20)
     with pytest.warns(UserWarning, match=WORDS):
-        DPItemMeans(OFF).fit(stored)
-    DPItemMeans(OFF).fit(ParquetRatings.write(tmp_path / "right", X))
+        sk.DPItemMeans(OFF).fit(stored)
+    sk.DPItemMeans(OFF).fit(ParquetRatings.write(tmp_path / "right", X))
     empty = ParquetRatings.write(tmp_path / "empty", np.full((5, 6), np.nan))
-    DPItemMeans(PrivacyBudget(1.0)).fit(empty)
+    sk.DPItemMeans(sk.PrivacyBudget(1.0)).fit(empty)
 
 
 # -- nobody asks -----------------------------------------------------------------------------------
@@ -210,12 +203,12 @@ EMPTY = {
     "matrix": named(range(6))[:0],
 }
 KINDS = [
-    DPItemMeans(OFF),
-    DPItemMeans(OFF, item_features=np.eye(6)[:, :2]),
-    AdaptiveWeightALS(OFF, n_components=2, max_iter=1),
-    AdaptiveWeightALS(OFF, feedback="implicit", n_components=2, max_iter=1),
-    DPCovarianceRecommender(OFF, predictor="knn"),
-    CacheSGDFactorizer(2, max_iter=1),
+    sk.DPItemMeans(OFF),
+    sk.DPItemMeans(OFF, item_features=np.eye(6)[:, :2]),
+    sk.AdaptiveWeightALS(OFF, n_components=2, max_iter=1),
+    sk.AdaptiveWeightALS(OFF, feedback="implicit", n_components=2, max_iter=1),
+    sk.DPCovarianceRecommender(OFF, predictor="knn"),
+    sk.CacheSGDFactorizer(2, max_iter=1),
 ]
 
 
@@ -244,7 +237,9 @@ def test_empty_batches_have_empty_answers(fitted, empty):
 
 def test_long_tables_are_shown_by_their_size():
     table = pd.DataFrame(np.full((60, 20), 0.123456), columns=list(range(20)))
-    model = DPItemMeans(PrivacyBudget(1.0), item_features=table, user_damping=3.0, random_state=3)
+    model = sk.DPItemMeans(
+        sk.PrivacyBudget(1.0), item_features=table, user_damping=3.0, random_state=3
+    )
     shown = "item_features=<DataFrame (60, 20)>"
     for one in (model, make_pipeline(model)):
         assert shown in repr(one)

@@ -17,16 +17,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import skdpmf
 from skdpmf.estimators.contract import answers
 from skdpmf.estimators.contract.base import BaseRecommender
-from tests.estimators.common import (
-    MeansSVD,
-    as_coo,
-    is_private,
-    public_estimators,
-    ranking_scores,
-    ratings,
-)
+from tests.estimators import common
 
-ESTIMATORS = [MeansSVD(), *public_estimators()]
+ESTIMATORS = [common.MeansSVD(), *common.public_estimators()]
 
 # Checks that check_estimator runs on a transformer, by the scikit-learn they were counted with.
 CHECKS = {(1, 6): 45, (1, 9): 45}
@@ -46,7 +39,7 @@ def seeded(estimator, **params):
 
 
 def containers(X):
-    coo = as_coo(X)
+    coo = common.as_coo(X)
     return {
         "fortran": np.asfortranarray(X),
         "strided": np.repeat(X, 2, axis=1)[:, ::2],
@@ -93,7 +86,7 @@ def test_all_sklearn_checks_are_among_the_cases(estimator):
 
 
 def test_public_estimators_are_found():
-    found = [type(estimator) for estimator in public_estimators()]
+    found = [type(estimator) for estimator in common.public_estimators()]
     assert all(issubclass(estimator, BaseRecommender) for estimator in found)
     # one class a file: a new file whose class is not exported would go untested
     folder = Path(skdpmf.estimators.__file__).parent
@@ -104,7 +97,7 @@ def test_public_estimators_are_found():
 
 @every_estimator
 def test_any_container_gives_the_same(estimator):
-    X = ratings()
+    X = common.ratings()
     expected = seeded(estimator).fit(X)
     scores, embedding = expected.decision_function(X), expected.transform(X)
     for name, container in containers(X).items():
@@ -118,8 +111,8 @@ def test_any_container_gives_the_same(estimator):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])
 def test_repeated_entries_are_averaged(estimator, dtype, form):
-    X = ratings()
-    R = as_coo(X)
+    X = common.ratings()
+    R = common.as_coo(X)
     ends = np.concatenate((R.data - 1, R.data + 1)).astype(dtype)  # their mean is the rating
     rows, columns = np.tile(R.row, 2), np.tile(R.col, 2)
     twice = unmerged(ends, rows, columns, R.shape, form)
@@ -145,7 +138,7 @@ def unmerged(data, rows, columns, shape, form):
 
 @every_estimator
 def test_ratings_outside_of_the_range_are_clipped(estimator):
-    X = ratings()
+    X = common.ratings()
     wild = np.where(X == 5, 1e9, np.where(X == 1, -40.0, X))
     expected, fitted = seeded(estimator).fit(X), seeded(estimator).fit(wild)
     np.testing.assert_array_equal(fitted.components_, expected.components_)
@@ -154,9 +147,9 @@ def test_ratings_outside_of_the_range_are_clipped(estimator):
 
 @every_estimator
 def test_a_stored_zero_is_a_rating(estimator):
-    X = ratings() - 1.0
+    X = common.ratings() - 1.0
     assert (X == 0).sum() > 10
-    R = as_coo(X).tocsr()
+    R = common.as_coo(X).tocsr()
     assert (R.data == 0).any()
     range_ = {"rating_range": (0.0, 4.0)}
     expected, fitted = seeded(estimator, **range_).fit(X), seeded(estimator, **range_).fit(R)
@@ -165,7 +158,7 @@ def test_a_stored_zero_is_a_rating(estimator):
 
 @every_estimator
 def test_item_names(estimator):
-    X = ratings()
+    X = common.ratings()
     names = [f"film {j}" for j in range(X.shape[1])]
     frame = pd.DataFrame(X, columns=names, index=[f"user {i}" for i in range(len(X))])
     fitted = seeded(estimator).set_output(transform="pandas").fit(frame)
@@ -183,7 +176,7 @@ def test_item_names(estimator):
 
 @every_estimator
 def test_predict_mirrors_y(estimator):
-    X = ratings()
+    X = common.ratings()
     X[0] = 3.0  # nothing is left for this user
     y = np.arange(len(X)) % X.shape[1]
     low, high = estimator.rating_range
@@ -194,7 +187,7 @@ def test_predict_mirrors_y(estimator):
     for matrix in (X, sparse.csr_array(np.nan_to_num(X)), pd.DataFrame(X)):
         by_matrix = seeded(estimator).fit(X, matrix)
         np.testing.assert_allclose(by_matrix.predict(X), np.clip(scores, low, high))
-    best = np.where(np.isnan(X), ranking_scores(expected, X), -np.inf).argmax(axis=1)
+    best = np.where(np.isnan(X), common.ranking_scores(expected, X), -np.inf).argmax(axis=1)
     best[0] = -1
     for target in (y, y.astype(float), list(y), pd.Series(y)):
         predicted = seeded(estimator).fit(X, target).predict(X)
@@ -209,7 +202,7 @@ def test_predict_mirrors_y(estimator):
 
 @every_estimator
 def test_y_of_a_wrong_shape(estimator):
-    X = ratings()
+    X = common.ratings()
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         seeded(estimator).fit(X, np.zeros(3))
     for y in (np.zeros((len(X), 2)), X[:-1], sparse.csr_array((3, 3)), np.array(1.0)):
@@ -221,7 +214,7 @@ def test_y_of_a_wrong_shape(estimator):
 
 @every_estimator
 def test_grid_search_on_users(estimator):
-    X = ratings(n_users=120)
+    X = common.ratings(n_users=120)
     known, held_out = X.copy(), np.full_like(X, np.nan)
     last = X.shape[1] - 1 - np.argmax(~np.isnan(X[:, ::-1]), axis=1)
     rows = np.arange(len(X))
@@ -254,10 +247,10 @@ def test_grid_search_on_users(estimator):
 @pytest.mark.parametrize("exclude_seen", [True, False])
 @pytest.mark.parametrize("items", [None, [7, 2, 3, 7]])
 def test_recommend_is_brute_force(estimator, exclude_seen, items):
-    X = ratings()
+    X = common.ratings()
     X[0], X[1] = 3.0, np.nan
     fitted = seeded(estimator).fit(X)
-    scores = ranking_scores(fitted, X)
+    scores = common.ranking_scores(fitted, X)
     if exclude_seen:
         scores[~np.isnan(X)] = -np.inf
     if items is not None:
@@ -274,7 +267,7 @@ def test_recommend_is_brute_force(estimator, exclude_seen, items):
 
 @every_estimator
 def test_similar_items_is_brute_force(estimator):
-    X = ratings()
+    X = common.ratings()
     fitted = seeded(estimator).fit(X)
     V = fitted.components_.T
     tanimoto = np.zeros((len(V), len(V)))
@@ -299,7 +292,7 @@ def test_similar_items_is_brute_force(estimator):
 @every_estimator
 def test_similar_users_is_brute_force(estimator, monkeypatch):
     monkeypatch.setattr(answers, "_COSINES", 7)  # blocks of one row
-    X = ratings()
+    X = common.ratings()
     fitted = seeded(estimator).fit(X)
     Y = X[5:30].copy()
     Y[0] = np.nan  # nobody is near to somebody without ratings, nor the other way round
@@ -322,7 +315,7 @@ def test_similar_users_is_brute_force(estimator, monkeypatch):
 
 @every_estimator
 def test_one_object_holds_one_fit_at_a_time(estimator):
-    X, model = ratings(), seeded(estimator)
+    X, model = common.ratings(), seeded(estimator)
     started, go = threading.Event(), threading.Event()
 
     class Waiting(type(model)):
@@ -346,7 +339,7 @@ def test_one_object_holds_one_fit_at_a_time(estimator):
 
 @every_estimator
 def test_predict_entries_reads_the_matrix(estimator):
-    X = ratings()
+    X = common.ratings()
     fitted = seeded(estimator).fit(X)
     matrix = fitted.predict(X)
     asked = np.isnan(X)
@@ -373,7 +366,7 @@ def arrays_of(X):
 
 @every_estimator
 def test_read_only_ratings_stay_as_they_are(estimator):
-    X = ratings()
+    X = common.ratings()
     X[5, 5] = 17.0  # to be clipped, elsewhere
     for name, container in {"dense": X, **containers(X)}.items():
         before = {part: array.copy() for part, array in arrays_of(container).items()}
@@ -392,7 +385,7 @@ def test_read_only_ratings_stay_as_they_are(estimator):
 
 @every_estimator
 def test_unknown_rows(estimator):
-    X = ratings()
+    X = common.ratings()
     X[[0, 7]] = np.nan
     fitted = seeded(estimator).fit(X)
     assert not fitted.transform(X)[[0, 7]].any()
@@ -405,14 +398,14 @@ def test_unknown_rows(estimator):
 
 @every_estimator
 def test_no_row_content_raises_or_warns(estimator):
-    X = as_coo(ratings()).tocsr()
+    X = common.as_coo(common.ratings()).tocsr()
     X.data[:4] = np.nan, 1e300, -1e300, 5e-324
     seeded(estimator).fit(X)  # warnings are errors here
 
 
 @every_estimator
 def test_shapes_that_are_refused(estimator):
-    fitted = seeded(estimator).fit(ratings())
+    fitted = seeded(estimator).fit(common.ratings())
     for answer in (fitted.transform, fitted.predict):
         with pytest.raises(ValueError, match="infinity"):
             answer(np.full((2, 12), np.inf))
@@ -426,15 +419,15 @@ def test_shapes_that_are_refused(estimator):
 
 @every_estimator
 def test_scores(estimator):
-    X = ratings()
+    X = common.ratings()
     known, held_out = X.copy(), np.full_like(X, np.nan)
     known[:, ::4], held_out[:, ::4] = np.nan, X[:, ::4]
     fitted = seeded(estimator).fit(known)
     error = (fitted.predict(known) - held_out)[~np.isnan(held_out)]
     expected = -np.sqrt(np.mean(error**2))
-    for y in (held_out, as_coo(held_out).tocsc()):
+    for y in (held_out, common.as_coo(held_out).tocsc()):
         assert fitted.score(known, y) == pytest.approx(expected)
-    scores = np.where(np.isnan(known), ranking_scores(fitted, known), -np.inf)
+    scores = np.where(np.isnan(known), common.ranking_scores(fitted, known), -np.inf)
     best = scores.argmax(axis=1)
     y = np.where(np.arange(len(X)) % 3, best, (best + 1) % X.shape[1]).astype(float)
     assert fitted.score(known, y) == pytest.approx(np.mean(best == y))
@@ -452,7 +445,7 @@ def test_scores(estimator):
 @every_estimator
 def test_nothing_of_a_user_stays(estimator):
     n_users, n_items = 241, 13  # sizes that no parameter has
-    fitted = seeded(estimator).fit(ratings(n_users, n_items), np.zeros(n_users))
+    fitted = seeded(estimator).fit(common.ratings(n_users, n_items), np.zeros(n_users))
 
     def walk(value, path):
         if isinstance(value, dict):
@@ -469,7 +462,7 @@ def test_nothing_of_a_user_stays(estimator):
         elif type(value).__module__.startswith("skdpmf") and hasattr(value, "__dict__"):
             walk(vars(value), path)
 
-    kept = {} if is_private(fitted) else {"user_factors_", "user_biases_"}
+    kept = {} if common.is_private(fitted) else {"user_factors_", "user_biases_"}
     parts = {name: value for name, value in vars(fitted).items() if name not in kept}
     walk(parts, type(estimator).__name__)
     walk([{"planted": (fitted.components_,)}], "planted")

@@ -7,35 +7,26 @@ import pytest
 from scipy import sparse
 
 import skdpmf
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    LocalDPGDDR,
-    PrivacyBudget,
-    PrivacyLedger,
-)
+import skdpmf as sk
 from skdpmf.data import make_ratings
 from skdpmf.privacy.users import Rows
 
 PACKAGE = Path(skdpmf.__file__).parent
 MOST_FILES = 18
-BUDGET = PrivacyBudget(8.0, 1e-5)
+BUDGET = sk.PrivacyBudget(8.0, 1e-5)
 SMALL = {"n_components": 3, "max_iter": 2, "random_state": 0}
 FITS = {
-    "pooled": AdaptiveWeightALS(BUDGET, **SMALL),
-    "dpals": AdaptiveWeightALS(BUDGET, solver="dpals", **SMALL),
-    "dpsgd": AdaptiveWeightALS(BUDGET, solver="dpsgd", **SMALL),
-    "clicks": AdaptiveWeightALS(BUDGET, feedback="implicit", **SMALL),
-    "covariance": DPCovarianceRecommender(BUDGET, random_state=0),
-    "item-item": DPCovarianceRecommender(BUDGET, feedback="implicit", random_state=0),
-    "means": DPItemMeans(BUDGET, random_state=0),
-    "every step": DPMFSampler(BUDGET, **SMALL),
-    "posterior": DPMFSampler(BUDGET, guarantee="posterior", **SMALL),
-    "local": LocalDPGDDR(PrivacyBudget(4.0), random_state=0),
-    "sgd": CacheSGDFactorizer(3, max_iter=2, random_state=0),
+    "pooled": sk.AdaptiveWeightALS(BUDGET, **SMALL),
+    "dpals": sk.AdaptiveWeightALS(BUDGET, solver="dpals", **SMALL),
+    "dpsgd": sk.AdaptiveWeightALS(BUDGET, solver="dpsgd", **SMALL),
+    "clicks": sk.AdaptiveWeightALS(BUDGET, feedback="implicit", **SMALL),
+    "covariance": sk.DPCovarianceRecommender(BUDGET, random_state=0),
+    "item-item": sk.DPCovarianceRecommender(BUDGET, feedback="implicit", random_state=0),
+    "means": sk.DPItemMeans(BUDGET, random_state=0),
+    "every step": sk.DPMFSampler(BUDGET, **SMALL),
+    "posterior": sk.DPMFSampler(BUDGET, guarantee="posterior", **SMALL),
+    "local": sk.LocalDPGDDR(sk.PrivacyBudget(4.0), random_state=0),
+    "sgd": sk.CacheSGDFactorizer(3, max_iter=2, random_state=0),
 }
 
 
@@ -87,8 +78,8 @@ def test_parameters_are_checked_once_and_a_fit_has_one_plan(kept, tmp_path):
     """One plan beside that of a single item, by which parameters are checked."""
     ledger = None
     if kept:
-        ledger = PrivacyLedger(tmp_path / "a.ledger", limit=BUDGET, allow_seeded=True)
-    model = DPItemMeans(PrivacyBudget(4.0, 1e-5, ledger=ledger), random_state=0)
+        ledger = sk.PrivacyLedger(tmp_path / "a.ledger", limit=BUDGET, allow_seeded=True)
+    model = sk.DPItemMeans(sk.PrivacyBudget(4.0, 1e-5, ledger=ledger), random_state=0)
     called = walk(model, ratings()).called
     assert called.count("check_rating_range") - called.count("make_ratings") <= 2
     assert called.count("_check_options") == 1

@@ -10,13 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    PrivacyBudget,
-)
+import skdpmf as sk
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 from skdpmf.evaluation import split_table
 from tests.built import built
@@ -24,16 +18,16 @@ from tests.built import built
 WITH_COVARIANCE = {"shares": (0.1, 0.3, 0.6)}  # whatever the noise
 POSTERIOR = {"guarantee": "posterior", "max_iter": 2, "n_components": 3}
 KINDS = {
-    "pooled": (AdaptiveWeightALS, {"max_iter": 2}),
-    "dpals": (AdaptiveWeightALS, {"max_iter": 2, "solver": "dpals"}),
-    "dpsgd": (AdaptiveWeightALS, {"max_iter": 2, "solver": "dpsgd"}),
-    "svd": (DPCovarianceRecommender, WITH_COVARIANCE),
-    "svd of ratings": (DPCovarianceRecommender, {"unit": "rating", **WITH_COVARIANCE}),
-    "knn": (DPCovarianceRecommender, {"predictor": "knn", **WITH_COVARIANCE}),
-    "Laplace": (DPCovarianceRecommender, {"noise": "laplace", **WITH_COVARIANCE}),
-    "every-step": (DPMFSampler, {"max_iter": 4, "n_components": 3}),
-    "gibbs": (DPMFSampler, POSTERIOR),
-    "sgld": (DPMFSampler, {**POSTERIOR, "sampler": "sgld", "weight_cap": 1.0}),
+    "pooled": (sk.AdaptiveWeightALS, {"max_iter": 2}),
+    "dpals": (sk.AdaptiveWeightALS, {"max_iter": 2, "solver": "dpals"}),
+    "dpsgd": (sk.AdaptiveWeightALS, {"max_iter": 2, "solver": "dpsgd"}),
+    "svd": (sk.DPCovarianceRecommender, WITH_COVARIANCE),
+    "svd of ratings": (sk.DPCovarianceRecommender, {"unit": "rating", **WITH_COVARIANCE}),
+    "knn": (sk.DPCovarianceRecommender, {"predictor": "knn", **WITH_COVARIANCE}),
+    "Laplace": (sk.DPCovarianceRecommender, {"noise": "laplace", **WITH_COVARIANCE}),
+    "every-step": (sk.DPMFSampler, {"max_iter": 4, "n_components": 3}),
+    "gibbs": (sk.DPMFSampler, POSTERIOR),
+    "sgld": (sk.DPMFSampler, {**POSTERIOR, "sampler": "sgld", "weight_cap": 1.0}),
 }
 EVERY = [
     *({"user_damping": value} for value in (1e-6, 1e6)),
@@ -41,17 +35,17 @@ EVERY = [
     *({"n_components": k} for k in (1, 20)),
 ]
 OWN = {
-    AdaptiveWeightALS: [
+    sk.AdaptiveWeightALS: [
         *({"alpha": value} for value in (1e-12, 1e12)),
         *({"weight_exponent": value} for value in (10.0, 1e4)),
         *({"list_share": share} for share in (1e-6, 0.999)),
         {"max_ratings_per_user": 1, "weighting": "tail"},
         *({"item_means": False}, {"n_components": 20, "alpha": 1e-12}),
     ],
-    DPCovarianceRecommender: [
+    sk.DPCovarianceRecommender: [
         *({name: value} for name in ("clamp", "item_damping") for value in (1e-6, 1e6))
     ],
-    DPMFSampler: [
+    sk.DPMFSampler: [
         *({"alpha": value} for value in (1e-12, 1e12)),
         *({"max_ratings_per_user": 1}, {"max_iter": 1}, {"rating_std": 1e-3}),
         {"user_std": 1e-6, "item_std": 1e-6, "bias_std": 1e-6},
@@ -66,7 +60,7 @@ def fitted(kind, X, epsilon, **params):
     estimator, settings = KINDS[kind]
     params = {"random_state": 0, **settings, **params}
     unit = params.pop("unit", "user")
-    budget = PrivacyBudget(epsilon, 1e-5 if math.isfinite(epsilon) else 0.0, unit=unit)
+    budget = sk.PrivacyBudget(epsilon, 1e-5 if math.isfinite(epsilon) else 0.0, unit=unit)
     return built(estimator, budget, **params).fit(X)
 
 
@@ -101,10 +95,10 @@ def test_rows_of_any_content_give_finite_models(X, epsilon, kind):
 
 # The RMSE that defaults must reach on MovieLens 1M at delta 1e-5
 MOVIELENS = [
-    *((AdaptiveWeightALS, "user", *best) for best in ((4, 0.935), (math.inf, 0.865))),
-    *((DPCovarianceRecommender, *best) for best in (("rating", 4, 0.905), ("user", 4, 0.925))),
-    (DPMFSampler, "user", 4, 0.915),
-    *((DPItemMeans, "user", *best) for best in ((0.5, 0.957), (4, 0.915))),
+    *((sk.AdaptiveWeightALS, "user", *best) for best in ((4, 0.935), (math.inf, 0.865))),
+    *((sk.DPCovarianceRecommender, *best) for best in (("rating", 4, 0.905), ("user", 4, 0.925))),
+    (sk.DPMFSampler, "user", 4, 0.915),
+    *((sk.DPItemMeans, "user", *best) for best in ((0.5, 0.957), (4, 0.915))),
 ]
 
 
@@ -120,6 +114,6 @@ def movielens(ml1m_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "unit", "epsilon", "most"), MOVIELENS)
 def test_movielens(estimator, unit, epsilon, most, movielens):
-    budget = PrivacyBudget(epsilon, 1e-5 if math.isfinite(epsilon) else 0.0, unit=unit)
+    budget = sk.PrivacyBudget(epsilon, 1e-5 if math.isfinite(epsilon) else 0.0, unit=unit)
     model = estimator(budget, random_state=0, n_jobs=2).fit(movielens[0])
     assert -model.score(*movielens) <= most

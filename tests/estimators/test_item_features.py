@@ -11,17 +11,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    LocalDPGDDR,
-    PrivacyBudget,
-    PrivacyLedger,
-    load_model,
-)
+import skdpmf as sk
 from skdpmf.data import make_ratings
 from skdpmf.data.matrix import RatingMatrix
 from skdpmf.estimators.contract.refreshed import FEATURES_ASSUMPTION
@@ -32,20 +22,22 @@ from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.privacy.recording import record_releases
 from tests.reference.averaging import averaged_row
 
-BUDGET, EXACT = PrivacyBudget(4.0, 1e-5), PrivacyBudget.nonprivate()
+BUDGET, EXACT = sk.PrivacyBudget(4.0, 1e-5), sk.PrivacyBudget.nonprivate()
 ALS = {"n_components": 4, "max_iter": 4}
 MODELS = {
-    "als": AdaptiveWeightALS(BUDGET, random_state=0, **ALS),
-    "als, exact": AdaptiveWeightALS(EXACT, **ALS),
-    "dpals": AdaptiveWeightALS(BUDGET, solver="dpals", random_state=0, **ALS),
-    "means": DPItemMeans(BUDGET, random_state=0),
-    "means, rating": DPItemMeans(PrivacyBudget(4.0, 1e-5, unit="rating"), random_state=0),
-    "sampler": DPMFSampler(BUDGET, random_state=0),
-    "posterior": DPMFSampler(PrivacyBudget(4.0), guarantee="posterior", random_state=0, max_iter=5),
+    "als": sk.AdaptiveWeightALS(BUDGET, random_state=0, **ALS),
+    "als, exact": sk.AdaptiveWeightALS(EXACT, **ALS),
+    "dpals": sk.AdaptiveWeightALS(BUDGET, solver="dpals", random_state=0, **ALS),
+    "means": sk.DPItemMeans(BUDGET, random_state=0),
+    "means, rating": sk.DPItemMeans(sk.PrivacyBudget(4.0, 1e-5, unit="rating"), random_state=0),
+    "sampler": sk.DPMFSampler(BUDGET, random_state=0),
+    "posterior": sk.DPMFSampler(
+        sk.PrivacyBudget(4.0), guarantee="posterior", random_state=0, max_iter=5
+    ),
     # at epsilon 4 the error moves by 4 % with the seed
-    "covariance": DPCovarianceRecommender(PrivacyBudget(20.0, 1e-5), random_state=0),
-    "local": LocalDPGDDR(PrivacyBudget(4.0), random_state=0),
-    "sgd": CacheSGDFactorizer(4, max_iter=5, random_state=0),
+    "covariance": sk.DPCovarianceRecommender(sk.PrivacyBudget(20.0, 1e-5), random_state=0),
+    "local": sk.LocalDPGDDR(sk.PrivacyBudget(4.0), random_state=0),
+    "sgd": sk.CacheSGDFactorizer(4, max_iter=5, random_state=0),
 }
 N_USERS, N_ITEMS, N_GENRES = 1500, 120, 4
 
@@ -141,7 +133,7 @@ def test_alignment_by_name():
     frame = pd.DataFrame(dense, columns=names)
     shuffled = pd.DataFrame(GENRES, index=names).sample(frac=1.0, random_state=0)
     more = pd.concat((shuffled, pd.DataFrame(GENRES[:2], index=["another", "one"])))
-    model = DPItemMeans(BUDGET, random_state=0)
+    model = sk.DPItemMeans(BUDGET, random_state=0)
     expected = clone(model).set_params(item_features=GENRES).fit(frame).predict(frame)
     for features in (shuffled, more):
         named = clone(model).set_params(item_features=features).fit(frame)
@@ -152,15 +144,15 @@ def test_alignment_by_name():
 
 
 def test_wrong_features_cost_nothing(tmp_path):
-    ledger = PrivacyLedger(tmp_path / "ratings.ledger", limit=PrivacyBudget(8.0, 1e-5))
-    budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
+    ledger = sk.PrivacyLedger(tmp_path / "ratings.ledger", limit=sk.PrivacyBudget(8.0, 1e-5))
+    budget = sk.PrivacyBudget(1.0, 1e-5, ledger=ledger)
     with pytest.raises(ValueError, match="119 rows for the 120 columns"):
-        DPItemMeans(budget, item_features=GENRES[1:]).fit(X)
+        sk.DPItemMeans(budget, item_features=GENRES[1:]).fit(X)
     broken = np.where(np.arange(N_ITEMS) == 3, np.nan, 1.0)[:, None]
     with pytest.raises(ValueError, match="nan for the item 3"):
-        DPItemMeans(budget, item_features=broken).fit(X)
+        sk.DPItemMeans(budget, item_features=broken).fit(X)
     assert len(ledger.report().entries) == 0
-    fitted = DPItemMeans(budget, item_features=GENRES).fit(X)
+    fitted = sk.DPItemMeans(budget, item_features=GENRES).fit(X)
     (entry,) = ledger.report().entries
     assert fitted._features_.digest in json.dumps(entry, default=str)
 
@@ -187,7 +179,7 @@ def test_seeded_noise_depends_on_the_features():
 def test_features_of_ratings_are_found_by_the_audit():
     """Whoever makes features of the ratings inside of a fit leaks them, and is found."""
 
-    class Popularity(DPItemMeans):
+    class Popularity(sk.DPItemMeans):
         def _columns_of(self, given, R):
             counts = np.bincount(sparse.csr_array(given).indices, minlength=given.shape[1])
             self.item_features = counts[:, None].astype(float)
@@ -196,7 +188,7 @@ def test_features_of_ratings_are_found_by_the_audit():
     rows = make_ratings(60, 14, density=0.5, random_state=1)
     assert not audit(Popularity(BUDGET), rows, n_neighbors=10, n_runs=5).passed
     counted = np.bincount(rows.indices, minlength=14)[:, None].astype(float)
-    honest = DPItemMeans(BUDGET, item_features=counted)
+    honest = sk.DPItemMeans(BUDGET, item_features=counted)
     # made once and passed, they are the same on all neighbours: nothing that runs can tell
     assert audit(honest, rows, n_neighbors=10, n_runs=5).passed
 
@@ -217,9 +209,9 @@ def test_new_items_are_like_others_of_their_genre(name, tmp_path):
     assert grown.privacy_spent_ is not None
     assert grown.recommend(wide, 2)[0].shape == (30, 2)
     grown.save(tmp_path / "grown.skdpmf")
-    loaded = load_model(tmp_path / "grown.skdpmf")
+    loaded = sk.load_model(tmp_path / "grown.skdpmf")
     np.testing.assert_array_equal(loaded.decision_function(wide), scores)
-    again = load_model(tmp_path / "grown.skdpmf").with_items(GENRES[:1])
+    again = sk.load_model(tmp_path / "grown.skdpmf").with_items(GENRES[:1])
     assert again.n_features_in_ == N_ITEMS + N_GENRES + 1
 
 

@@ -9,23 +9,14 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    LocalDPGDDR,
-    NearestItems,
-    PrivacyBudget,
-)
+import skdpmf as sk
 from skdpmf.data import ParquetRatings, make_ratings
 from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from skdpmf.privacy.text import SEEDED
 from tests.matrices import matrix_to_ratings
 
-BUDGET = PrivacyBudget(50.0, 1e-5)
+BUDGET = sk.PrivacyBudget(50.0, 1e-5)
 X = make_ratings(120, 20, density=0.4, random_state=0)
 ITEMS = [f"m{j}" for j in range(20)]
 TITLES = [f"Film {j % 15}" for j in range(20)]  # titles may repeat
@@ -34,14 +25,14 @@ M = RatingMatrix(X, USERS, ITEMS, TITLES)
 NUMBERS = RatingMatrix(X, None, np.arange(300, 320), TITLES)  # ids that look like columns
 
 MODELS = {
-    "ALS": AdaptiveWeightALS(BUDGET, n_components=3, random_state=0),
-    "clicks": AdaptiveWeightALS(BUDGET, feedback="implicit", n_components=3, random_state=0),
-    "SGD": CacheSGDFactorizer(3, random_state=0),
-    "SVD": DPCovarianceRecommender(BUDGET, random_state=0),
-    "KNN": DPCovarianceRecommender(BUDGET, predictor=NearestItems(5), random_state=0),
-    "sampler": DPMFSampler(BUDGET, n_components=3, random_state=0),
-    "means": DPItemMeans(BUDGET, random_state=0),
-    "local": LocalDPGDDR(PrivacyBudget(8.0), n_components=3, random_state=0),
+    "ALS": sk.AdaptiveWeightALS(BUDGET, n_components=3, random_state=0),
+    "clicks": sk.AdaptiveWeightALS(BUDGET, feedback="implicit", n_components=3, random_state=0),
+    "SGD": sk.CacheSGDFactorizer(3, random_state=0),
+    "SVD": sk.DPCovarianceRecommender(BUDGET, random_state=0),
+    "KNN": sk.DPCovarianceRecommender(BUDGET, predictor=sk.NearestItems(5), random_state=0),
+    "sampler": sk.DPMFSampler(BUDGET, n_components=3, random_state=0),
+    "means": sk.DPItemMeans(BUDGET, random_state=0),
+    "local": sk.LocalDPGDDR(sk.PrivacyBudget(8.0), n_components=3, random_state=0),
 }
 
 
@@ -52,7 +43,7 @@ def fitted():
 
 @pytest.fixture
 def means():
-    return DPItemMeans(BUDGET, random_state=0)
+    return sk.DPItemMeans(BUDGET, random_state=0)
 
 
 def as_dict(row, ids=ITEMS):
@@ -236,7 +227,7 @@ def test_unknown_items(fitted):
 
 def test_ids_of_several_parts_are_ids_alone_and_in_lists():
     ids = pd.Index([("a", j) for j in range(20)], tupleize_cols=False)
-    model = DPItemMeans(BUDGET).fit(RatingMatrix(X, None, ids)).set_output(recommend="pandas")
+    model = sk.DPItemMeans(BUDGET).fit(RatingMatrix(X, None, ids)).set_output(recommend="pandas")
     row = {("a", 3): 5.0}
     for exclude in (("a", 7), [("a", 7)], (("a", 7),), {("a", 7)}, ids[[7]]):
         table = model.recommend(row, 20, exclude=exclude)

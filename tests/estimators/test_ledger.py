@@ -14,16 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    LocalDPGDDR,
-    PrivacyBudget,
-    PrivacyLedger,
-    privacy_spent,
-)
+import skdpmf as sk
 from skdpmf.books import ledger_file
 from skdpmf.books.ledger_rules import Amount, Spending, charge
 from skdpmf.evaluation import RatingRegressor
@@ -36,25 +27,25 @@ from tests.estimators.common import ratings
 
 X = ratings(n_users=40, n_items=6)
 SMALL = {
-    AdaptiveWeightALS: {"n_components": 2, "max_iter": 2},
-    DPMFSampler: {"n_components": 2, "max_iter": 3},
-    DPCovarianceRecommender: {"n_components": 2},
-    DPItemMeans: {"user_damping": 5.0},
-    LocalDPGDDR: {"n_components": 2, "method": "gradient", "max_iter": 2},
+    sk.AdaptiveWeightALS: {"n_components": 2, "max_iter": 2},
+    sk.DPMFSampler: {"n_components": 2, "max_iter": 3},
+    sk.DPCovarianceRecommender: {"n_components": 2},
+    sk.DPItemMeans: {"user_damping": 5.0},
+    sk.LocalDPGDDR: {"n_components": 2, "method": "gradient", "max_iter": 2},
 }
-CENTRAL = [AdaptiveWeightALS, DPMFSampler, DPCovarianceRecommender]
+CENTRAL = [sk.AdaptiveWeightALS, sk.DPMFSampler, sk.DPCovarianceRecommender]
 
 every_class = pytest.mark.parametrize("kind", list(SMALL), ids=lambda kind: kind.__name__)
 
 
 def make(kind, ledger, epsilon=0.5, **params):
     relation = {"unit": ledger.unit, "neighbors": ledger.neighbors}
-    budget = PrivacyBudget(epsilon, 1e-5, ledger=ledger, **relation)
+    budget = sk.PrivacyBudget(epsilon, 1e-5, ledger=ledger, **relation)
     return built(kind, budget, **{**SMALL[kind], **params})
 
 
 def ledger_for(kind, folder, epsilon=4.0, **settings):
-    if kind is LocalDPGDDR:
+    if kind is sk.LocalDPGDDR:
         settings = {"neighbors": "replace", **settings}
     return new_ledger(folder, epsilon, 1e-5, **settings)
 
@@ -101,18 +92,18 @@ def total_of(ledger, plans):
 
 
 SETTINGS = [
-    (AdaptiveWeightALS, {}, {}),
-    (AdaptiveWeightALS, {"solver": "dpals"}, {"neighbors": "replace"}),
-    (DPMFSampler, {}, {}),
-    (DPMFSampler, {"guarantee": "posterior"}, {"rule": "zcdp"}),
-    (DPCovarianceRecommender, {}, {}),
-    (DPCovarianceRecommender, {"noise": "laplace"}, {"rule": "basic", "unit": "rating"}),
-    (DPCovarianceRecommender, {"predictor": "knn"}, {"unit": "rating", "neighbors": "replace"}),
-    (DPItemMeans, {}, {}),
-    (DPItemMeans, {}, {"rule": "basic", "unit": "rating"}),
-    (LocalDPGDDR, {}, {}),
-    (LocalDPGDDR, {"method": "items"}, {}),
-    (LocalDPGDDR, {"method": "gradient"}, {"rule": "basic"}),
+    (sk.AdaptiveWeightALS, {}, {}),
+    (sk.AdaptiveWeightALS, {"solver": "dpals"}, {"neighbors": "replace"}),
+    (sk.DPMFSampler, {}, {}),
+    (sk.DPMFSampler, {"guarantee": "posterior"}, {"rule": "zcdp"}),
+    (sk.DPCovarianceRecommender, {}, {}),
+    (sk.DPCovarianceRecommender, {"noise": "laplace"}, {"rule": "basic", "unit": "rating"}),
+    (sk.DPCovarianceRecommender, {"predictor": "knn"}, {"unit": "rating", "neighbors": "replace"}),
+    (sk.DPItemMeans, {}, {}),
+    (sk.DPItemMeans, {}, {"rule": "basic", "unit": "rating"}),
+    (sk.LocalDPGDDR, {}, {}),
+    (sk.LocalDPGDDR, {"method": "items"}, {}),
+    (sk.LocalDPGDDR, {"method": "gradient"}, {"rule": "basic"}),
 ]
 
 
@@ -146,7 +137,7 @@ def test_what_is_refused_computes_nothing(tmp_path, kind, monkeypatch):
         (PrivacyParameterError, "epsilon=inf must be finite", {"epsilon": np.inf}),
         (PrivacyParameterError, "seeded=True must be False", {"random_state": 0}),
         (ValueError, "n_jobs=0 must be", {"n_jobs": 0}),
-        *([(ValueError, "nonprivate=True must be False", exact)] if kind is DPMFSampler else ()),
+        *([(ValueError, "nonprivate=True must be False", exact)] if kind is sk.DPMFSampler else ()),
     ):
         with pytest.raises(error, match=message):
             make(kind, ledger, **params).fit(X)
@@ -170,7 +161,7 @@ def test_what_is_refused_computes_nothing(tmp_path, kind, monkeypatch):
 @every_class
 def test_seeded_and_exact_fits_are_recorded_where_they_are_allowed(tmp_path, kind):
     path = ledger_for(kind, tmp_path).path
-    ledger = PrivacyLedger(path, allow_seeded=True, allow_nonprivate=True)
+    ledger = sk.PrivacyLedger(path, allow_seeded=True, allow_nonprivate=True)
     one = make(kind, ledger, random_state=3).fit(X)
     make(kind, ledger, np.inf).fit(X)
     entries = ledger.report().entries
@@ -179,7 +170,7 @@ def test_seeded_and_exact_fits_are_recorded_where_they_are_allowed(tmp_path, kin
         (False, False),
     ]
     (tmp_path / "other").mkdir()
-    other = PrivacyLedger(ledger_for(kind, tmp_path / "other").path, allow_seeded=True)
+    other = sk.PrivacyLedger(ledger_for(kind, tmp_path / "other").path, allow_seeded=True)
     moved = make(kind, other, random_state=3).fit(X)  # where it is charged does not matter
     np.testing.assert_array_equal(one.components_, moved.components_)
 
@@ -201,7 +192,7 @@ def test_a_fit_that_fails_is_spent(tmp_path, kind, monkeypatch):
 
 def test_a_fit_is_charged_by_the_shape_that_it_has(tmp_path):
     ledger = new_ledger(tmp_path)
-    model = make(AdaptiveWeightALS, ledger)
+    model = make(sk.AdaptiveWeightALS, ledger)
     model.fit(X.tolist())
     assert ledger.report().entries[-1]["shape"] == [40, 6]
 
@@ -214,7 +205,7 @@ def test_a_fit_is_charged_by_the_shape_that_it_has(tmp_path):
 
 def test_levels_of_users_are_checked_before_they_cost(tmp_path):
     ledger = new_ledger(tmp_path)
-    model = make(DPMFSampler, ledger)
+    model = make(sk.DPMFSampler, ledger)
     for levels in (np.full(40, 0.6), np.full(39, 0.1)):
         with pytest.raises(ValueError, match="user_epsilon"):
             model.fit(X, user_epsilon=levels)
@@ -225,7 +216,7 @@ def test_levels_of_users_are_checked_before_they_cost(tmp_path):
 
 def test_what_wraps_an_estimator_is_charged(tmp_path):
     ledger = new_ledger(tmp_path)
-    model = make(DPItemMeans, ledger, 0.2)
+    model = make(sk.DPItemMeans, ledger, 0.2)
     make_pipeline(FunctionTransformer(), model).fit(X)
     rows, columns = np.nonzero(~np.isnan(X))
     RatingRegressor(model).fit(np.column_stack((rows, columns)), X[rows, columns])
@@ -255,7 +246,7 @@ def test_a_search_is_charged_for_all_its_fits(tmp_path):
     assert {entry["status"] for entry in report.entries} == {"done"}
     assert os.getpid() not in {entry["process"] for entry in report.entries[:-1]}
     # two accounts of the same fits: what the ledger sets aside is all that they differ by
-    assert report.epsilon == pytest.approx(privacy_spent(done).epsilon, rel=1e-4)
+    assert report.epsilon == pytest.approx(sk.privacy_spent(done).epsilon, rel=1e-4)
     tried = [make(kind, ledger, epsilon) for kind in CENTRAL for epsilon in (0.2, 0.4)]
     plans = [done.best_estimator_[-1].plan(6, 40), *(5 * [model.plan(6, 32) for model in tried])]
     assert report.amount == total_of(ledger, plans)
@@ -282,8 +273,10 @@ def test_a_search_that_runs_out_stops(tmp_path, error_score):
 
 def pipeline_of(ledger, epsilon):
     """Three steps, two of which share a budget."""
-    head, rest = PrivacyBudget(epsilon, 1e-5, ledger=ledger).split([0.1, 0.9])
-    return make_pipeline(ContributionBounder(5), DPItemSelector(head, n_items=4), DPItemMeans(rest))
+    head, rest = sk.PrivacyBudget(epsilon, 1e-5, ledger=ledger).split([0.1, 0.9])
+    return make_pipeline(
+        ContributionBounder(5), DPItemSelector(head, n_items=4), sk.DPItemMeans(rest)
+    )
 
 
 @pytest.mark.parametrize("rule", ["gaussian", "zcdp", "basic"])
@@ -294,7 +287,7 @@ def test_every_step_of_a_pipeline_is_charged_and_may_have_the_limit(tmp_path, ru
     assert [entry["estimator"] for entry in report.entries] == ["DPItemSelector", "DPItemMeans"]
     assert [entry["shape"] for entry in report.entries] == [[40, 6], [40, 4]]
     assert 0.0 <= report.left < 1e-4 * report.spent
-    stated = privacy_spent(model).epsilon
+    stated = sk.privacy_spent(model).epsilon
     assert 0.7 < stated <= 1.0
     if rule == "gaussian":
         assert report.epsilon == pytest.approx(stated, rel=1e-4)

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from skdpmf.estimators.contract import neighbors as _neighbors
 from skdpmf.estimators.contract import recommend
-from skdpmf.estimators.contract.neighbors import NeighborModel, neighbor_scores, neighbor_top_items
+from skdpmf.estimators.contract.neighbors import NeighborModel
 from skdpmf.estimators.contract.recommend import ItemModel
 from tests.matrices import csr
 from tests.reference import item_covariance as twin
@@ -46,7 +46,7 @@ def everything(R):
 
 
 def dense_scores(items, neighbors, R, **how):
-    return neighbor_scores(items, neighbors, R, everything(R), **how).reshape(R.shape)
+    return neighbors.scores(items, R, everything(R), **how).reshape(R.shape)
 
 
 def slow_scores(items, neighbors, A, W, X):
@@ -77,7 +77,7 @@ def test_any_pattern_reads_the_full_scores(seed, share, n_rows):
     _, R = rows_of(seed, n_rows)
     asked = np.random.default_rng(seed).random(R.shape) < share
     where = csr(np.where(asked, 1.0, np.nan))
-    found = neighbor_scores(items, neighbors, R, where)
+    found = neighbors.scores(items, R, where)
     np.testing.assert_allclose(found, dense_scores(items, neighbors, R)[asked], atol=1e-12)
 
 
@@ -88,9 +88,7 @@ def test_top_items_are_brute_force(n, candidates, exclude_seen):
     items, neighbors, *_ = model_of(2)
     X, R = rows_of(2)
     chosen = None if candidates is None else np.array(candidates)
-    best, scores = neighbor_top_items(
-        items, neighbors, R, n, exclude_seen=exclude_seen, items=chosen
-    )
+    best, scores = neighbors.top_items(items, R, n, exclude_seen=exclude_seen, items=chosen)
     expected = dense_scores(items, neighbors, R)
     for row, found, its_scores in zip(range(len(X)), best, scores, strict=True):
         closed = set(np.flatnonzero(~np.isnan(X[row]))) if exclude_seen else set()
@@ -108,11 +106,11 @@ def test_blocks_and_threads_change_no_bit(n_rows, n_jobs, monkeypatch):
     items, neighbors, *_ = model_of(3)
     _, R = rows_of(3, n_rows)
     scores = dense_scores(items, neighbors, R)
-    best = neighbor_top_items(items, neighbors, R, 3)
+    best = neighbors.top_items(items, R, 3)
     monkeypatch.setattr(_neighbors, "_TARGETS_AT_ONCE", 4)
     monkeypatch.setattr(recommend, "_FOLD_IN_ENTRIES", 5)
     monkeypatch.setattr(recommend, "_GEMM_SCORES", 3 * N_ITEMS)
     np.testing.assert_array_equal(dense_scores(items, neighbors, R, n_jobs=n_jobs), scores)
-    again = neighbor_top_items(items, neighbors, R, 3, n_jobs=n_jobs)
+    again = neighbors.top_items(items, R, 3, n_jobs=n_jobs)
     np.testing.assert_array_equal(again[0], best[0])
     np.testing.assert_array_equal(again[1], best[1])

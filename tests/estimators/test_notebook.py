@@ -9,21 +9,14 @@ import numpy as np
 import pytest
 from sklearn import config_context
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPItemMeans,
-    PrivacyBudget,
-    PrivacyCard,
-    PrivacyLedger,
-)
+import skdpmf as sk
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import DPItemSelector
 
-BUDGET = PrivacyBudget(4.0, 1e-5)
+BUDGET = sk.PrivacyBudget(4.0, 1e-5)
 X = make_ratings(60, 9, random_state=0)
-FITTED = DPItemMeans(BUDGET).fit(X)
+FITTED = sk.DPItemMeans(BUDGET).fit(X)
 SEARCH = PrivateSearchCV(FITTED, {"user_damping": [5.0, 9.0]}, BUDGET)
 
 
@@ -45,10 +38,10 @@ def in_console(value):
 
 
 def test_the_short_form_stands_before_the_long_one(tmp_path):
-    ledger = PrivacyLedger(tmp_path / "a.ledger", PrivacyBudget(8.0, 1e-5))
-    DPItemMeans(PrivacyBudget(4.0, 1e-5, ledger=ledger)).fit(X)
+    ledger = sk.PrivacyLedger(tmp_path / "a.ledger", sk.PrivacyBudget(8.0, 1e-5))
+    sk.DPItemMeans(sk.PrivacyBudget(4.0, 1e-5, ledger=ledger)).fit(X)
     statement, report = FITTED.privacy_spent_, ledger.report()
-    card = PrivacyCard.of(FITTED, model="<b>books</b> & more")
+    card = sk.PrivacyCard.of(FITTED, model="<b>books</b> & more")
     plan, search = FITTED.plan(9, 60), SEARCH.plan(9, 60)
     searched = SEARCH.fit(X).privacy_spent_
     for value, short, long in (
@@ -72,7 +65,7 @@ def test_the_short_form_stands_before_the_long_one(tmp_path):
 
 @pytest.mark.parametrize(
     "estimator",
-    [AdaptiveWeightALS(BUDGET), DPItemSelector(BUDGET), SEARCH, CacheSGDFactorizer(2)],
+    [sk.AdaptiveWeightALS(BUDGET), DPItemSelector(BUDGET), SEARCH, sk.CacheSGDFactorizer(2)],
     ids=lambda estimator: type(estimator).__name__,
 )
 def test_a_fitted_estimator_shows_what_it_has_spent(estimator):
@@ -92,5 +85,5 @@ def test_a_fitted_estimator_shows_what_it_has_spent(estimator):
 
 def test_nothing_is_shown_of_the_ratings():
     """Of neighbours whose releases are the same to the plan, the texts are the same."""
-    other = DPItemMeans(BUDGET).fit(X * np.float64(0.5))
+    other = sk.DPItemMeans(BUDGET).fit(X * np.float64(0.5))
     assert shown(other.privacy_spent_) == shown(FITTED.privacy_spent_)

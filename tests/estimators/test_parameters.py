@@ -6,38 +6,27 @@ import math
 import numpy as np
 import pytest
 
+import skdpmf as sk
 import skdpmf.estimators
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    Clicks,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    GradientReports,
-    LocalDPGDDR,
-    PrivacyBudget,
-    Snapshots,
-)
 from skdpmf.estimators.contract.model_file import CLASSES
 from skdpmf.estimators.planners import planner_of
 from tests.built import nested
 from tests.estimators.common import is_private, public_estimators
 from tests.estimators.test_adaptive_weight_als import Untouchable
 
-BUDGET = PrivacyBudget(8.0, 1e-5)
+BUDGET = sk.PrivacyBudget(8.0, 1e-5)
 # Options whose parameters are among those below
 MODELS = {
-    "als": lambda: AdaptiveWeightALS(BUDGET, solver="dpsgd"),
-    "dpals": lambda: AdaptiveWeightALS(BUDGET, solver="dpals"),
-    "clicks": lambda: AdaptiveWeightALS(BUDGET, solver="dpals", feedback="implicit"),
-    "covariance": lambda: DPCovarianceRecommender(BUDGET, predictor="knn"),
-    "means": lambda: DPItemMeans(BUDGET),
-    "sampler": lambda: DPMFSampler(BUDGET, guarantee="posterior"),
-    "local": lambda: LocalDPGDDR(
-        PrivacyBudget(4.0), method=GradientReports(), randomizer="coordinate"
+    "als": lambda: sk.AdaptiveWeightALS(BUDGET, solver="dpsgd"),
+    "dpals": lambda: sk.AdaptiveWeightALS(BUDGET, solver="dpals"),
+    "clicks": lambda: sk.AdaptiveWeightALS(BUDGET, solver="dpals", feedback="implicit"),
+    "covariance": lambda: sk.DPCovarianceRecommender(BUDGET, predictor="knn"),
+    "means": lambda: sk.DPItemMeans(BUDGET),
+    "sampler": lambda: sk.DPMFSampler(BUDGET, guarantee="posterior"),
+    "local": lambda: sk.LocalDPGDDR(
+        sk.PrivacyBudget(4.0), method=sk.GradientReports(), randomizer="coordinate"
     ),
-    "sgd": lambda: CacheSGDFactorizer(snapshots=Snapshots("s")),
+    "sgd": lambda: sk.CacheSGDFactorizer(snapshots=sk.Snapshots("s")),
 }
 COUNTS, NUMBERS = (0, -1, 2.0, True, "3"), (0.0, -1.0, math.inf, math.nan, None, "1", True)
 WEIGHTINGS = "'adaptive', 'tail' or 'uniform'"
@@ -134,7 +123,7 @@ ROWS = [row for row in ROWS if row[:2] not in (("sgd", "budget"), ("means", "n_c
 def check_refused(model, *words, methods=("fit",)):
     """With an error that has the words, before the data are touched."""
     calls = [lambda name=name: getattr(model, name)(Untouchable()) for name in methods]
-    if is_private(model) and not isinstance(model, CacheSGDFactorizer):
+    if is_private(model) and not isinstance(model, sk.CacheSGDFactorizer):
         calls.append(lambda: model.plan(10))
     for call in calls:
         with pytest.raises((ValueError, TypeError)) as error:
@@ -146,7 +135,7 @@ def check_refused(model, *words, methods=("fit",)):
 
 @pytest.mark.parametrize("weighting", ["sqrt", True])
 def test_weightings_that_there_are_not(weighting):
-    model = AdaptiveWeightALS(BUDGET, feedback=Clicks(weighting=weighting))
+    model = sk.AdaptiveWeightALS(BUDGET, feedback=sk.Clicks(weighting=weighting))
     check_refused(model, f"weighting={weighting!r}", "None or 'log'", "alike")
 
 
@@ -186,15 +175,15 @@ every_private = pytest.mark.parametrize(
     ],
 )
 def test_bad_budgets(estimator, name, value):
-    budget = PrivacyBudget(1.0, 1e-5).set_params(**{name: value})
+    budget = sk.PrivacyBudget(1.0, 1e-5).set_params(**{name: value})
     model = type(estimator)(budget)
     check_refused(model, f"{name}={value!r} must be")
 
 
-@pytest.mark.parametrize("kind", [AdaptiveWeightALS, DPMFSampler])
+@pytest.mark.parametrize("kind", [sk.AdaptiveWeightALS, sk.DPMFSampler])
 @pytest.mark.parametrize(("name", "value"), [("delta", 0.0), ("unit", "rating")])
 def test_budgets_that_cannot_be_spent(kind, name, value):
-    model = kind(PrivacyBudget(1.0, 1e-5).set_params(**{name: value}))
+    model = kind(sk.PrivacyBudget(1.0, 1e-5).set_params(**{name: value}))
     check_refused(model, f"{name}={value!r} must be")
 
 
@@ -212,14 +201,14 @@ def test_every_parameter_of_the_baseline_is_checked():
     # features are checked against the items, as test_item_features.py has it
     checked = {"snapshots", "item_features"} | {row[1] for row in ROWS if row[0] == "sgd"}
     checked -= {"snapshot_path", "snapshot_every"}
-    assert checked == set(CacheSGDFactorizer().get_params())
+    assert checked == set(sk.CacheSGDFactorizer().get_params())
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_planner_has_the_parameters_of_its_estimator(name):
     alone, estimator = planner_of(name), getattr(skdpmf.estimators, name)
     assert inspect.signature(alone) == inspect.signature(estimator)
-    budget = [] if name == "CacheSGDFactorizer" else [PrivacyBudget(1.0, 1e-5)]
+    budget = [] if name == "CacheSGDFactorizer" else [sk.PrivacyBudget(1.0, 1e-5)]
     planner, model = alone(*budget), estimator(*budget)
     assert planner.get_params(deep=False) == model.get_params(deep=False)
     home = next((home for home, kinds in alone._options.items() if any(kinds.values())), None)

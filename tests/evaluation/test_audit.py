@@ -10,13 +10,7 @@ import pytest
 from scipy import stats
 from sklearn.base import clone
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    PrivacyBudget,
-)
+import skdpmf as sk
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import audit
 from skdpmf.evaluation._audit_releases import attack_reports, event_epsilon
@@ -27,52 +21,44 @@ from skdpmf.privacy.frame import Frame
 from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.recording import ReportRecord
 
-from .audit_cases import (
-    BUDGET,
-    DRAWS,
-    ESTIMATORS,
-    N_ITEMS,
-    REPLACE,
-    SAMPLED,
-    SMALL,
-    failed,
-    ratings,
-)
+from . import audit_cases as cases
 from .test_audit_bugs import too_little_noise
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", cases.ESTIMATORS)
 def test_honest_estimators_are_cleared(name):
-    estimator = clone(ESTIMATORS[name]).set_params(random_state=3)
+    estimator = clone(cases.ESTIMATORS[name]).set_params(random_state=3)
     before = repr(estimator), set(vars(estimator))
-    report = audit(estimator, ratings(), n_neighbors=10 if name in SAMPLED else 8, n_runs=2)
+    report = audit(
+        estimator, cases.ratings(), n_neighbors=10 if name in cases.SAMPLED else 8, n_runs=2
+    )
     assert (repr(estimator), set(vars(estimator))) == before
     assert report.passed, str(report)
     assert "nothing found" in str(report)
     assert report.to_dict()["passed"] is True
     assert report.epsilon_attained <= report.epsilon * (1.0 + 1e-9)
-    if name not in SAMPLED:  # there chance decides what is looked at
+    if name not in cases.SAMPLED:  # there chance decides what is looked at
         # the neighbours come near the claim, so that a sensitivity that is too small shows
         assert max(report.ratios.values()) > 0.9
         assert report.epsilon_attained > 0.5 * report.epsilon
     assert math.isnan(report.epsilon_lower) == (name == "covariance, Laplace")
     assert "Not tested" in str(report)
-    assert ("converged" in report.not_tested) == (name in DRAWS)
+    assert ("converged" in report.not_tested) == (name in cases.DRAWS)
 
 
 @pytest.mark.parametrize(
     "estimator",
     [
-        AdaptiveWeightALS(BUDGET, feedback="implicit", solver="dpals", **SMALL),
-        AdaptiveWeightALS(REPLACE, feedback="implicit", **SMALL),
-        DPCovarianceRecommender(PrivacyBudget(6.0, 1e-5, unit="rating", neighbors="replace")),
-        DPCovarianceRecommender(
-            PrivacyBudget(60.0, unit="rating", neighbors="replace"), noise="laplace"
+        sk.AdaptiveWeightALS(cases.BUDGET, feedback="implicit", solver="dpals", **cases.SMALL),
+        sk.AdaptiveWeightALS(cases.REPLACE, feedback="implicit", **cases.SMALL),
+        sk.DPCovarianceRecommender(sk.PrivacyBudget(6.0, 1e-5, unit="rating", neighbors="replace")),
+        sk.DPCovarianceRecommender(
+            sk.PrivacyBudget(60.0, unit="rating", neighbors="replace"), noise="laplace"
         ),
-        DPCovarianceRecommender(REPLACE, predictor="knn"),
-        DPCovarianceRecommender(BUDGET, feedback="implicit"),
-        DPCovarianceRecommender(
-            PrivacyBudget(30.0, 1e-5, neighbors="replace"), feedback="implicit"
+        sk.DPCovarianceRecommender(cases.REPLACE, predictor="knn"),
+        sk.DPCovarianceRecommender(cases.BUDGET, feedback="implicit"),
+        sk.DPCovarianceRecommender(
+            sk.PrivacyBudget(30.0, 1e-5, neighbors="replace"), feedback="implicit"
         ),
     ],
     ids=[
@@ -100,49 +86,51 @@ def test_honest_estimators_are_cleared_behind_what_small_data_release(estimator)
 @pytest.mark.slow
 def test_repeated_fits_find_little_noise(monkeypatch):
     """By sqrt(2) too little, in a fit that releases few values (missed once in 1e6)."""
-    estimator = ESTIMATORS["covariance, user"]
+    estimator = cases.ESTIMATORS["covariance, user"]
     too_little_noise(monkeypatch)
-    report = audit(estimator, ratings(), n_neighbors=8, n_runs=200)
-    assert "noise in repeated fits" in failed(report)
+    report = audit(estimator, cases.ratings(), n_neighbors=8, n_runs=200)
+    assert "noise in repeated fits" in cases.failed(report)
     assert report.epsilon_lower > report.epsilon
 
 
 def test_lower_limit_is_below_what_is_attained():
-    report = audit(ESTIMATORS["covariance, rating"], ratings(), n_neighbors=8, n_runs=40)
+    report = audit(
+        cases.ESTIMATORS["covariance, rating"], cases.ratings(), n_neighbors=8, n_runs=40
+    )
     assert 0.3 * report.epsilon_attained < report.epsilon_lower
     # above it in 5 % of the audits, by more than a quarter hardly ever
     assert report.epsilon_lower < 1.25 * report.epsilon_attained
 
 
 def test_a_model_without_privacy_that_states_some_is_found(monkeypatch):
-    claimed, real = PrivacyBudget(0.5, 1e-5), DPCovarianceRecommender._fit
+    claimed, real = sk.PrivacyBudget(0.5, 1e-5), sk.DPCovarianceRecommender._fit
 
     def fit(self, R, y, fit):
-        self.budget = PrivacyBudget.nonprivate()
+        self.budget = sk.PrivacyBudget.nonprivate()
         frame = Frame(self.plan(R.shape[1], R.shape[0]), self.random_state)
         real(self, R, y, fit=fit._replace(frame=frame))
         self.budget = claimed
         self._statement = PrivacyStatement.from_plan(self.plan(R.shape[1], R.shape[0]))
 
-    monkeypatch.setattr(DPCovarianceRecommender, "_fit", fit)
-    report = audit(DPCovarianceRecommender(claimed), ratings(), n_neighbors=8)
-    assert {"releases", "size of the noise"} <= failed(report)
+    monkeypatch.setattr(sk.DPCovarianceRecommender, "_fit", fit)
+    report = audit(sk.DPCovarianceRecommender(claimed), cases.ratings(), n_neighbors=8)
+    assert {"releases", "size of the noise"} <= cases.failed(report)
     assert report.epsilon_attained == np.inf
     assert "THE CLAIM DOES NOT HOLD" in str(report)
 
 
 def test_an_error_that_one_row_raises_is_found(monkeypatch):
     """What a row raises tells that it is there."""
-    real = DPItemMeans._fit
+    real = sk.DPItemMeans._fit
 
     def fit(self, R, *more, **metadata):
-        if (R.sum(axis=1)[np.diff(R.indptr) == N_ITEMS] == N_ITEMS).any():
+        if (R.sum(axis=1)[np.diff(R.indptr) == cases.N_ITEMS] == cases.N_ITEMS).any():
             raise ZeroDivisionError("nothing but ones")
         real(self, R, *more, **metadata)
 
-    monkeypatch.setattr(DPItemMeans, "_fit", fit)
-    report = audit(ESTIMATORS["item means"], ratings(), n_neighbors=8)
-    assert "one row does not change the course" in failed(report)
+    monkeypatch.setattr(sk.DPItemMeans, "_fit", fit)
+    report = audit(cases.ESTIMATORS["item means"], cases.ratings(), n_neighbors=8)
+    assert "one row does not change the course" in cases.failed(report)
     assert "ZeroDivisionError: nothing but ones" in str(report)
 
 
@@ -181,12 +169,12 @@ def test_attacks_on_reports_come_near_their_epsilon(randomiser):
 )
 def test_errors(changes, message):
     with pytest.raises(ValueError, match=message):
-        audit(ESTIMATORS["ALS"], ratings(), **changes)
+        audit(cases.ESTIMATORS["ALS"], cases.ratings(), **changes)
 
 
 @pytest.mark.parametrize(
-    "estimator", [CacheSGDFactorizer(), AdaptiveWeightALS(PrivacyBudget.nonprivate())]
+    "estimator", [sk.CacheSGDFactorizer(), sk.AdaptiveWeightALS(sk.PrivacyBudget.nonprivate())]
 )
 def test_only_claims_are_audited(estimator):
     with pytest.raises(ValueError, match="there is no claim"):
-        audit(estimator, ratings())
+        audit(estimator, cases.ratings())

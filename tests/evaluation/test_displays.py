@@ -12,15 +12,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger
-from skdpmf.evaluation import (
-    AuditDisplay,
-    BudgetDisplay,
-    PopularityDisplay,
-    PrivacyUtilityDisplay,
-    by_popularity,
-    displays,
-)
+from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger, evaluation
 from skdpmf.evaluation.audit import AuditCheck, AuditReport
 from skdpmf.evaluation.displays import BLUE, VERMILION
 from skdpmf.exceptions import MissingExtraError
@@ -73,7 +65,7 @@ ROWS = np.arange(24.0).reshape(12, 2) / 24.0
 
 def utility():
     epsilons = (0.5, 1.0, 4.0, math.inf)
-    return PrivacyUtilityDisplay.from_estimator(
+    return evaluation.PrivacyUtilityDisplay.from_estimator(
         Toy(PrivacyBudget(1.0, 1e-5)), ROWS, cv=3, epsilons=epsilons, negate_score=True
     )
 
@@ -87,21 +79,23 @@ def popularity():
         [1.2, 1.0, math.nan, 0.8], [0, 4, 20, 100], [3, 20, 90, 12345], [7, 50, 0, 40000]
     )
     name = "AdaptiveWeightALS, epsilon = 1"
-    return PopularityDisplay(table, score_name="RMSE (stars)", name=name).plot()
+    return evaluation.PopularityDisplay(table, score_name="RMSE (stars)", name=name).plot()
 
 
 def releases():
-    return BudgetDisplay.from_plan(AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).plan(n_items=40))
+    return evaluation.BudgetDisplay.from_plan(
+        AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).plan(n_items=40)
+    )
 
 
 def long_budget():
-    return BudgetDisplay(
+    return evaluation.BudgetDisplay(
         [f"{i} AdaptiveWeightALS, failed" for i in range(21)], [0.04] * 21, left=0.16
     ).plot()
 
 
 def wide_utility():
-    return PrivacyUtilityDisplay([0.001, 1.0, 1000.0], [1.0, 0.9, 0.8], name="a").plot()
+    return evaluation.PrivacyUtilityDisplay([0.001, 1.0, 1000.0], [1.0, 0.9, 0.8], name="a").plot()
 
 
 DISPLAYS = [utility, wide_utility, popularity, releases, long_budget]
@@ -122,8 +116,8 @@ def test_all_that_is_written_can_be_read(make, pictures):
     "make",
     [
         lambda: Toy.fits and utility(),
-        lambda: PopularityDisplay(buckets([1.0], [1], [2], [3])).plot(),
-        lambda: BudgetDisplay(["a"], [1.0]).plot(),
+        lambda: evaluation.PopularityDisplay(buckets([1.0], [1], [2], [3])).plot(),
+        lambda: evaluation.BudgetDisplay(["a"], [1.0]).plot(),
     ],
 )
 def test_nothing_is_fitted_without_matplotlib(make, monkeypatch):
@@ -138,8 +132,8 @@ def test_an_audit_shows_what_goes_beyond_its_claim(pictures, monkeypatch):
     checks = AuditCheck("sensitivities", False, ""), AuditCheck("statement", True, "")
     ratios = {"item counts": 0.8, "second moments of the head": 3.5}
     report = AuditReport("model", checks, 4.0, 1e-5, 9.0, 1.5, 0.95, ratios)
-    monkeypatch.setattr(displays, "audit", lambda *args, **parameters: report)
-    display = AuditDisplay.from_estimator(None, ROWS)
+    monkeypatch.setattr(evaluation.displays, "audit", lambda *args, **parameters: report)
+    display = evaluation.AuditDisplay.from_estimator(None, ROWS)
     assert pictures.faults(display.figure_) == []
     left, right = display.axes_
     for ax, values, claimed in ((left, [0.8, 3.5], 1.0), (right, [4.0, 9.0, 1.5], 4.0)):
@@ -151,15 +145,15 @@ def test_an_audit_shows_what_goes_beyond_its_claim(pictures, monkeypatch):
             assert bar.get_width() == min(value, 3 * claimed)
             assert to_hex(bar.get_facecolor()) == (VERMILION if value > claimed else BLUE).lower()
     assert left.get_title(loc="left") == "Privacy audit: the claim does not hold: sensitivities"
-    fine = AuditDisplay(replace(report, epsilon_lower=math.nan, checks=checks[1:]))
+    fine = evaluation.AuditDisplay(replace(report, epsilon_lower=math.nan, checks=checks[1:]))
     assert len(fine.plot(display.axes_).axes_[1].containers[-1]) == 2  # what was not run is out
     assert left.get_title(loc="left") == "Privacy audit: nothing found"
-    AuditDisplay(replace(report, ratios={"sums": math.inf})).plot(display.axes_)
+    evaluation.AuditDisplay(replace(report, ratios={"sums": math.inf})).plot(display.axes_)
 
 
 def test_scores_stand_over_their_epsilons():
     scores = np.array([[0.9, 0.71, 0.7], [1.5, 1.3, 1.46], [1.1, 1.2, 1.15], [0.5, 0.5, 0.5]])
-    display = PrivacyUtilityDisplay([4.0, 0.5, 1.0, math.inf], scores, name="a").plot()
+    display = evaluation.PrivacyUtilityDisplay([4.0, 0.5, 1.0, math.inf], scores, name="a").plot()
     points, _, (bars,) = display.errorbar_.lines
     order = [1, 2, 0]
     np.testing.assert_allclose(
@@ -176,7 +170,7 @@ def test_scores_stand_over_their_epsilons():
 def test_clones_are_fitted_at_each_epsilon():
     estimator = make_pipeline(Toy(PrivacyBudget(3.0, 1e-5)))
     before, Toy.fits = repr(estimator), 0
-    display = PrivacyUtilityDisplay.from_estimator(
+    display = evaluation.PrivacyUtilityDisplay.from_estimator(
         estimator, ROWS, cv=3, epsilons=(1.0, math.inf), param_name="toy__budget__epsilon"
     )
     assert Toy.fits == 6
@@ -191,7 +185,9 @@ def test_clones_are_fitted_at_each_epsilon():
     assert utility().ax_.get_ylabel() == "minus score (lower is better)"
     np.testing.assert_allclose(utility().scores[-1], -folds)
     y, toy = sparse.csr_array(ROWS), Toy(PrivacyBudget(3.0, 1e-5))
-    again = PrivacyUtilityDisplay.from_estimator(toy, ROWS, y, cv=3, epsilons=(1.0, math.inf))
+    again = evaluation.PrivacyUtilityDisplay.from_estimator(
+        toy, ROWS, y, cv=3, epsilons=(1.0, math.inf)
+    )
     np.testing.assert_allclose(again.scores, display.scores)
 
 
@@ -203,11 +199,11 @@ class Constant(BaseEstimator):
 def test_predictions_and_estimators_give_the_table_of_by_popularity():
     X = np.array([[1.0, 5.0, math.nan], [math.nan, 4.0, math.nan], [math.nan, 2.0, 3.0]])
     y = np.array([[math.nan, 4.0, 1.0], [5.0, 3.0, 4.0], [2.0, 1.0, math.nan]])
-    table = by_popularity(X, y, np.full(y.shape, 3.0), n_buckets=3)
-    display = PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3)
+    table = evaluation.by_popularity(X, y, np.full(y.shape, 3.0), n_buckets=3)
+    display = evaluation.PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3)
     pd.testing.assert_frame_equal(display.table, table)
     assert display.ax_.get_ylabel() == "rmse"
-    again = PopularityDisplay.from_predictions(
+    again = evaluation.PopularityDisplay.from_predictions(
         [9, 1, 2], y, np.full(y.shape, 3.0), n_buckets=3, score_name="RMSE"
     )
     assert again.table["min_count"].tolist() == [1, 2, 9]
@@ -215,24 +211,24 @@ def test_predictions_and_estimators_give_the_table_of_by_popularity():
     assert again.ax_.get_legend() is None
     with pytest.raises(ValueError, match="compare on the same items"):
         again.plot(display.ax_)
-    PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3, ax=display.ax_)
+    evaluation.PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3, ax=display.ax_)
     assert len(display.ax_.containers) == 2
 
 
 def test_releases_of_a_plan_make_up_the_whole():
     plan = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).plan(n_items=40)
-    display = BudgetDisplay.from_plan(plan)
+    display = evaluation.BudgetDisplay.from_plan(plan)
     assert display.shares == pytest.approx([plan.share(release) for release in plan.releases])
     assert [bar.get_width() for bar in display.bars_] == list(display.shares)
     assert sum(display.shares) == pytest.approx(1.0)
     assert display.ax_.get_xlabel() == "share of mu^2 that is spent"
     title = display.ax_.get_title(loc="left")
     assert title == "epsilon = 1\none user, add-remove, delta = 1e-05"
-    stated = BudgetDisplay.from_plan(PrivacyStatement.from_plan(plan))
+    stated = evaluation.BudgetDisplay.from_plan(PrivacyStatement.from_plan(plan))
     assert stated.names == display.names
     assert stated.title == title
     fitted = Toy(PrivacyBudget(1.0, 1e-5)).fit(ROWS)
-    assert BudgetDisplay.from_estimator(fitted).shares == pytest.approx([1.0])
+    assert evaluation.BudgetDisplay.from_estimator(fitted).shares == pytest.approx([1.0])
 
 
 def reserve(ledger, epsilon, name=""):
@@ -242,12 +238,12 @@ def reserve(ledger, epsilon, name=""):
 
 def test_a_ledger_shows_what_is_left(tmp_path):
     ledger = PrivacyLedger(tmp_path / "a.ledger", PrivacyBudget(2.0), allow_nonprivate=True)
-    assert BudgetDisplay.from_ledger(ledger).left == 1.0
+    assert evaluation.BudgetDisplay.from_ledger(ledger).left == 1.0
     with reserve(ledger, 0.5, "DPMFSampler"):
         pass
     with contextlib.suppress(KeyError), reserve(ledger, 0.25, "Other"):
         raise KeyError
-    display = BudgetDisplay.from_ledger(ledger)
+    display = evaluation.BudgetDisplay.from_ledger(ledger)
     assert display.names == ["1 DPMFSampler", "2 Other, failed"]
     assert [bar.get_width() for bar in display.bars_] == pytest.approx([0.25, 0.125, 0.625])
     assert display.ax_.get_xlabel() == "share of the limit's epsilon"
@@ -255,6 +251,6 @@ def test_a_ledger_shows_what_is_left(tmp_path):
     assert 0.75 <= float(spent.split()[2]) <= 0.7502
     assert limit == "limit: epsilon = 2, delta = 0, one user, add-remove"
     reserve(ledger, math.inf)
-    display = BudgetDisplay.from_ledger(ledger)
+    display = evaluation.BudgetDisplay.from_ledger(ledger)
     assert display.names[-1] == "3 -, reserved, no privacy"
     assert "no limit holds" in display.title

@@ -7,21 +7,14 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    DPItemMeans,
-    PrivacyBudget,
-    load_model,
-    privacy_spent,
-    recommender_of,
-)
+import skdpmf as sk
 from skdpmf.data import make_ratings, ratings_to_matrix
 from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.preprocessing import ContributionBounder, DPItemSelector
 from tests.matrices import matrix_to_ratings
 
 ITEMS = [f"m{j}" for j in range(30)]
-HEAD, REST = PrivacyBudget(4.0, 1e-5).split([0.1, 0.9])
+HEAD, REST = sk.PrivacyBudget(4.0, 1e-5).split([0.1, 0.9])
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +26,7 @@ def matrix():
 
 
 def steps(model=None):
-    model = AdaptiveWeightALS(REST) if model is None else model
+    model = sk.AdaptiveWeightALS(REST) if model is None else model
     return make_pipeline(ContributionBounder(100), DPItemSelector(HEAD, n_items=12), model)
 
 
@@ -42,17 +35,17 @@ def searches():
     yield "pipeline", steps()
     yield "grid of pipelines", GridSearchCV(steps(), grid, cv=2)
     grid = {"n_components": [1, 3]}
-    yield "pipeline of a grid", steps(GridSearchCV(AdaptiveWeightALS(REST), grid, cv=2))
-    budget = PrivacyBudget(20.0, 1e-5)
-    yield "private search", PrivateSearchCV(AdaptiveWeightALS(budget), grid, budget)
-    yield "nothing around it", AdaptiveWeightALS(REST)
+    yield "pipeline of a grid", steps(GridSearchCV(sk.AdaptiveWeightALS(REST), grid, cv=2))
+    budget = sk.PrivacyBudget(20.0, 1e-5)
+    yield "private search", PrivateSearchCV(sk.AdaptiveWeightALS(budget), grid, budget)
+    yield "nothing around it", sk.AdaptiveWeightALS(REST)
 
 
 @pytest.mark.parametrize("fitted", [pytest.param(s, id=name) for name, s in searches()])
 def test_the_whole_answers_and_is_saved(fitted, matrix, tmp_path):
     fitted = clone(fitted).fit(matrix)
-    model = recommender_of(fitted).set_output(recommend="pandas")
-    assert model.privacy_spent_ == privacy_spent(fitted)
+    model = sk.recommender_of(fitted).set_output(recommend="pandas")
+    assert model.privacy_spent_ == sk.privacy_spent(fitted)
     lists = model.recommend(matrix.rows(["u3", "u7"]), n=4, exclude_seen=False)
     assert lists["user"].tolist() == ["u3"] * 4 + ["u7"] * 4
     known = model.catalogue_["item"].tolist()
@@ -61,14 +54,14 @@ def test_the_whole_answers_and_is_saved(fitted, matrix, tmp_path):
     assert set(model.similar_items(known[0], n=3)["item"]) < set(known)
     path = tmp_path / "model.skdpmf"
     model.save(path)
-    again = load_model(path)
-    assert again.privacy_spent_.epsilon == privacy_spent(fitted).epsilon
+    again = sk.load_model(path)
+    assert again.privacy_spent_.epsilon == sk.privacy_spent(fitted).epsilon
     assert again.catalogue_.equals(model.catalogue_)
 
 
 def test_dropped_items_count_for_nothing(matrix):
-    fitted = steps(DPItemMeans(REST)).fit(matrix)
-    model, last = recommender_of(fitted), fitted[-1]
+    fitted = steps(sk.DPItemMeans(REST)).fit(matrix)
+    model, last = sk.recommender_of(fitted), fitted[-1]
     kept = model.catalogue_["item"].tolist()
     dropped = sorted(set(ITEMS) - set(kept))
     assert len(kept) == 12

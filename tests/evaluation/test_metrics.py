@@ -7,19 +7,8 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn.metrics import root_mean_squared_error
 
+from skdpmf import evaluation as ev
 from skdpmf.data.labelled_rows import RatingMatrix
-from skdpmf.evaluation import (
-    bootstrap_interval,
-    by_popularity,
-    catalogue_coverage_at_k,
-    intra_list_diversity_at_k,
-    ndcg_at_k,
-    novelty_at_k,
-    popularity,
-    precision_at_k,
-    recall_at_k,
-    rmse,
-)
 from skdpmf.evaluation.metrics import (
     average_precision_at_k,
     hit_rate_at_k,
@@ -35,12 +24,12 @@ FORMATS = [
     sparse.coo_array,
 ]
 RANKING = [
-    recall_at_k,
-    ndcg_at_k,
+    ev.recall_at_k,
+    ev.ndcg_at_k,
     hit_rate_at_k,
     average_precision_at_k,
     reciprocal_rank_at_k,
-    precision_at_k,
+    ev.precision_at_k,
 ]
 
 
@@ -59,7 +48,7 @@ def ratings_and_predictions(seed=0, shape=(30, 12)):
 
 @pytest.mark.parametrize("container", FORMATS)
 def test_every_container_gives_the_same_error(container):
-    metric, oracle = rmse, root_mean_squared_error
+    metric, oracle = ev.rmse, root_mean_squared_error
     y_true, y_pred = ratings_and_predictions()
     known = ~np.isnan(y_true)
     expected = oracle(y_true[known], y_pred[known])
@@ -75,7 +64,7 @@ def test_every_container_gives_the_same_error(container):
 
 def test_stored_zero_is_a_rating_and_unstored_is_unknown():
     y_true = sparse.csr_array((np.array([0.0]), ([0], [1])), shape=(1, 3))
-    assert rmse(y_true, [[9.0, 2.0, 9.0]]) == 2.0
+    assert ev.rmse(y_true, [[9.0, 2.0, 9.0]]) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +81,7 @@ def test_stored_zero_is_a_rating_and_unstored_is_unknown():
 )
 def test_error_metrics_refuse(y_true, y_pred, message):
     with pytest.raises(ValueError, match=message):
-        rmse(y_true, y_pred)
+        ev.rmse(y_true, y_pred)
 
 
 def slow_ranking(relevant, ranked, k):
@@ -175,9 +164,9 @@ def test_coverage_and_novelty_equal_their_slow_twins(k, seed):
     ranked = ranked[:6]  # few enough that some items stand in no list
     ranked[0] = -1
     counts = np.random.default_rng(seed).integers(0, 40, 17)
-    got = catalogue_coverage_at_k(17, ranked, k)
+    got = ev.catalogue_coverage_at_k(17, ranked, k)
     assert 0 < got == pytest.approx(slow_coverage(17, ranked, k), rel=1e-15)
-    got = novelty_at_k(counts, ranked, k, n_users=40)
+    got = ev.novelty_at_k(counts, ranked, k, n_users=40)
     assert 0 < got == pytest.approx(slow_novelty(counts, ranked, k, 40), rel=1e-13)
 
 
@@ -203,18 +192,18 @@ def test_diversity_equals_its_slow_twin(k):
     rng = np.random.default_rng(k)
     features = np.where(rng.random((17, 4)) < 0.5, 1.0, 0.0)
     for vectors in (features, rng.normal(size=(17, 3))):
-        got = intra_list_diversity_at_k(vectors, ranked, k)
+        got = ev.intra_list_diversity_at_k(vectors, ranked, k)
         assert 0 < got == pytest.approx(slow_diversity(vectors, ranked, k), rel=1e-12)
         for same in (sparse.csr_array(vectors), pd.DataFrame(vectors), 7.0 * vectors):
-            assert intra_list_diversity_at_k(same, ranked, k) == pytest.approx(got, rel=1e-12)
+            assert ev.intra_list_diversity_at_k(same, ranked, k) == pytest.approx(got, rel=1e-12)
 
 
 def test_bounds_of_diversity():
     alike, apart = np.ones((3, 2)), np.eye(3)
     lists = [[0, 1, 2], [2, 0, -1]]
-    assert intra_list_diversity_at_k(alike, lists, 3) == pytest.approx(0.0, abs=1e-15)
-    assert intra_list_diversity_at_k(apart, lists, 3) == 1.0
-    assert intra_list_diversity_at_k([[1.0], [-1.0]], [[0, 1]], 2) == pytest.approx(2.0)
+    assert ev.intra_list_diversity_at_k(alike, lists, 3) == pytest.approx(0.0, abs=1e-15)
+    assert ev.intra_list_diversity_at_k(apart, lists, 3) == 1.0
+    assert ev.intra_list_diversity_at_k([[1.0], [-1.0]], [[0, 1]], 2) == pytest.approx(2.0)
     for vectors, ranked, k, message in (
         (apart, lists, 1, "k == 1, must be >= 2"),
         (apart, [[0, -1]], 2, "two items for none of the 1 users"),
@@ -222,49 +211,49 @@ def test_bounds_of_diversity():
         (np.full((3, 1), NAN), lists, 2, "NaN"),
     ):
         with pytest.raises(ValueError, match=message):
-            intra_list_diversity_at_k(vectors, ranked, k)
+            ev.intra_list_diversity_at_k(vectors, ranked, k)
 
 
 def test_interval_is_of_draws_of_users():
     targets, ranked = random_targets_and_ranking(9)
     relevant = csr(np.where(targets, 1.0, NAN))
-    got = bootstrap_interval(
-        recall_at_k, relevant, ranked, k=5, n_resamples=99, confidence=0.8, random_state=3
+    got = ev.bootstrap_interval(
+        ev.recall_at_k, relevant, ranked, k=5, n_resamples=99, confidence=0.8, random_state=3
     )
     rng, found = np.random.default_rng(3), []
     for _ in range(99):
         rows = rng.integers(60, size=60)
         found.append(slow_ranking([set(np.flatnonzero(targets[i])) for i in rows], ranked[rows], 5))
     assert_allclose(got, np.quantile([each[0] for each in found], [0.1, 0.9]), rtol=1e-12)
-    assert got[0] < recall_at_k(relevant, ranked, 5) < got[1]
+    assert got[0] < ev.recall_at_k(relevant, ranked, 5) < got[1]
     for same in (relevant.tocoo(), RatingMatrix(relevant), np.where(targets, 1.0, NAN)):
-        again = bootstrap_interval(recall_at_k, same, ranked.tolist(), k=5, n_resamples=9)
-        assert again == bootstrap_interval(recall_at_k, relevant, ranked, k=5, n_resamples=9)
+        again = ev.bootstrap_interval(ev.recall_at_k, same, ranked.tolist(), k=5, n_resamples=9)
+        assert again == ev.bootstrap_interval(ev.recall_at_k, relevant, ranked, k=5, n_resamples=9)
 
 
 def test_the_baseline_ranks_unseen_items_by_exact_counts():
     rng = np.random.default_rng(0)
     X, known = (csr(np.where(rng.random((n, 9)) < 0.4, 1.0, NAN)) for n in (40, 12))
     counts = (X.toarray() > 0).sum(axis=0)
-    items, scores = popularity(X, known, n=6)
+    items, scores = ev.popularity(X, known, n=6)
     for row, own, score in zip(known.toarray(), items, scores, strict=True):
         left = sorted((j for j in range(9) if not row[j]), key=lambda j: (-counts[j], j))[:6]
         assert own.tolist() == left + [-1] * (6 - len(left))
         assert score.tolist() == [*counts[left], *[-np.inf] * (6 - len(left))]
     for same in (counts, X.toarray()[:, ::1] + np.where(X.toarray(), 0.0, NAN)):
-        np.testing.assert_array_equal(popularity(same, RatingMatrix(known), 6)[0], items)
-    assert popularity(X, known, 99)[0].shape == (12, 9)
+        np.testing.assert_array_equal(ev.popularity(same, RatingMatrix(known), 6)[0], items)
+    assert ev.popularity(X, known, 99)[0].shape == (12, 9)
     with pytest.raises(ValueError, match="has 8 items and X has 9 columns"):
-        popularity(counts[:8], known)
+        ev.popularity(counts[:8], known)
     with pytest.raises(ValueError, match="n == 0, must be >= 1"):
-        popularity(counts, known, 0)
+        ev.popularity(counts, known, 0)
 
 
 def test_by_popularity_equals_column_slices():
     X_train, y_pred = ratings_and_predictions(2)
     y_true, _ = ratings_and_predictions(3)
     counts = (~np.isnan(X_train)).sum(axis=0)
-    table = by_popularity(X_train, y_true, y_pred, n_buckets=4)
+    table = ev.by_popularity(X_train, y_true, y_pred, n_buckets=4)
     assert list(table.columns) == ["n_items", "min_count", "max_count", "n_ratings", "rmse"]
     order = np.argsort(counts, kind="stable").reshape(4, 3)
     for bucket, items in enumerate(order):
@@ -275,8 +264,8 @@ def test_by_popularity_equals_column_slices():
             counts[items].max(),
         )
         assert row.n_ratings == (~np.isnan(y_true[:, items])).sum()
-        assert row.rmse == pytest.approx(rmse(y_true[:, items], y_pred[:, items]), rel=1e-13)
+        assert row.rmse == pytest.approx(ev.rmse(y_true[:, items], y_pred[:, items]), rel=1e-13)
     pooled = np.sqrt(np.average(table.rmse**2, weights=table.n_ratings))
-    assert pooled == pytest.approx(rmse(y_true, y_pred), rel=1e-13)
-    from_counts = by_popularity(counts, csr(y_true), y_pred, 4)
+    assert pooled == pytest.approx(ev.rmse(y_true, y_pred), rel=1e-13)
+    from_counts = ev.by_popularity(counts, csr(y_true), y_pred, 4)
     pd.testing.assert_frame_equal(table, from_counts)

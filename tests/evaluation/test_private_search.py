@@ -24,38 +24,23 @@ from skdpmf.mechanisms.private_search import RandomTrials
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.users import Rows, reveal
 from tests.built import built
-from tests.evaluation.search_toy import (
-    BUDGET,
-    HIGH,
-    LOW,
-    N_ITEMS,
-    N_USERS,
-    SLOT,
-    ConstantRecommender,
-    adversaries,
-    audit_search,
-    lower_epsilon,
-    one_trial,
-    ratings,
-    recorded,
-    with_row,
-)
+from tests.evaluation import search_toy as toy
 
 ALARM = 1e-6
 TOY = {"level": [2.0, 3.0, 4.0]}
 
 
-def toy_search(budget=BUDGET, space=TOY, **params):
-    return PrivateSearchCV(ConstantRecommender(budget), space, budget, **params)
+def toy_search(budget=toy.BUDGET, space=TOY, **params):
+    return PrivateSearchCV(toy.ConstantRecommender(budget), space, budget, **params)
 
 
 def als_search(**params):
-    estimator = AdaptiveWeightALS(BUDGET, max_iter=2, n_components=2)
-    return PrivateSearchCV(estimator, {"alpha": [0.5, 2.0]}, BUDGET, **params)
+    estimator = AdaptiveWeightALS(toy.BUDGET, max_iter=2, n_components=2)
+    return PrivateSearchCV(estimator, {"alpha": [0.5, 2.0]}, toy.BUDGET, **params)
 
 
 def covariance_search(**params):
-    budget = params.pop("budget", BUDGET)
+    budget = params.pop("budget", toy.BUDGET)
     estimator = DPCovarianceRecommender(budget, n_components=2)
     return PrivateSearchCV(estimator, {"covariance__clamp": [0.5, 1.0]}, budget, **params)
 
@@ -71,8 +56,8 @@ def _ratings():
 @pytest.mark.parametrize("make", [als_search, covariance_search])
 def test_search_over_real_estimators(make, X, tmp_path):
     search = make(random_state=3, n_trials=3).fit(X)
-    assert search.privacy_spent_.epsilon <= BUDGET.epsilon
-    assert search.privacy_spent_.delta == BUDGET.delta
+    assert search.privacy_spent_.epsilon <= toy.BUDGET.epsilon
+    assert search.privacy_spent_.delta == toy.BUDGET.delta
     best = search.best_estimator_
     assert best.privacy_spent_ == search.privacy_spent_
     assert best.random_state is None
@@ -139,7 +124,7 @@ def test_kind_of_y_decides_what_is_predicted(X):
 
 
 def test_seeded_search_repeats_and_is_new_on_other_data():
-    X = ratings()
+    X = toy.ratings()
     search = toy_search(n_trials=4, random_state=5)
     first, again = clone(search).fit(X), clone(search).fit(sparse.csr_array(np.nan_to_num(X)))
     assert first.best_score_ == again.best_score_
@@ -147,7 +132,7 @@ def test_seeded_search_repeats_and_is_new_on_other_data():
     assert first.best_params_ == again.best_params_
     others = [
         clone(search).set_params(random_state=6).fit(X),
-        clone(search).fit(with_row(X, None)),
+        clone(search).fit(toy.with_row(X, None)),
         toy_search(n_trials=4, random_state=5, space={"level": [2.0, 3.0, 4.0, 4.5]}).fit(X),
     ]
     assert len({first.best_score_, *(other.best_score_ for other in others)}) == 4
@@ -168,11 +153,11 @@ def test_pure_budgets(X):
 
 def law_p_value(n):
     """P value of the geometric law of mean 3, from the numbers of fits of n searches."""
-    X, counts = sparse.csr_array((2, N_ITEMS)), []
+    X, counts = sparse.csr_array((2, toy.N_ITEMS)), []
     for seed in range(n):
-        before = ConstantRecommender.n_fits
+        before = toy.ConstantRecommender.n_fits
         toy_search(random_state=seed, test_size=0.5, n_trials=3).fit(X)
-        counts.append(ConstantRecommender.n_fits - before)
+        counts.append(toy.ConstantRecommender.n_fits - before)
     observed = np.bincount(np.minimum(counts, 7), minlength=8)[1:]
     expected = n * np.append(2.0 ** np.arange(6) / 3.0 ** np.arange(1, 7), (2 / 3) ** 6)
     return stats.chisquare(observed, expected).pvalue
@@ -199,29 +184,31 @@ def test_candidates_are_drawn_uniformly_with_replacement():
 # Releases, replayed on neighbouring data
 
 
-NEAR = [BUDGET, PrivacyBudget(2.0, 1e-5, neighbors="replace")]
+NEAR = [toy.BUDGET, PrivacyBudget(2.0, 1e-5, neighbors="replace")]
 
 
 @pytest.mark.parametrize("budget", NEAR, ids=str)
 def test_audit_of_a_toy(budget):
-    audit_search(one_trial(budget=budget), ratings(), adversaries())
+    toy.audit_search(toy.one_trial(budget=budget), toy.ratings(), toy.adversaries())
 
 
 @pytest.mark.parametrize("make", [als_search, covariance_search])
 def test_audit_of_real_estimators(make):
     search = make(n_trials=1, test_size=0.4)
-    rows = adversaries()
-    audit_search(search, ratings(), {name: rows[name] for name in ("all high", "wild", "one")})
+    rows = toy.adversaries()
+    toy.audit_search(
+        search, toy.ratings(), {name: rows[name] for name in ("all high", "wild", "one")}
+    )
 
 
 @pytest.mark.parametrize("budget", NEAR, ids=str)
 def test_sensitivity_of_the_score_is_attained(budget):
     """One user is right in everything, or wrong: B / 2 and - B / 2, the empty row between."""
-    X, rows = ratings(), adversaries()
-    search = one_trial(budget=budget, space={"level": [HIGH]}, test_size=0.7)
-    search, records = recorded(search, X)
+    X, rows = toy.ratings(), toy.adversaries()
+    search = toy.one_trial(budget=budget, space={"level": [toy.HIGH]}, test_size=0.7)
+    search, records = toy.recorded(search, X)
     high, low, empty = (
-        recorded(search, with_row(X, rows[name]), records)[1][-1]
+        toy.recorded(search, toy.with_row(X, rows[name]), records)[1][-1]
         for name in ("all high", "all low", "nothing")
     )
     assert high.distance(empty) == low.distance(empty) == 2.0
@@ -232,17 +219,17 @@ def test_sensitivity_of_the_score_is_attained(budget):
 def test_sensitivity_for_one_rating():
     """Add one cell of one user, known or held out."""
     budget = PrivacyBudget(2.0, 1e-5, unit="rating")
-    X = ratings()
+    X = toy.ratings()
     # seeded: without a key of its own, one split in some fifty holds out none of the cells
     model = covariance_search(budget=budget, n_trials=1, test_size=0.4, random_state=0)
-    search, records = recorded(model, X)
+    search, records = toy.recorded(model, X)
     worst = 0.0
-    for item in range(N_ITEMS):
+    for item in range(toy.N_ITEMS):
         present = []
-        for value in (np.nan, LOW, HIGH):
-            row = X[SLOT].copy()
+        for value in (np.nan, toy.LOW, toy.HIGH):
+            row = X[toy.SLOT].copy()
             row[item] = value
-            present.append(recorded(search, with_row(X, row), records)[1])
+            present.append(toy.recorded(search, toy.with_row(X, row), records)[1])
         for other in present[1:]:
             for a, b in zip(other, present[0], strict=True):
                 assert a.distance(b) <= a.sensitivity * (1.0 + 1e-9), a
@@ -252,12 +239,12 @@ def test_sensitivity_for_one_rating():
 
 def test_split_is_a_function_of_slot_and_item():
     search = toy_search(random_state=0, test_size=0.3)
-    dense = np.full((200, N_ITEMS), 3.0)
+    dense = np.full((200, toy.N_ITEMS), 3.0)
     train, test = search._split(sparse.csr_array(dense))
     assert train.nnz + test.nnz == dense.size
     assert stats.binomtest(test.nnz, dense.size, 0.3).pvalue > ALARM
     fewer = dense.copy()
-    fewer[SLOT] = 0.0
+    fewer[toy.SLOT] = 0.0
     fewer[:, 2] = 0.0
     held_out = search._split(sparse.csr_array(fewer))[1].toarray() > 0
     np.testing.assert_array_equal(held_out, (test.toarray() > 0) & (fewer > 0))
@@ -283,7 +270,7 @@ def test_planted_score_without_noise_is_noticed(monkeypatch):
 
     monkeypatch.setattr(NoiseSource, "release", quiet)
     with pytest.raises(AssertionError, match="without noise"):
-        audit_search(one_trial(), ratings(), adversaries())
+        toy.audit_search(toy.one_trial(), toy.ratings(), toy.adversaries())
 
 
 def test_planted_unpaid_score_is_noticed(monkeypatch):
@@ -296,7 +283,7 @@ def test_planted_unpaid_score_is_noticed(monkeypatch):
 
     monkeypatch.setattr(SearchPlan, "make", classmethod(unpaid))
     with pytest.raises(AssertionError, match="spent of"):
-        audit_search(one_trial(), ratings(), adversaries())
+        toy.audit_search(toy.one_trial(), toy.ratings(), toy.adversaries())
 
 
 def test_unbounded_points_are_clipped(monkeypatch):
@@ -305,7 +292,9 @@ def test_unbounded_points_are_clipped(monkeypatch):
         return half - np.bincount(rows.user, weights=losses, minlength=rows.n_users)
 
     monkeypatch.setattr(private_search, "user_points", unbounded)
-    audit_search(one_trial(), ratings(), adversaries())  # the sum bounds what it is given
+    toy.audit_search(
+        toy.one_trial(), toy.ratings(), toy.adversaries()
+    )  # the sum bounds what it is given
 
 
 def test_planted_split_by_position_is_noticed(monkeypatch):
@@ -319,21 +308,21 @@ def test_planted_split_by_position_is_noticed(monkeypatch):
 
     monkeypatch.setattr(PrivateSearchCV, "_split", shared)
     with pytest.raises(AssertionError):
-        audit_search(one_trial(), ratings(), adversaries())
+        toy.audit_search(toy.one_trial(), toy.ratings(), toy.adversaries())
 
 
 def attack(n=60):
     """Lower bound on epsilon from whether the released score is positive, for one user or none."""
     budget = PrivacyBudget(0.1, 1e-5)
-    space, hits = {"level": [LOW, HIGH]}, []
-    for user in (np.full(N_ITEMS, HIGH), None):
-        X = with_row(np.full((5, N_ITEMS), np.nan), user)
+    space, hits = {"level": [toy.LOW, toy.HIGH]}, []
+    for user in (np.full(toy.N_ITEMS, toy.HIGH), None):
+        X = toy.with_row(np.full((5, toy.N_ITEMS), np.nan), user)
         searches = (
             toy_search(budget, space, n_trials=3, test_size=0.9, random_state=seed)
             for seed in range(n)
         )
         hits.append(sum(search.fit(X).best_score_ > 0.0 for search in searches))
-    return lower_epsilon(*hits, n, budget.delta)
+    return toy.lower_epsilon(*hits, n, budget.delta)
 
 
 def test_black_box_finds_a_score_without_noise_and_clears_the_search(monkeypatch):
@@ -368,9 +357,9 @@ def test_black_box_finds_a_score_without_noise_and_clears_the_search(monkeypatch
 def test_errors(params, message):
     search = toy_search().set_params(**params)
     with pytest.raises(ValueError, match=message):
-        search.plan(N_ITEMS, N_USERS)
+        search.plan(toy.N_ITEMS, toy.N_USERS)
     with pytest.raises(ValueError, match=message):
-        search.fit(ratings())
+        search.fit(toy.ratings())
 
 
 def test_more_errors():
@@ -384,9 +373,9 @@ def test_more_errors():
         (als_search().set_params(param_distributions={"n_components": [2, 0]}), ValueError, "=0"),
     ):
         with pytest.raises(error, match=message):
-            search.plan(N_ITEMS, N_USERS)
+            search.plan(toy.N_ITEMS, toy.N_USERS)
     with pytest.raises(ValueError, match="n_items=0"):
         toy_search().plan(0)
     assert not hasattr(toy_search(), "recommend")
     with pytest.raises(AttributeError):
-        toy_search().predict(ratings())
+        toy_search().predict(toy.ratings())

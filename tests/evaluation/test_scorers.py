@@ -10,26 +10,18 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_validate
 
 from skdpmf import DPItemMeans, PrivacyBudget
+from skdpmf import evaluation as ev
 from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.matrix import keep_entries
 from skdpmf.estimators.contract.recommend import hidden_fifth
-from skdpmf.evaluation import (
-    leave_one_out,
-    ndcg_at_k,
-    precision_at_k,
-    recall_at_k,
-    recommender_scorer,
-    rmse,
-    split_ratings,
-)
 from skdpmf.evaluation.metrics import average_precision_at_k, hit_rate_at_k, reciprocal_rank_at_k
 from tests.evaluation.standin import MeansRecommender
 
 OF_LISTS = {
     "hit_rate": hit_rate_at_k,
-    "recall": recall_at_k,
-    "ndcg": ndcg_at_k,
-    "precision": precision_at_k,
+    "recall": ev.recall_at_k,
+    "ndcg": ev.ndcg_at_k,
+    "precision": ev.precision_at_k,
     "average_precision": average_precision_at_k,
     "reciprocal_rank": reciprocal_rank_at_k,
 }
@@ -46,21 +38,21 @@ def ratings():
 
 @pytest.mark.parametrize("name", OF_LISTS)
 def test_ranking_scorers_equal_the_metric(ratings, name):
-    scorer, metric = recommender_scorer(name, 3), OF_LISTS[name]
+    scorer, metric = ev.recommender_scorer(name, 3), OF_LISTS[name]
     model = MeansRecommender().fit(ratings)
-    known, y = leave_one_out(ratings, random_state=0)
+    known, y = ev.leave_one_out(ratings, random_state=0)
     items, _ = model.recommend(known, n=3)
     assert 0 < scorer(model, known, y) == metric(y, items, 3)
-    train, held_out = split_ratings(ratings, test_size=0.3, random_state=0)
+    train, held_out = ev.split_ratings(ratings, test_size=0.3, random_state=0)
     items, _ = model.recommend(train, n=3)
     assert 0 < scorer(model, train, held_out) == metric(held_out, items, 3)
-    assert recommender_scorer(name).k == 10
+    assert ev.recommender_scorer(name).k == 10
 
 
 @pytest.mark.parametrize("name", OF_LISTS)
 def test_item_names_stand_for_columns(ratings, name):
-    scorer = recommender_scorer(name, 4)
-    known, y = leave_one_out(ratings, random_state=0)
+    scorer = ev.recommender_scorer(name, 4)
+    known, y = ev.leave_one_out(ratings, random_state=0)
     keep = y >= 0
     stored = known.toarray()
     stored[known.toarray() == 0] = np.nan
@@ -73,7 +65,7 @@ def test_item_names_stand_for_columns(ratings, name):
 
 
 def test_scorers_refuse_items_outside_the_catalogue(ratings):
-    y, scorer = np.zeros(60, dtype=int), recommender_scorer("recall", 2)
+    y, scorer = np.zeros(60, dtype=int), ev.recommender_scorer("recall", 2)
     model = MeansRecommender().fit(ratings)
     with pytest.raises(ValueError, match="y names item 15 and X has 15 columns"):
         scorer(model, ratings, y + 15)
@@ -87,10 +79,10 @@ def test_scorers_refuse_items_outside_the_catalogue(ratings):
 
 
 def test_rmse_scorer(ratings):
-    rmse_scorer = recommender_scorer("rmse")
-    train, test = split_ratings(ratings, random_state=0)
+    rmse_scorer = ev.recommender_scorer("rmse")
+    train, test = ev.split_ratings(ratings, random_state=0)
     model = MeansRecommender().fit(train)
-    expected = -rmse(test, model.predict_entries(train, test))
+    expected = -ev.rmse(test, model.predict_entries(train, test))
     assert -2 < rmse_scorer(model, train, test) == expected
     filled = np.full(test.shape, np.nan)
     filled[test.nonzero()] = test.data
@@ -102,21 +94,21 @@ def test_rmse_scorer(ratings):
 
 @pytest.mark.parametrize("name", [*OF_LISTS, "rmse"])
 def test_all_scorers_are_used_in_the_same_way(name, ratings):
-    train, test = split_ratings(ratings, random_state=0)
+    train, test = ev.split_ratings(ratings, random_state=0)
     model = MeansRecommender().fit(train)
-    scorer = recommender_scorer(name, 7)
+    scorer = ev.recommender_scorer(name, 7)
     search = GridSearchCV(model, {}, cv=2, scoring=scorer, error_score="raise")
     assert search.fit(train, test).best_score_ == pytest.approx(scorer(model, train, test), abs=1)
     assert pickle.loads(pickle.dumps(scorer)) == scorer
-    assert (scorer == recommender_scorer(name, 8)) == (name == "rmse")
+    assert (scorer == ev.recommender_scorer(name, 8)) == (name == "rmse")
 
 
 @pytest.mark.parametrize("name", ["recall", "ndcg", "rmse", None])
 def test_held_out_ratings_in_both_searches(name, ratings):
     """As RatingMatrix also where scikit-learn takes no sparse y; zeros for unknown are refused."""
-    known, hidden = split_ratings(ratings, random_state=0)
+    known, hidden = ev.split_ratings(ratings, random_state=0)
     model = DPItemMeans(PrivacyBudget.nonprivate())
-    scoring = None if name is None else recommender_scorer(name, 3)
+    scoring = None if name is None else ev.recommender_scorer(name, 3)
     search = GridSearchCV(model, {}, cv=3, scoring=scoring, error_score="raise").fit(known, hidden)
     scores = [search.cv_results_[f"split{i}_test_score"][0] for i in range(3)]
     options = {"cv": 3, "scoring": scoring, "error_score": "raise"}
@@ -132,7 +124,7 @@ def test_held_out_ratings_in_both_searches(name, ratings):
 @pytest.mark.parametrize("name", ["recall", "precision", "rmse"])
 def test_without_y_a_fifth_of_each_row_is_hidden(name, ratings):
     """The same one as that of `score`, whatever holds the rows."""
-    scorer, model = recommender_scorer(name, 3), DPItemMeans(PrivacyBudget.nonprivate())
+    scorer, model = ev.recommender_scorer(name, 3), DPItemMeans(PrivacyBudget.nonprivate())
     hidden = hidden_fifth(ratings)
     known, held_out = keep_entries(ratings, ~hidden), keep_entries(ratings, hidden)
     expected = scorer(model.fit(ratings), known, held_out)

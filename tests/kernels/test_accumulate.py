@@ -5,14 +5,7 @@ from hypothesis import strategies as st
 
 from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.als import accumulate_items
-from tests.kernels._problems import (
-    examples,
-    forms,
-    index_types,
-    random_pattern,
-    read_only,
-    types_of,
-)
+from tests.kernels import _problems as problems
 from tests.reference import als as twin
 
 GRID = 2.0**-17
@@ -21,7 +14,7 @@ SENTINEL = -77.0
 
 def problem(seed, n_items, n_users, k, index_type=np.int64):
     rng = np.random.default_rng(seed)
-    pattern = random_pattern(rng, n_items, n_users, index_type)
+    pattern = problems.random_pattern(rng, n_items, n_users, index_type)
     n_stored = len(pattern.indices)
     weights, targets = rng.uniform(0, 2, n_stored), rng.uniform(-3, 3, n_stored)
     return pattern, weights, targets, rng.uniform(-1, 1, (n_users, k))
@@ -32,27 +25,27 @@ def accumulate(form, pattern, weights, targets, factors, grid, start=0, stop=Non
     gram = np.full((n_items, k * (k + 1) // 2), SENTINEL)
     rhs = np.full((n_items, k), SENTINEL)
     stop = n_items if stop is None else stop
-    arrays = read_only(form, pattern.indptr, pattern.indices, weights, targets, factors)
+    arrays = problems.read_only(form, pattern.indptr, pattern.indices, weights, targets, factors)
     getattr(accumulate_items, form)(*arrays, grid, start, stop, gram, rhs)
     return gram, rhs
 
 
-@forms
-@examples
+@problems.forms
+@problems.examples
 @given(
     seed=st.integers(0, 2**16),
     k=st.integers(1, 20),
     n_items=st.integers(0, 4),
     n_users=st.integers(1, 12),
     grid=st.sampled_from([2.0**-20, GRID, 2.0**-3, 1.0]),
-    index_type=index_types,
+    index_type=problems.index_types,
     data=st.data(),
 )
 def test_items_equal_rational_arithmetic_bit_by_bit(
     form, seed, k, n_items, n_users, grid, index_type, data
 ):
     """Those in the range; the others are not written."""
-    given_problem = problem(seed, n_items, n_users, k, types_of(form, index_type)[0])
+    given_problem = problem(seed, n_items, n_users, k, problems.types_of(form, index_type)[0])
     pattern, *rest = given_problem
     start = data.draw(st.integers(0, n_items))
     stop = data.draw(st.integers(start, n_items))
@@ -81,7 +74,7 @@ def test_no_order_of_users_and_no_form_changes_a_bit(k):
     assert len(seen) == 1
 
 
-@forms
+@problems.forms
 def test_truncation_never_raises_the_norm(form):
     # All just off the grid and negative: floor or rint would raise the sum of squares.
     factors = np.full((1, 9), -(GRID * 5.75))

@@ -5,15 +5,7 @@ from hypothesis import strategies as st
 
 from skdpmf.kernels._vectors import PANEL_ROWS
 from skdpmf.kernels.als import solve_rows, solve_rows_weighted
-from tests.kernels._problems import (
-    Pattern,
-    examples,
-    float_types,
-    index_types,
-    random_pattern,
-    read_only,
-    types_of,
-)
+from tests.kernels import _problems as problems
 
 pytestmark = pytest.mark.usefixtures("form")
 
@@ -23,7 +15,7 @@ SENTINEL = -77.0
 
 def problem(seed, n_rows, n_columns, k, dtype, index_type=np.int64):
     rng = np.random.default_rng(seed)
-    pattern = random_pattern(rng, n_rows, n_columns, index_type)
+    pattern = problems.random_pattern(rng, n_rows, n_columns, index_type)
     n_stored = len(pattern.indices)
     root = rng.standard_normal((k, k)) / np.sqrt(k)
     ridge = np.eye(k) + root @ root.T  # a full matrix: reading only its diagonal is noticed
@@ -48,28 +40,28 @@ def assert_solves(out, pattern, values, weights, factors, ridge, row_ridge, star
     assert np.all(np.delete(out, np.s_[start:stop], axis=0) == SENTINEL)
 
 
-@examples
+@problems.examples
 @given(
     seed=st.integers(0, 2**16),
     k=st.integers(1, 40),
     n_rows=st.integers(0, 5),
     n_columns=st.integers(1, 30),
-    dtype=float_types,
-    index_type=index_types,
+    dtype=problems.float_types,
+    index_type=problems.index_types,
     data=st.data(),
 )
 def test_rows_solve_their_normal_equations(
     form, seed, k, n_rows, n_columns, dtype, index_type, data
 ):
     """Those in the range; the others are not written."""
-    index_type, dtype = types_of(form, index_type, dtype)
+    index_type, dtype = problems.types_of(form, index_type, dtype)
     pattern, values, weights, factors, ridge, row_ridge = problem(
         seed, n_rows, n_columns, k, dtype, index_type
     )
     start = data.draw(st.integers(0, n_rows))
     stop = data.draw(st.integers(start, n_rows))
     arrays = pattern.indptr, pattern.indices, values, weights, factors, ridge, row_ridge
-    indptr, indices, values, weights, factors, ridge, row_ridge = read_only(form, *arrays)
+    indptr, indices, values, weights, factors, ridge, row_ridge = problems.read_only(form, *arrays)
     plain, weighted = np.full((2, n_rows, k), SENTINEL, dtype)
     solve_rows(indptr, indices, values, factors, ridge, start, stop, plain)
     terms = values, weights, factors, ridge, row_ridge
@@ -87,7 +79,7 @@ def test_rows_longer_than_a_panel(extra, k):
     values, factors = rng.standard_normal(n), rng.standard_normal((n, k))
     ridge, indptr, out = np.eye(k), np.array([0, n]), np.empty((1, k))
     solve_rows(indptr, np.arange(n), values, factors, ridge, 0, 1, out)
-    pattern = Pattern(indptr, np.arange(n), n)
+    pattern = problems.Pattern(indptr, np.arange(n), n)
     assert_solves(out, pattern, values, np.ones(n), factors, ridge, np.zeros(1))
 
 

@@ -23,7 +23,7 @@ def problem(k, d, n=30, seed=0):
 def solved(given, row_ridge, strengths, prior, variance=0.7):
     n_rows, width = given[0].size - 1, given[3].shape[1]
     out, weights = np.empty((n_rows, width)), np.empty((n_rows, len(prior)))
-    terms = np.asarray(row_ridge), np.asarray(strengths), np.asarray(prior), variance
+    terms = np.asarray(row_ridge), (np.asarray(strengths), np.asarray(prior), variance)
     solve_rows_averaged(*given, *terms, 0, n_rows, out, weights)
     return out, weights
 

@@ -65,7 +65,9 @@ def sample(p, start=0, stop=None):
     stop = len(p.x) if stop is None else stop
     x, bias, accepted = p.x.copy(), p.bias.copy(), np.zeros(len(p.x), bool)
     before = [np.copy(part) for part in p]
-    sample_rows(*p[:12], start, stop, x, bias, accepted)
+    columns = p.indices, p.values, p.column_bias, p.column_roots, p.factors
+    given = p.indptr, p.row_roots, columns, p.prior_std, p.bound
+    sample_rows(*given, (p.normals, p.directions, p.uniforms), start, stop, (x, bias, accepted))
     assert_same(p, before)
     return x, bias, accepted
 

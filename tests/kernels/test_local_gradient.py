@@ -3,14 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels.local_gradient import gradient_values, projected_gradient_values, step_users
-from tests.kernels._problems import (
-    examples,
-    forms,
-    index_types,
-    random_pattern,
-    read_only,
-    types_of,
-)
+from tests.kernels import _problems as problems
 from tests.reference import local_gradient as twin
 
 LIMIT = 1e50
@@ -19,14 +12,14 @@ LIMIT = 1e50
 class Problem:
     def __init__(self, seed, k, index_type=np.int64, n_users=11, n_items=7):
         self.rng = rng = np.random.default_rng(seed)
-        pattern = random_pattern(rng, n_users, n_items, index_type)
+        pattern = problems.random_pattern(rng, n_users, n_items, index_type)
         ratings = rng.standard_normal(len(pattern.indices))
         self.U, self.V = rng.standard_normal((n_users, k)), rng.standard_normal((n_items, k))
         self.dense = np.full((n_users, n_items), np.nan)
         self.dense[np.repeat(np.arange(n_users), np.diff(pattern.indptr)), pattern.indices] = (
             ratings
         )
-        self.csr = read_only("compiled", pattern.indptr, pattern.indices, ratings)
+        self.csr = problems.read_only("compiled", pattern.indptr, pattern.indices, ratings)
 
     def gradients(self):
         pairs = zip(self.dense, self.U, strict=True)
@@ -50,46 +43,46 @@ def assert_within(part, out, expected, tolerance, before=None):
     np.testing.assert_array_equal(np.delete(out, own, axis=0), np.delete(wanted, own, axis=0))
 
 
-@forms
-@examples
-@given(seed=seeds, k=widths, index_type=index_types, part=ranges)
+@problems.forms
+@problems.examples
+@given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
 def test_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
-    p = Problem(seed, k, types_of(form, index_type)[0])
+    p = Problem(seed, k, problems.types_of(form, index_type)[0])
     items, components = p.draws(7)
     out = np.full(11, np.nan)
     getattr(gradient_values, form)(
-        *p.csr, *read_only(form, p.U, p.V, items, components), *part, out
+        *p.csr, *problems.read_only(form, p.U, p.V, items, components), *part, out
     )
     assert_within(part, out, p.gradients()[np.arange(11), items, components], 1e-12)
 
 
-@forms
-@examples
-@given(seed=seeds, k=widths, index_type=index_types, part=ranges)
+@problems.forms
+@problems.examples
+@given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
 def test_projected_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
-    p = Problem(seed, k, types_of(form, index_type)[0])
+    p = Problem(seed, k, problems.types_of(form, index_type)[0])
     Phi = p.rng.standard_normal((4, 7)).astype(np.float32)  # as estimators have it
     rows, components = p.draws(4)
     out = np.full(11, np.nan)
-    arrays = read_only(form, p.U, p.V, Phi, rows, components)
+    arrays = problems.read_only(form, p.U, p.V, Phi, rows, components)
     getattr(projected_gradient_values, form)(*p.csr, *arrays, *part, out)
     projected = np.einsum("sj,ijl->isl", Phi.astype(np.float64), p.gradients())
     assert_within(part, out, projected[np.arange(11), rows, components], 1e-11)
 
 
-@forms
-@examples
-@given(seed=seeds, k=widths, index_type=index_types, part=ranges)
+@problems.forms
+@problems.examples
+@given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
 def test_users_step_as_the_twins_do(form, seed, k, index_type, part):
-    p = Problem(seed, k, types_of(form, index_type)[0])
+    p = Problem(seed, k, problems.types_of(form, index_type)[0])
     U = p.U.copy()
-    getattr(step_users, form)(*p.csr, *read_only(form, p.V), 0.3, 0.2, LIMIT, *part, U)
+    getattr(step_users, form)(*p.csr, *problems.read_only(form, p.V), 0.3, 0.2, LIMIT, *part, U)
     pairs = zip(p.dense, p.U, strict=True)
     expected = [twin.stepped_user(y, u, p.V, 0.3, 0.2) for y, u in pairs]
     assert_within(part, U, expected, 1e-11, before=p.U)
 
 
-@forms
+@problems.forms
 def test_a_user_s_values_depend_on_nobody_else(form):
     """Alone, with other users' rows left out, each has the same bits."""
     p = Problem(5, 17)

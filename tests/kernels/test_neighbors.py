@@ -4,15 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels.neighbors import knn_scores
-from tests.kernels._problems import (
-    examples,
-    float_types,
-    forms,
-    index_types,
-    random_pattern,
-    read_only,
-    types_of,
-)
+from tests.kernels import _problems as problems
 from tests.reference.covariance import symmetric, triangle
 from tests.reference.neighbors import knn_score
 
@@ -25,8 +17,8 @@ def knn_problem(seed, h, n_users, dtype, index_type, definite):
     A = root @ root.T / h if definite else root + root.T
     cov = triangle(A).astype(dtype)
     wgt = rng.integers(0, 4, len(cov)).astype(dtype)  # many are equal
-    known = random_pattern(rng, n_users, h, index_type)
-    asked = random_pattern(rng, n_users, h + 1, index_type)
+    known = problems.random_pattern(rng, n_users, h, index_type)
+    asked = problems.random_pattern(rng, n_users, h + 1, index_type)
     targets = rng.permuted(asked.indices) - 1
     residuals = rng.uniform(-1, 1, len(known.indices))
     return cov, wgt, known.indptr, known.indices, residuals, asked.indptr, targets
@@ -44,28 +36,30 @@ def knn_twin(problem, h, n_neighbors, ridge):
     return scores
 
 
-@forms
-@examples
+@problems.forms
+@problems.examples
 @given(
     seed=st.integers(0, 2**16),
     h=st.integers(1, 20),
     n_users=st.integers(0, 4),
     n_neighbors=st.sampled_from([1, 2, 5, 9, 30]),
-    dtype=float_types,
-    index_type=index_types,
+    dtype=problems.float_types,
+    index_type=problems.index_types,
     definite=st.booleans(),
     data=st.data(),
 )
 def test_scores_equal_the_twin(
     form, seed, h, n_users, n_neighbors, dtype, index_type, definite, data
 ):
-    index_type, dtype = types_of(form, index_type, dtype)
+    index_type, dtype = problems.types_of(form, index_type, dtype)
     problem = knn_problem(seed, h, n_users, dtype, index_type, definite)
     t_indptr = problem[5]
     start = data.draw(st.integers(0, n_users))
     stop = data.draw(st.integers(start, n_users))
     out, whole = np.full((2, len(problem[-1])), float(SENTINEL))
-    getattr(knn_scores, form)(*read_only(form, *problem), n_neighbors, 0.3, start, stop, out)
+    getattr(knn_scores, form)(
+        *problems.read_only(form, *problem), n_neighbors, 0.3, start, stop, out
+    )
     getattr(knn_scores, form)(*problem, n_neighbors, 0.3, 0, n_users, whole)
     expected = np.full(len(out), float(SENTINEL))
     own = slice(t_indptr[start], t_indptr[stop])
@@ -74,7 +68,7 @@ def test_scores_equal_the_twin(
     np.testing.assert_array_equal(out[own], whole[own])  # no user changes another's bits
 
 
-@forms
+@problems.forms
 @pytest.mark.parametrize("n_neighbors", [40, 1000])
 def test_many_known_items(form, n_neighbors):
     cov, wgt, *_ = knn_problem(3, 170, 1, np.float64, np.int64, definite=True)
@@ -89,7 +83,7 @@ def test_many_known_items(form, n_neighbors):
     np.testing.assert_allclose(out, knn_twin(problem, 170, n_neighbors, 0.3), rtol=0, atol=1e-11)
 
 
-@forms
+@problems.forms
 @pytest.mark.parametrize(
     ("off_diagonal", "used"), [(0.6, 1.0), (0.8, 2.0), (5.0, 8.0), (0.7071, 1.0), (0.7072, 2.0)]
 )

@@ -124,14 +124,14 @@ def bits_of_rows(kernel, order, cuts):
     place, e = np.arange(N_COLUMNS) % 16 - 1, np.full(15, 15**-0.5)
     given = {
         solve_rows_weighted: (values, weights, V, ridge, roots),
-        solve_rows_averaged: (values, V, ridge[:9, :9], roots, public[:2], np.ones(3), 1.0),
+        solve_rows_averaged: (values, V, ridge[:9, :9], roots, (public[:2], np.ones(3), 1.0)),
         row_posteriors: (values, V, abs(U), ridge, U, 0.7),
         predict_entries: (U, V),
         weigh_residuals: (values, weights, U, V, 1.0),
         weigh_by_item: (public, False),
         centred_residuals: (values, weights, public, 5.0),
         centre_rows: (values, place, e, 0.5, 0.25, np.arange(9)[:, None] * e, 0.0, 4.0),
-        sample_rows: (values, EMPTY, roots, public, V, np.ones(K + 1), 1.5, *normals, uniforms),
+        sample_rows: (np.ones(K + 1), 1.5, (*normals, uniforms)),
     }
     out = {
         solve_rows_averaged: (by_row, second[:, :3]),
@@ -144,7 +144,11 @@ def bits_of_rows(kernel, order, cuts):
     }[kernel]
     with np.errstate(all="ignore"):
         for start, stop in pairwise(cuts):
-            kernel(*pattern, *given[kernel], start, stop, *out)
+            if kernel is sample_rows:
+                first = indptr, roots, (indices, values, EMPTY, public, V)
+                kernel(*first, *given[kernel], start, stop, out)
+            else:
+                kernel(*pattern, *given[kernel], start, stop, *out)
     return {
         i: [part[slice(*indptr[at : at + 2]) if part is by_entry else at].tobytes() for part in out]
         for at, i in enumerate(order)

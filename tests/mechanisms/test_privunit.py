@@ -21,14 +21,7 @@ from skdpmf.mechanisms.device_reports.privunit import (
     unit_rows,
 )
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams
-from skdpmf.privacy.sampler.laws import (
-    NORMAL,
-    SAMPLER_ETA,
-    SAMPLER_TAU,
-    normal_tables,
-    rounded_draws,
-    scratch,
-)
+from skdpmf.privacy.sampler import laws
 from skdpmf.privacy.sampler.streams import derived_key
 
 pytestmark = pytest.mark.usefixtures("plain_where_small")
@@ -53,7 +46,7 @@ def reports(values, dimension, keys, law, indices=None):
     """One report for each key, all of the same input."""
     at, x = unit(np.asarray(values, np.float64), dimension, indices)
     ptr = np.array([0, at.shape[0]])
-    settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, normal_tables()
+    settings = np.uint64(law.coin), law.t * 2.0**law.bits, law.bits, laws.normal_tables()
     out = np.zeros((keys.shape[0], dimension), np.int64)
     with np.errstate(over="ignore"):
         for row in range(keys.shape[0]):
@@ -69,7 +62,7 @@ def test_parameters_meet_the_premises_of_the_theorem(epsilon, dimension):
         D, root = mpmath.mpf(dimension), mpmath.sqrt(dimension)
         d = root / mpmath.mpf(2) ** (bits + 1) + 13.2 * D * root / mpmath.mpf(2) ** 53
         d += (t + 1) * (NORM_TOLERANCE + D / mpmath.mpf(2) ** 53)
-        sampler = D * (SAMPLER_ETA + SAMPLER_TAU)
+        sampler = D * (laws.SAMPLER_ETA + laws.SAMPLER_TAU)
         low, high = mpmath.ncdf(-t - d) - sampler, mpmath.ncdf(d - t) + sampler
         share = mpmath.mpf(coin) / mpmath.mpf(2) ** 64
         odds = share * (1 - low) / ((1 - share) * low)
@@ -320,7 +313,9 @@ def test_draws_outside_of_the_support_do_not_know_the_input():
     empty = randomiser.report(key, [], [])
     draws = np.empty(dimension, np.int64)
     with np.errstate(over="ignore"):
-        rounded_draws(*scratch(key), GRID_BITS, *normal_tables(), NORMAL, 0, dimension, draws)
+        laws.rounded_draws(
+            *laws.scratch(key), GRID_BITS, *laws.normal_tables(), laws.NORMAL, 0, dimension, draws
+        )
     np.testing.assert_array_equal(empty[:-1], draws[:-1])
     rated = np.array([0, 255, 256, 511, 600, 698])
     sent = randomiser.report(key, rated, np.full(6, 0.3))

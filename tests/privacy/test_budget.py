@@ -15,14 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from skdpmf import (
-    DPALS,
-    AdaptiveWeightALS,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    LocalDPGDDR,
-)
+import skdpmf as sk
 from skdpmf.evaluation import PrivateSearchCV, RatingRegressor
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
@@ -159,17 +152,17 @@ def test_params_follow_scikit_learn():
 @pytest.mark.parametrize(
     "make",
     [
-        DPItemMeans,
-        AdaptiveWeightALS,
-        DPCovarianceRecommender,
-        DPMFSampler,
-        LocalDPGDDR,
+        sk.DPItemMeans,
+        sk.AdaptiveWeightALS,
+        sk.DPCovarianceRecommender,
+        sk.DPMFSampler,
+        sk.LocalDPGDDR,
         DPItemSelector,
-        lambda budget: PrivateSearchCV(DPItemMeans(PrivacyBudget(1.0)), {}, budget),
-        lambda budget: make_pipeline(DPItemMeans(budget)),
-        lambda budget: RatingRegressor(DPItemMeans(budget)),
-        lambda budget: GridSearchCV(DPItemMeans(budget), {}),
-        lambda budget: PrivateSearchCV(DPItemMeans(budget), {}, PrivacyBudget(1.0)),
+        lambda budget: PrivateSearchCV(sk.DPItemMeans(PrivacyBudget(1.0)), {}, budget),
+        lambda budget: make_pipeline(sk.DPItemMeans(budget)),
+        lambda budget: RatingRegressor(sk.DPItemMeans(budget)),
+        lambda budget: GridSearchCV(sk.DPItemMeans(budget), {}),
+        lambda budget: PrivateSearchCV(sk.DPItemMeans(budget), {}, PrivacyBudget(1.0)),
     ],
 )
 def test_a_budget_is_a_value_of_each_estimator(make):
@@ -192,11 +185,11 @@ def test_a_budget_is_a_value_of_each_estimator(make):
 
 
 def test_options_are_values_too():
-    solver = DPALS()
-    one, two = (AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), solver=solver) for _ in range(2))
+    solver = sk.DPALS()
+    one, two = (sk.AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), solver=solver) for _ in range(2))
     one.set_params(solver__weight_exponent=0.25)
     assert two.solver is solver
-    assert (one.solver.weight_exponent, solver) == (0.25, DPALS())
+    assert (one.solver.weight_exponent, solver) == (0.25, sk.DPALS())
 
 
 # --- split --------------------------------------------------------------------------------------

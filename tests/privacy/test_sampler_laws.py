@@ -15,31 +15,6 @@ from scipy import special, stats
 from skdpmf.kernels.jit_and_threads import jit
 from skdpmf.privacy.sampler import laws
 from skdpmf.privacy.sampler.cipher import blocks, chacha, join_words, states, stream_key
-from skdpmf.privacy.sampler.laws import (
-    _N_CELLS,
-    CHUNK,
-    LANES,
-    LAPLACE,
-    LAPLACE_ETA,
-    NORMAL,
-    SAMPLER_ETA,
-    SAMPLER_TAU,
-    TAIL_CELL,
-    _cumulative_table,
-    _find_cell,
-    _laplace_cumulative_table,
-    _patient_value,
-    _plain_patient,
-    _rejection_threshold,
-    _signed_integer,
-    add_grid_noise,
-    cumulative_table,
-    laplace_tables,
-    normal_tables,
-    rounded_draws,
-    scratch,
-    staircase_tables,
-)
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.sampler.streams import derived_key
 from tests.privacy.grids import noise_parameters
@@ -47,44 +22,44 @@ from tests.privacy.test_cipher import twin_block
 
 KEY = stream_key(derived_key(11, "sampler tests"), "test", "normals", 0)
 # each law's cumulative table, as integers, and as the arrays of the sampler
-TABLES = {NORMAL: _cumulative_table(), LAPLACE: _laplace_cumulative_table()}
-ARRAYS = {NORMAL: normal_tables(), LAPLACE: laplace_tables()}
-both_laws = pytest.mark.parametrize("law", [NORMAL, LAPLACE], ids=["normal", "laplace"])
+TABLES = {laws.NORMAL: laws._cumulative_table(), laws.LAPLACE: laws._laplace_cumulative_table()}
+ARRAYS = {laws.NORMAL: laws.normal_tables(), laws.LAPLACE: laws.laplace_tables()}
+both_laws = pytest.mark.parametrize("law", [laws.NORMAL, laws.LAPLACE], ids=["normal", "laplace"])
 
 
-def draw(size, bits, key=KEY, start=0, law=NORMAL, tables=None):
+def draw(size, bits, key=KEY, start=0, law=laws.NORMAL, tables=None):
     out = np.zeros(start + size, np.int64)
     tables = tables or ARRAYS[law]
     with np.errstate(over="ignore"):
-        rounded_draws(*scratch(key), bits, *tables, law, start, start + size, out)
+        laws.rounded_draws(*laws.scratch(key), bits, *tables, law, start, start + size, out)
     return out[start:]
 
 
-find_cell, patient_value = jit(_find_cell.function), jit(_patient_value.function)
+find_cell, patient_value = jit(laws._find_cell.function), jit(laws._patient_value.function)
 
 
-def rejection_threshold(cell, fine, law=NORMAL):
-    return _rejection_threshold.function(np.int64(cell), fine, law)
+def rejection_threshold(cell, fine, law=laws.NORMAL):
+    return laws._rejection_threshold.function(np.int64(cell), fine, law)
 
 
 def signed_integer(cell, fine, bits, far=0):
-    return _signed_integer.function(np.int64(cell), fine, bits, np.int64(far))
+    return laws._signed_integer.function(np.int64(cell), fine, bits, np.int64(far))
 
 
-def patient(form, key, index, coarse, fine, bits, tables, law=NORMAL):
+def patient(form, key, index, coarse, fine, bits, tables, law=laws.NORMAL):
     """One value whose main words are given, in one form."""
     if form == "compiled":
         terms = np.int64(index), coarse, fine, bits, *tables, law, states(key, 1)
         return int(patient_value(*terms))
     column = (np.array([value]) for value in (np.int64(index), coarse, fine))
-    return int(_plain_patient(key, *column, bits, *tables[:2], law)[0])
+    return int(laws._plain_patient(key, *column, bits, *tables[:2], law)[0])
 
 
 def fine_word(place, sign=0, leading=0):
     return np.uint64((sign << 63) | (place << 19) | leading)
 
 
-def ideal_rejection(cell, place, law=NORMAL):
+def ideal_rejection(cell, place, law=laws.NORMAL):
     """1 - exp(-r (base + step cell + curve r)), to 60 digits."""
     base, step, curve = law
     with mpmath.workdps(60):
@@ -95,10 +70,10 @@ def ideal_rejection(cell, place, law=NORMAL):
 @both_laws
 def test_table_is_the_envelope_and_the_tail_rounded_down_to_128_bits(law):
     with mpmath.workdps(90):
-        if law == NORMAL:
-            weights = [mpmath.exp(-(mpmath.mpf(c) ** 2) / 2**17) for c in range(_N_CELLS)]
+        if law == laws.NORMAL:
+            weights = [mpmath.exp(-(mpmath.mpf(c) ** 2) / 2**17) for c in range(laws._N_CELLS)]
         else:
-            weights = [mpmath.exp(-mpmath.mpf(c) / 256) / 256 for c in range(TAIL_CELL)]
+            weights = [mpmath.exp(-mpmath.mpf(c) / 256) / 256 for c in range(laws.TAIL_CELL)]
             weights.append(mpmath.exp(-16))
         *sums, total = itertools.accumulate(weights, initial=mpmath.mpf(0))
         expected = [int(mpmath.floor(s * 2**128 / total)) for s in sums]
@@ -108,7 +83,7 @@ def test_table_is_the_envelope_and_the_tail_rounded_down_to_128_bits(law):
 
 
 def test_find_cell_at_every_boundary():
-    high, _, guide = normal_tables()
+    high, _, guide = laws.normal_tables()
     plain = high.tolist()
     near = {min(max(h + d, 0), 2**64 - 1) for h in plain for d in (-1, 0, 1)}
     near |= {int(w) for w in np.random.RandomState(0).randint(2**64, size=500, dtype=np.uint64)}
@@ -118,7 +93,10 @@ def test_find_cell_at_every_boundary():
 
 @pytest.mark.parametrize(
     ("law", "cells", "limit"),
-    [(NORMAL, (0, 1, 255, 256, 2495, _N_CELLS - 1), 2.0**-55), (LAPLACE, (0, 4095), 2.0**-59.4)],
+    [
+        (laws.NORMAL, (0, 1, 255, 256, 2495, laws._N_CELLS - 1), 2.0**-55),
+        (laws.LAPLACE, (0, 4095), 2.0**-59.4),
+    ],
 )
 def test_rejection_probability_is_right(law, cells, limit):
     rng = np.random.RandomState(1)
@@ -140,7 +118,7 @@ def test_integer_is_the_nearest_to_the_place(bits):
     half = 2 ** (51 - bits)  # places in half an integer
     places = [0, half - 1, half, 2 * half - 1, 2 * half, 3 * half - 1, 3 * half, 2**44 - 1]
     places = [p for p in places if p < 2**44] + rng.randint(2**44, size=100).tolist()
-    for cell in (0, 1, 17, 2000, _N_CELLS - 1):
+    for cell in (0, 1, 17, 2000, laws._N_CELLS - 1):
         for place in places:
             # floor(x 2^bits + 1/2) of the place's midpoint x, in integers
             expected = ((2 * ((cell << 44) + place) + 1) + 2 ** (52 - bits)) >> (53 - bits)
@@ -157,15 +135,15 @@ def test_exact_law_is_within_eta_and_tau_of_the_rounded_normal(bits):
     edge = int(9.75 * 2**bits)
     with mpmath.workdps(70):
         two = mpmath.mpf(2)
-        table = [*TABLES[NORMAL], 2**128]
+        table = [*TABLES[laws.NORMAL], 2**128]
         per_cell = 2 ** (bits + 1 - 8)  # half integers in a cell
         root = mpmath.sqrt(mpmath.pi / 2)
         tail = [
             mpmath.erfc(mpmath.mpf(m) / 2 ** (bits + 1) / mpmath.sqrt(2))
-            for m in range(_N_CELLS * per_cell + 1)
+            for m in range(laws._N_CELLS * per_cell + 1)
         ]
         kept = []  # mass that the staircase keeps of each half integer of |x|
-        for m in range(_N_CELLS * per_cell):
+        for m in range(laws._N_CELLS * per_cell):
             cell = m // per_cell
             a = mpmath.mpf(cell) / 256
             integral = mpmath.exp(a * a / 2) * root * (tail[m] - tail[m + 1])
@@ -176,15 +154,15 @@ def test_exact_law_is_within_eta_and_tau_of_the_rounded_normal(bits):
         ]
         p = [1 - tail[1]] + [(tail[2 * n - 1] - tail[2 * n + 1]) / 2 for n in range(1, len(q))]
         worst = max(abs(mpmath.log(q[n] / p[n])) for n in range(edge))
-        assert worst + 2 * two**-54.9 + two**-99 < SAMPLER_ETA
+        assert worst + 2 * two**-54.9 + two**-99 < laws.SAMPLER_ETA
         assert worst > two**-60  # it is the law of this table that is looked at, not the ideal
-        assert tail[2 * edge - 1] < SAMPLER_TAU
-        assert 2 * sum(q[edge:]) + 2 * kept[-1] < SAMPLER_TAU
+        assert tail[2 * edge - 1] < laws.SAMPLER_TAU
+        assert 2 * sum(q[edge:]) + 2 * kept[-1] < laws.SAMPLER_TAU
         # without the 64 low bits of the table the claim would be false
         coarse = [value >> 64 for value in table]
         share = [mpmath.mpf(coarse[c + 1] - coarse[c]) / 2**64 for c in range(2495)]
         ideal = [mpmath.mpf(table[c + 1] - table[c]) / 2**128 for c in range(2495)]
-        assert max(abs(s / i - 1) for s, i in zip(share, ideal, strict=True)) > SAMPLER_ETA
+        assert max(abs(s / i - 1) for s, i in zip(share, ideal, strict=True)) > laws.SAMPLER_ETA
 
 
 def law_of_table(table, bits, blocks):
@@ -198,7 +176,7 @@ def law_of_table(table, bits, blocks):
     width = mpmath.mpf(1) / 2 ** (bits + 1)
     falls = [mpmath.exp(-m * width) for m in range(per_cell + 1)]
     areas = [256 * (falls[m] - falls[m + 1]) for m in range(per_cell)]
-    halves = [(ends[c + 1] - ends[c]) * area for c in range(TAIL_CELL) for area in areas]
+    halves = [(ends[c + 1] - ends[c]) * area for c in range(laws.TAIL_CELL) for area in areas]
     tail = ends[-1] - ends[-2]
     norm = sum(halves) + tail
     halves = [mass * (tail / norm) ** k / norm for k in range(blocks) for mass in halves]
@@ -223,22 +201,22 @@ def distance(q, p):
 def test_exact_laplace_law_is_within_eta_of_a_rounded_one(bits):
     unknown = 4 * 2.0**-59.3  # what the code's acceptance probability may add
     with mpmath.workdps(70):
-        q, theta = law_of_table(TABLES[LAPLACE], bits, blocks=2)
+        q, theta = law_of_table(TABLES[laws.LAPLACE], bits, blocks=2)
         p = rounded_laplace(bits, len(q), scale=16 / (16 - theta))
         worst = distance(q, p)
-        assert worst + unknown < LAPLACE_ETA
+        assert worst + unknown < laws.LAPLACE_ETA
         assert worst > mpmath.mpf(2) ** -140  # it is the law of this table, not the ideal
         assert abs(theta) < 2.0**-90
         # what privacy needs: neighbouring probabilities differ by exp(2^-bits), no more, also at 0
         ratios = [mpmath.log(a / b) for a, b in itertools.pairwise(q)]
-        assert max(ratios) < 2.0**-bits + LAPLACE_ETA
-        assert min(ratios[1:]) > 2.0**-bits - LAPLACE_ETA
+        assert max(ratios) < 2.0**-bits + laws.LAPLACE_ETA
+        assert min(ratios[1:]) > 2.0**-bits - laws.LAPLACE_ETA
         assert ratios[0] < 0.76 * 2.0**-bits
         # planted bugs of the table: the tail weighs as a cell does; 64 bits only; no tail at all
-        light = cumulative_table(exp_weights(tail=False))
+        light = laws.cumulative_table(exp_weights(tail=False))
         _, theta = law_of_table(light, bits, blocks=1)
         assert abs(theta) > 5.0
-        coarse = [value >> 64 << 64 for value in TABLES[LAPLACE]]
+        coarse = [value >> 64 << 64 for value in TABLES[laws.LAPLACE]]
         q_coarse, _ = law_of_table(coarse, bits, blocks=1)
         assert distance(q_coarse, rounded_laplace(bits, len(q_coarse))) > 2.0**-36
         # and of the rounding: zero counted from both signs
@@ -247,16 +225,18 @@ def test_exact_laplace_law_is_within_eta_of_a_rounded_one(bits):
 
 def exp_weights(tail):
     with mpmath.workdps(90):
-        weights = [int(mpmath.exp(-mpmath.mpf(c) / 256) * 2**300) for c in range(TAIL_CELL + 1)]
+        weights = [
+            int(mpmath.exp(-mpmath.mpf(c) / 256) * 2**300) for c in range(laws.TAIL_CELL + 1)
+        ]
     weights[-1] *= 256 if tail else 1
     return weights
 
 
-def twin_value(key, bits, index, law=NORMAL, table=None):
+def twin_value(key, bits, index, law=laws.NORMAL, table=None):
     """Value ``index`` with all 128 + 64 bits always drawn, on Python integers."""
-    chunk, value = divmod(index, CHUNK)
-    number = chunk * LANES + value % LANES
-    w = twin_block(key, [number & 0xFFFFFFFF, number >> 32, 0, 0])[4 * (value // LANES) :]
+    chunk, value = divmod(index, laws.CHUNK)
+    number = chunk * laws.LANES + value % laws.LANES
+    w = twin_block(key, [number & 0xFFFFFFFF, number >> 32, 0, 0])[4 * (value // laws.LANES) :]
     return twin_of_words(key, bits, index, (w[1] << 32) | w[0], (w[3] << 32) | w[2], law, table)
 
 
@@ -271,7 +251,7 @@ def twin_of_words(key, bits, index, coarse, fine, law, table=None):
         cell = bisect.bisect_right(table, (coarse << 64) | low) - 1
         u = ((fine % 2**19) << 45) | (((extra[3] << 32) | extra[2]) % 2**45)
         place = (fine >> 19) % 2**44
-        if cell == TAIL_CELL:
+        if cell == laws.TAIL_CELL:
             far += 16 << bits
         elif u >= ideal_rejection(cell, place, law) * 2**64:  # the code differs with odds 2^-55
             magnitude = far + ((2 * ((cell << 44) + place) + 1 + 2 ** (52 - bits)) >> (53 - bits))
@@ -291,7 +271,7 @@ def test_draws_far_out_equal_the_twins(form):
     """No array reaches that far: each value is fed its own words."""
     for index in range(2**33 + 100, 2**33 + 200):
         coarse, fine = map(np.uint64, main_words(index))
-        got = patient(form, KEY, index, coarse, fine, 10, normal_tables())
+        got = patient(form, KEY, index, coarse, fine, 10, laws.normal_tables())
         assert got == twin_value(KEY, 10, index)
 
 
@@ -315,19 +295,19 @@ def test_rejected_values_equal_the_twins(law):
         assert out[index] == twin_value(KEY, 36, index, law)
 
 
-@functools.lru_cache(maxsize=4 * LANES)
+@functools.lru_cache(maxsize=4 * laws.LANES)
 def _cached_block(number):
     return twin_block(KEY, [number & 0xFFFFFFFF, number >> 32, 0, 0])
 
 
 def main_words(index):
-    chunk, value = divmod(index, CHUNK)
-    w = _cached_block(chunk * LANES + value % LANES)[4 * (value // LANES) :]
+    chunk, value = divmod(index, laws.CHUNK)
+    w = _cached_block(chunk * laws.LANES + value % laws.LANES)[4 * (value // laws.LANES) :]
     return (w[1] << 32) | w[0], (w[3] << 32) | w[2]
 
 
 def test_a_tie_of_high_words_is_resolved_by_low_words(form):
-    tables = normal_tables()
+    tables = laws.normal_tables()
     high, low, _ = tables
     cell = 700
     fine = fine_word(2**43, leading=2**19 - 1)  # surely kept
@@ -344,7 +324,7 @@ def test_a_tie_of_high_words_is_resolved_by_low_words(form):
     got = patient(form, KEY, 5, top, fine, 36, tables)
     extra = twin_block(KEY, [5, 0, 0, 1])
     word = (int(top) << 64) | (extra[1] << 32) | extra[0]
-    cell = bisect.bisect_right(TABLES[NORMAL], word) - 1
+    cell = bisect.bisect_right(TABLES[laws.NORMAL], word) - 1
     assert got == signed_integer(cell, fine, 36)
 
 
@@ -353,24 +333,26 @@ def test_a_tie_of_high_words_is_resolved_by_low_words(form):
 
 def test_a_tail_adds_16_and_draws_anew(form):
     def drawn(index, word, fine):
-        return patient(form, KEY, index, np.uint64(word), fine, 20, ARRAYS[LAPLACE], LAPLACE)
+        return patient(
+            form, KEY, index, np.uint64(word), fine, 20, ARRAYS[laws.LAPLACE], laws.LAPLACE
+        )
 
-    top, table = 2**64 - 1, TABLES[LAPLACE]
+    top, table = 2**64 - 1, TABLES[laws.LAPLACE]
     assert table[-1] >> 64 < top  # so that this word surely names the tail
     for index in range(60):
         fine = fine_word(2**43, sign=index % 2, leading=2**19 - 1)
         got = drawn(index, top, fine)
         assert abs(got) >= 16 << 20
-        assert got == twin_of_words(KEY, 20, index, top, int(fine), LAPLACE)
+        assert got == twin_of_words(KEY, 20, index, top, int(fine), laws.LAPLACE)
     # on the word where the tail begins the low words decide; below it is an ordinary cell
     word = table[-1] >> 64
     fine = fine_word(77, leading=2**19 - 1)
-    ordinary = signed_integer(TAIL_CELL - 1, fine, 20)
+    ordinary = signed_integer(laws.TAIL_CELL - 1, fine, 20)
     assert ordinary < 16 << 20
     seen = set()
     for index in range(60):
         got = drawn(index, word, fine)
-        assert got == twin_of_words(KEY, 20, index, word, int(fine), LAPLACE)
+        assert got == twin_of_words(KEY, 20, index, word, int(fine), laws.LAPLACE)
         seen.add(got == ordinary)
     assert seen == {True, False}
     assert drawn(3, word - 1, fine) == ordinary
@@ -380,15 +362,15 @@ def heavy_table(odds):
     """Table whose tail is ``odds`` times as probable as all cells."""
     weights = exp_weights(tail=False)
     weights[-1] = int(odds * sum(weights[:-1]))
-    return cumulative_table(weights)
+    return laws.cumulative_table(weights)
 
 
 def test_draws_with_frequent_tails():
     # real tails have probability 1e-7; here a third of all outcomes
     table = heavy_table(0.5)
-    tables, bits, n = staircase_tables(table), 20, 200_000
-    out = draw(n, bits, law=LAPLACE, tables=tables)
-    assert out[:100].tolist() == [twin_value(KEY, bits, i, LAPLACE, table) for i in range(100)]
+    tables, bits, n = laws.staircase_tables(table), 20, 200_000
+    out = draw(n, bits, law=laws.LAPLACE, tables=tables)
+    assert out[:100].tolist() == [twin_value(KEY, bits, i, laws.LAPLACE, table) for i in range(100)]
     tails, rest = np.divmod(np.abs(out), 16 << bits)
     counts = np.bincount(np.minimum(tails, 9), minlength=10)
     p = 1 / 3 / (1 / 3 + 2 / 3 * 0.99805)  # a rejected place is drawn again
@@ -402,8 +384,8 @@ def test_draws_with_frequent_tails():
 
 @pytest.mark.usefixtures("form")
 def test_magnitudes_stop_at_2_to_60():
-    tables = staircase_tables(heavy_table(400))
-    out = draw(CHUNK, 51, law=LAPLACE, tables=tables)  # 2^60 is 32 tails
+    tables = laws.staircase_tables(heavy_table(400))
+    out = draw(laws.CHUNK, 51, law=laws.LAPLACE, tables=tables)  # 2^60 is 32 tails
     assert (np.abs(out) < 2**60 + 2**55).all()
     assert (np.abs(out) >= 2**60).mean() > 0.85  # 0.92 of them have that many
     assert abs(np.sign(out).sum()) < 4.5 * 16
@@ -415,30 +397,30 @@ def test_magnitudes_stop_at_2_to_60():
 def crafted_tables(tied, law):
     """Tables of random cells; ``tied``: of high words that the first values of the stream have."""
     rng = np.random.RandomState(5)
-    n_cells = TAIL_CELL if law == LAPLACE else _N_CELLS - 1
-    number = np.arange(2 * LANES)
+    n_cells = laws.TAIL_CELL if law == laws.LAPLACE else laws._N_CELLS - 1
+    number = np.arange(2 * laws.LANES)
     w = blocks(KEY, number, 0 * number, chacha.plain).reshape(4, 4, -1)
     met = join_words.function(w[:, 0], w[:, 1]).ravel()
     tops = rng.choice(met, n_cells) if tied else rng.randint(2**64, size=n_cells, dtype=np.uint64)
     lows = rng.randint(2**64, size=n_cells, dtype=np.uint64)
-    return staircase_tables(
+    return laws.staircase_tables(
         [0, *sorted((int(t) << 64) | int(v) for t, v in zip(tops, lows, strict=True))]
     )
 
 
 def heavy_tail(odds):
     """A Laplace table of one cell and a tail, whose probability is 1 - 1 / odds."""
-    return staircase_tables([*range(TAIL_CELL), 2**128 // odds])
+    return laws.staircase_tables([*range(laws.TAIL_CELL), 2**128 // odds])
 
 
 CASES = {
-    "normal": (NORMAL, ARRAYS[NORMAL]),
-    "laplace": (LAPLACE, ARRAYS[LAPLACE]),
-    "normal, ties": (NORMAL, crafted_tables(True, NORMAL)),
-    "laplace, ties and tails": (LAPLACE, crafted_tables(True, LAPLACE)),
-    "normal, any cells": (NORMAL, crafted_tables(False, NORMAL)),
-    "laplace, tails": (LAPLACE, heavy_tail(2)),
-    "laplace, far": (LAPLACE, heavy_tail(16)),
+    "normal": (laws.NORMAL, ARRAYS[laws.NORMAL]),
+    "laplace": (laws.LAPLACE, ARRAYS[laws.LAPLACE]),
+    "normal, ties": (laws.NORMAL, crafted_tables(True, laws.NORMAL)),
+    "laplace, ties and tails": (laws.LAPLACE, crafted_tables(True, laws.LAPLACE)),
+    "normal, any cells": (laws.NORMAL, crafted_tables(False, laws.NORMAL)),
+    "laplace, tails": (laws.LAPLACE, heavy_tail(2)),
+    "laplace, far": (laws.LAPLACE, heavy_tail(16)),
 }
 
 
@@ -446,9 +428,9 @@ def check_draws(case, bits=36, start=0, size=1500):
     """Compare the draws of both forms."""
     (law, tables), out = CASES[case], np.zeros((2, start + size), np.int64)
     terms = bits, *tables, law, start, start + size
-    for form, row in zip((rounded_draws.plain, rounded_draws.compiled), out, strict=True):
+    for form, row in zip((laws.rounded_draws.plain, laws.rounded_draws.compiled), out, strict=True):
         with np.errstate(over="ignore"):
-            form(*scratch(KEY), *terms, row)
+            form(*laws.scratch(KEY), *terms, row)
     np.testing.assert_array_equal(*out)
     assert not out[:, :start].any()
 
@@ -462,17 +444,19 @@ def test_forms_draw_the_same_integers(case, bits, start, size):
 
 @pytest.mark.parametrize("case", ["normal", "laplace"])
 def test_forms_draw_the_same_integers_in_large_ranges(case):
-    check_draws(case, 40, CHUNK - 3, 100_000)
+    check_draws(case, 40, laws.CHUNK - 3, 100_000)
 
 
-def check_releases(order=1, offset=0, start=0, stop=700, bits=20, law=NORMAL):
+def check_releases(order=1, offset=0, start=0, stop=700, bits=20, law=laws.NORMAL):
     """Compare the releases of both forms, of values in range, out of it and not finite."""
     exact = np.random.RandomState(stop).uniform(-12, 12, stop + 3)
     exact[::40], exact[1::50], exact[2::60], exact[3::70] = np.nan, np.inf, -1e300, -0.0
     out = np.full((2, exact.size), np.nan)
     units = 0.75 * 2.0**-bits, 0.53 * 2.0**-bits
-    for form, row in zip((add_grid_noise.plain, add_grid_noise.compiled), out, strict=True):
-        terms = *scratch(KEY), bits, *ARRAYS[law], law, offset, start, stop
+    for form, row in zip(
+        (laws.add_grid_noise.plain, laws.add_grid_noise.compiled), out, strict=True
+    ):
+        terms = *laws.scratch(KEY), bits, *ARRAYS[law], law, offset, start, stop
         with np.errstate(over="ignore"):
             form(exact, units, order, 10.0, *terms, row)
     np.testing.assert_array_equal(*out)
@@ -487,7 +471,7 @@ def check_releases(order=1, offset=0, start=0, stop=700, bits=20, law=NORMAL):
     start=st.integers(0, 300),
     size=st.integers(0, 900),
     bits=st.integers(7, 51),
-    law=st.sampled_from([NORMAL, LAPLACE]),
+    law=st.sampled_from([laws.NORMAL, laws.LAPLACE]),
 )
 def test_forms_make_the_same_releases(order, offset, start, size, bits, law):
     check_releases(order, offset, start, start + size, bits, law)
@@ -533,7 +517,7 @@ def test_planted_differences_of_forms_are_noticed(name, right, wrong, monkeypatc
     changed = space[name]
     monkeypatch.setattr(laws, name, type(changed)(changed.__code__, vars(laws), name))
     if name == "_add_plain":
-        monkeypatch.setattr(add_grid_noise, "plain", laws._add_plain)
+        monkeypatch.setattr(laws.add_grid_noise, "plain", laws._add_plain)
     with pytest.raises((AssertionError, ValueError, IndexError)):
         check_forms()
 
@@ -549,7 +533,7 @@ def test_the_forms_are_the_same():
 def law_p_value(draws, bits, law):
     """P-value of a chi-squared test of integers against the rounded law, cell by cell."""
     n = np.arange(-8 * 2**bits, 8 * 2**bits + 1)
-    cdf = {NORMAL: special.ndtr, LAPLACE: stats.laplace.cdf}[law]
+    cdf = {laws.NORMAL: special.ndtr, laws.LAPLACE: stats.laplace.cdf}[law]
     expected = np.diff(cdf(np.append(n, n[-1] + 1) / 2.0**bits - 0.5**bits / 2)) * draws.size
     inside = draws[np.abs(draws) <= n[-1]]
     big, observed = expected > 50, np.bincount(inside - n[0], minlength=n.size)
@@ -571,15 +555,20 @@ def test_law_of_draws_cell_by_cell(law):
 @both_laws
 @pytest.mark.usefixtures("form")
 def test_any_range_gives_the_same_values(law):
-    whole = draw(3 * CHUNK + 17, 36, law=law)
-    for cuts in ([0, 1, CHUNK - 1, CHUNK, whole.size], [0, 5, 300, 301, 2 * CHUNK + 3, whole.size]):
+    whole = draw(3 * laws.CHUNK + 17, 36, law=law)
+    for cuts in (
+        [0, 1, laws.CHUNK - 1, laws.CHUNK, whole.size],
+        [0, 5, 300, 301, 2 * laws.CHUNK + 3, whole.size],
+    ):
         parts = [draw(b - a, 36, start=a, law=law) for a, b in itertools.pairwise(cuts)]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 @both_laws
 def test_a_release_is_the_rounded_statistic_and_the_draws_of_its_stream(law):
-    name, purpose = {NORMAL: ("gaussian", "release"), LAPLACE: ("laplace", "laplace")}[law]
+    name, purpose = {laws.NORMAL: ("gaussian", "release"), laws.LAPLACE: ("laplace", "laplace")}[
+        law
+    ]
     key, exact = derived_key(11, "releases"), np.random.RandomState(0).uniform(-900, 900, 5000)
     terms = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0, "noise": name}
     out = NoiseSource(key).release(exact, name="sums", **terms)

@@ -14,41 +14,13 @@ from skdpmf.data.feature_columns import ItemColumns, aligned_features, item_colu
 from skdpmf.data.labelled_rows import Catalogue, catalogue_of, labelled_rows, names_items
 from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import check_ratings, held_out_ratings, middle_and_quarter
-from skdpmf.estimators.contract import filled
-from skdpmf.estimators.contract.answers import (
-    TableOutput,
-    columns_of,
-    excluded,
-    hit_rate,
-    in_order,
-    kind_of,
-    list_table,
-    named,
-    reasons,
-    row_labels,
-    strongest,
-)
+from skdpmf.estimators.contract import answers, filled, recommend
+from skdpmf.estimators.contract.answers import TableOutput, columns_of, list_table, named
 from skdpmf.estimators.contract.cluster import client_of
 from skdpmf.estimators.contract.model_file import save_model
 from skdpmf.estimators.contract.parameters import Planner, check_count, check_where, require
 from skdpmf.estimators.contract.progress import RoundsMixin, SpentDisplay, with_callbacks, work_of
-from skdpmf.estimators.contract.recommend import (
-    _ONE_BLAS_THREAD,
-    ItemModel,
-    Ranking,
-    ScoreTable,
-    all_scores,
-    check_share,
-    entry_scores,
-    fold_in,
-    hidden_fifth,
-    kept_table,
-    nearest_items,
-    ranking_contributions,
-    ranking_of,
-    top_items,
-    union_of,
-)
+from skdpmf.estimators.contract.recommend import _ONE_BLAS_THREAD, ItemModel, Ranking, ScoreTable
 from skdpmf.estimators.contract.refreshed import with_items
 from skdpmf.kernels.averaging import TASTE_VARIANCE
 from skdpmf.kernels.jit_and_threads import ANSWER_WORK, is_small, sized
@@ -132,7 +104,7 @@ class BaseRecommender(
         self._table_, self._ranking_ = [], None
         R = self._check_ratings(X, reset=True)[0]
         self._features_ = self._columns_of(X, R) if start is None else start.features
-        self._target_kind = kind_of(y, R.shape, self._catalogue_)
+        self._target_kind = answers.kind_of(y, R.shape, self._catalogue_)
         with self._framed(X, R, start, metadata) as known:
             self._begin_rounds()
             with sized(work_of(self, R.shape)), _ONE_BLAS_THREAD if is_small() else nullcontext():
@@ -158,10 +130,8 @@ class BaseRecommender(
         features, model = self._features_, self._item_model_
         if features is None or model.implicit or not features.values.shape[1]:
             return
-        unit = middle_and_quarter(self.rating_range)[1]
-        self._item_model_ = model._replace(
-            features=features.values, variance=TASTE_VARIANCE * unit**2
-        )
+        variance = TASTE_VARIANCE * middle_and_quarter(self.rating_range)[1] ** 2
+        self._item_model_ = model._replace(features=features.values, variance=variance)
 
     def transform(self, X: Any) -> np.ndarray:
         """Embed users: the ridge fold-in of each row into the released items.
@@ -186,7 +156,7 @@ class BaseRecommender(
         (2, 1)
         """
         R, dtype = self._check_ratings(X)
-        Z = fold_in(self._item_model_, R, self.n_jobs)
+        Z = recommend.fold_in(self._item_model_, R, self.n_jobs)
         width = self._item_model_.factors.shape[1]
         embedding = Z[:, width - self._n_features_out : width]
         return np.array(embedding, dtype=dtype, order="C")
@@ -274,7 +244,7 @@ class BaseRecommender(
         (2, 3)
         """
         R = self._check_ratings(X)[0]
-        where = in_order(where, self._catalogue_, R.shape[1], "where")
+        where = answers.in_order(where, self._catalogue_, R.shape[1], "where")
         return self._predict_entries(R, check_where(where, R.shape))
 
     def recommend(
@@ -358,17 +328,15 @@ class BaseRecommender(
         X, left_out = labelled_rows(X, self._catalogue_, n_items, unknown=unknown)
         R, down = self._rows(X)
         if left_out:
-            warnings.warn(
-                f"X: ratings of items that the model does not know are left out ({left_out}).",
-                stacklevel=2,
-            )
+            words = f"X: ratings of items that the model does not know are left out ({left_out})."
+            warnings.warn(words, stacklevel=2)
         check_count(n, "n")
-        share = check_share(taste)
+        share = recommend.check_share(taste)
         chosen = candidates
         if chosen is not None:
             chosen = np.unique(columns_of(chosen, self._catalogue_, n_items, "candidates", ids=ids))
-        nobody, pattern = excluded(exclude, self._catalogue_, R.shape, ids=ids)
-        pattern = pattern if down is None else union_of(down, pattern)
+        nobody, pattern = answers.excluded(exclude, self._catalogue_, R.shape, ids=ids)
+        pattern = pattern if down is None else recommend.union_of(down, pattern)
         if nobody is not None:
             chosen = np.setdiff1d(np.arange(n_items) if chosen is None else chosen, nobody)
         n = min(int(n), n_items)
@@ -379,7 +347,7 @@ class BaseRecommender(
             best, scores = self._top_items(R, n, taste=share, **options)
         if not self._answers_by_table:
             return best, scores
-        lead = {"user": row_labels(X, len(best))}
+        lead = {"user": answers.row_labels(X, len(best))}
         return list_table(self._output, lead, best, {"score": scores}, self._catalogue_)
 
     def explain(self, X: Any, items: Any) -> Any:
@@ -434,17 +402,18 @@ class BaseRecommender(
         parts = sparse.csr_array((each, R.indices, R.indptr), R.shape)
         if not self._answers_by_table:
             return parts
-        lead = {"user": row_labels(X, len(asked)), "for": named(asked, catalogue)["item"]}
-        lead["why"] = reasons(self, R, asked, each)
-        return list_table(self._output, lead, *strongest(parts), catalogue, each_row=True)
+        lead = {"user": answers.row_labels(X, len(asked)), "for": named(asked, catalogue)["item"]}
+        lead["why"] = answers.reasons(self, R, asked, each)
+        lists = answers.strongest(parts)
+        return list_table(self._output, lead, *lists, catalogue, each_row=True)
 
     def _contributions(self, R: Any, items: np.ndarray) -> np.ndarray:
         """Return the part of each known rating in the ranking score of its row's item."""
         given = self._ranking_, self._item_model_, R, items, self._score_table()
-        return ranking_contributions(*given)
+        return recommend.ranking_contributions(*given)
 
     def _set_ranking(self, lists: Any, log_popularity: np.ndarray) -> None:
-        self._ranking_ = ranking_of(lists, log_popularity, self.rating_range)
+        self._ranking_ = recommend.ranking_of(lists, log_popularity, self.rating_range)
 
     def similar_items(self, items: Any, n: int = 10) -> Any:
         """Find the nearest items by the Tanimoto similarity of their released factors.
@@ -498,7 +467,7 @@ class BaseRecommender(
             components = self._score_table()._replace(first=none, floor=none[:, 0])
             has_factors = True
         if has_factors:
-            nearest, scores = nearest_items(components, queries, n)
+            nearest, scores = recommend.nearest_items(components, queries, n)
         else:
             nearest = np.full((queries.size, n), -1, np.int64)
             scores = np.full(nearest.shape, -np.inf)
@@ -550,15 +519,15 @@ class BaseRecommender(
         1.0
         """
         R, down = self._rows(X)
-        kind = kind_of(y, R.shape, self._catalogue_)
+        kind = answers.kind_of(y, R.shape, self._catalogue_)
         if kind in ("index", "name"):
             best = self._best_unseen(R, down)
-            return hit_rate(best if kind == "index" else self._names(best), y, R.shape[1])
+            return answers.hit_rate(best if kind == "index" else self._names(best), y, R.shape[1])
         if kind == "matrix":
-            y = in_order(y, self._catalogue_, R.shape[1], "y")
+            y = answers.in_order(y, self._catalogue_, R.shape[1], "y")
             held_out = held_out_ratings(y, self._value_range)
             return self._score_at(R, held_out, "y has no known rating")
-        hidden = hidden_fifth(R)
+        hidden = recommend.hidden_fifth(R)
         remedy = f"y=None and X has too few ratings ({R.nnz}) to hide a fifth of them"
         return self._score_at(keep_entries(R, ~hidden), keep_entries(R, hidden), remedy)
 
@@ -673,20 +642,23 @@ class BaseRecommender(
         return self._check_ratings(X)[0], None
 
     def _scores(self, R: Any) -> np.ndarray:
-        return all_scores(self._item_model_, R, self.n_jobs)
+        return recommend.all_scores(self._item_model_, R, self.n_jobs)
 
     def _entry_scores(self, R: Any, where: Any) -> np.ndarray:
-        return np.asarray(entry_scores(self._item_model_, R, where, self.n_jobs))
+        return np.asarray(recommend.entry_scores(self._item_model_, R, where, self.n_jobs))
 
     def _top_items(self, R: Any, n: int, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         options |= {"n_jobs": self.n_jobs, "ranking": self._ranking_, "table": self._score_table()}
-        return top_items(self._item_model_, R, n, **options)
+        return recommend.top_items(self._item_model_, R, n, **options)
 
     def _score_table(self) -> ScoreTable:
         """Return the `score_table` of the model, which is kept for the next answer."""
         if self._table_ is None:
             self._table_ = []
-        return kept_table(self._table_, self._item_model_, self._ranking_)
+        kept, model, ranking = self._table_, self._item_model_, self._ranking_
+        if not kept or kept[0][0] is not model or kept[0][1] is not ranking:
+            kept[:] = [(model, ranking, recommend.score_table(model, ranking))]
+        return kept[0][2]
 
     def _predict_entries(self, R: Any, where: Any) -> Any:
         ratings = self._entry_scores(R, where)

@@ -290,17 +290,15 @@ def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[Any], Any, Any]:
             )
         if set(map(type, values or ())) <= {str} and "".join(values or ()).isprintable():
             continue  # and nothing needs a closer look
-        for value in values or ():
-            if not (isinstance(value, str) or (what == "item" and _is_id(value))):
+        for one in values or ():
+            if not (isinstance(one, str) or (what == "item" and _is_id(one))):
                 rule = "a text: write genres as 'A|B'"
                 if what == "item":
                     rule = f"a text, a number or one of {', '.join(_TEXT_OF_ID)}: write it as text"
+                raise ModelFileError(f"catalogue[{what!r}] has {one!r:.99}, which must be {rule}.")
+            if isinstance(one, str) and _UNPRINTABLE.search(one):
                 raise ModelFileError(
-                    f"catalogue[{what!r}] has {value!r:.99}, which must be {rule}."
-                )
-            if isinstance(value, str) and _UNPRINTABLE.search(value):
-                raise ModelFileError(
-                    f"catalogue[{what!r}] has {value!a:.99}, which must be printable text: take "
+                    f"catalogue[{what!r}] has {one!a:.99}, which must be printable text: take "
                     "control characters, such as line breaks, out of it."
                 )
     return ids, titles, genres
@@ -309,10 +307,8 @@ def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[Any], Any, Any]:
 def check_savable(catalogue: Catalogue | None) -> None:
     """Raise ModelFileError, before a fit costs anything, for a catalogue that no file can hold."""
     if catalogue is not None:
-        check_catalogue(
-            {"item": catalogue.items, "title": catalogue.titles, "genres": catalogue.genres},
-            len(catalogue.items),
-        )
+        parts = {"item": catalogue.items, "title": catalogue.titles, "genres": catalogue.genres}
+        check_catalogue(parts, len(catalogue.items))
 
 
 def _timestamp(text: str) -> Any:
@@ -525,9 +521,8 @@ def _model_of(
     model.n_features_in_, model._catalogue_, model._table_ = n_items, None, []
     card = _checked_card(description["card"])
     model._statement = card.statement
-    ids, titles, genres, are_names = (
-        description["items"][key] for key in ("ids", "titles", "genres", "are_names")
-    )
+    parts = ("ids", "titles", "genres", "are_names")
+    ids, titles, genres, are_names = (description["items"][part] for part in parts)
     has_catalogue = not (ids is titles is genres is None)
     ids = range(n_items) if ids is None else [_read_id(item) for item in ids]
     catalogue = check_catalogue({"item": ids, "title": titles, "genres": genres}, n_items)
@@ -589,9 +584,8 @@ def _check_values(name: str, numbers: dict[str, Any], arrays: dict[str, np.ndarr
     own = {attribute.strip("_") for attribute in (*_ATTRIBUTES, *_OWN_ATTRIBUTES[name])}
     own |= {"n_components", "order", "has_tastes"}
     knowledge = {f"knowledge.{part}" for part in getattr(_KNOWLEDGE.get(name), "_fields", ())}
-    unknown = (numbers.keys() - _NUMBERS.keys() - _CHOICES.keys()) | (
-        arrays.keys() - _SHAPES.keys() - knowledge
-    )
+    unknown = numbers.keys() - _NUMBERS.keys() - _CHOICES.keys()
+    unknown |= arrays.keys() - _SHAPES.keys() - knowledge
     unknown |= {key for key in (*numbers, *arrays) if key.partition(".")[0] not in own}
     _require(not unknown, f"a {name} has no {sorted(unknown)!r:.199}")
     for key, value in numbers.items():

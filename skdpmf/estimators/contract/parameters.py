@@ -229,15 +229,15 @@ class OptionParameters(_Checked):
         Pooled(list_share=None)
         """
         for name in [*params]:
-            home, nested, _ = name.partition("__")
+            home, nested, own = name.partition("__")
             value = params.get(home, getattr(self, home, None))
-            if nested and isinstance(value, Options | PrivacyBudget):
-                params[home] = copy.copy(value)
-            elif nested and home in self._options:
+            if nested and home in self._options:
                 options = self._unfolded(home, value)
                 if options is None:
                     raise ValueError(f"{name} must be a parameter, and {home}={value!r} has none.")
-                params[home] = options
+                value = options
+            if nested and isinstance(value, Options | PrivacyBudget):
+                params[home] = copy.copy(value).set_params(**{own: params.pop(name)})
         return super().set_params(**params)  # type: ignore[misc]
 
 
@@ -378,7 +378,7 @@ class PrivatePlanner(Planner):
         require(holds, "public", type(public), rule, remedy)
 
 
-class _Alone:
+class _Alone(Parameters):
     """Methods that planners have from scikit-learn where they are estimators."""
 
     _statement: Any
@@ -387,25 +387,9 @@ class _Alone:
     def privacy_spent_(self) -> Any:
         return self._statement
 
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        return sorted(signature(cls).parameters)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._get_param_names()}
-
-    def set_params(self, **params: Any) -> Any:
-        for name in sorted(params, key=lambda name: "__" in name):
-            home, _, own = name.partition("__")
-            if own:
-                getattr(self, home).set_params(**{own: params[name]})
-            else:
-                setattr(self, name, params[name])
-        return self
-
     def __repr__(self) -> str:
         """Return the call that makes it, which scikit-learn breaks into lines where it is long."""
-        params = self.get_params(deep=False)
+        params = dict(sorted(self.get_params(deep=False).items()))
         call = _call_of(self, params)
         if len(call) <= 80:
             return call

@@ -17,6 +17,7 @@ from skdpmf.estimators.contract.charged import Fit, charged, fit_framed
 from skdpmf.estimators.contract.parameters import PrivatePlanner, require
 from skdpmf.estimators.contract.public import public_rows_of
 from skdpmf.estimators.contract.recommend import recall
+from skdpmf.mechanisms.als.pooled import PooledModel
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
 
@@ -224,23 +225,16 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         if offset_ridge is not None:
             columns = np.column_stack((np.ones(len(columns)), columns))
             penalty = np.concatenate(([offset_ridge], penalty))
-        self._item_model_ = ItemModel(
-            self.item_means_, np.ascontiguousarray(columns), np.diag(penalty)
-        )
+        columns = np.ascontiguousarray(columns)
+        self._item_model_ = ItemModel(self.item_means_, columns, np.diag(penalty))
 
-    def _set_columns(
-        self,
-        means: np.ndarray,
-        columns: np.ndarray,
-        ridge: np.ndarray,
-        item_ridge: np.ndarray,
-        prior: np.ndarray,
-    ) -> None:
+    def _set_columns(self, released: PooledModel) -> None:
         """Set the released model y ~ m_j + z_i . columns_j, z_i with a prior mean; as above.
 
         The last columns, for which there is a component each, are the factors.
         """
         middle, unit = middle_and_quarter(self.rating_range)
+        means, columns, ridge, item_ridge, prior = released[:5]
         self.item_means_ = middle + unit * means
         factors = np.ascontiguousarray(unit * columns)
         prior = prior.copy()

@@ -237,10 +237,10 @@ def fold_in(model: ItemModel, R: Any, n_jobs: int | None = None) -> np.ndarray:
 
 
 def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarray:
-    indptr, indices, ratings = _rows(R, start, stop)
+    rows = indptr, indices, ratings = _rows(R, start, stop)
     z = np.zeros((stop - start, model.factors.shape[1]))
     if model.features is not None:
-        return _with_tastes(model, indptr, indices, ratings)[0]
+        return _with_tastes(model, rows)[0]
     if not z.shape[1]:
         return z
     if model.encoder is not None:
@@ -250,8 +250,7 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
     weights = np.empty(0)
     if model.implicit:
         weights, ratings = ratings, np.ones_like(ratings)
-    row_ridge = _row_ridges(model, indptr, indices)
-    prior, residuals = _expected(model, indptr, indices, ratings)
+    row_ridge, prior, residuals = _expected(model, (indptr, indices, ratings))
     solve_rows_weighted(
         *(indptr, indices, residuals, weights, model.factors, model.ridge, row_ridge),
         *(0, stop - start, z),
@@ -260,19 +259,13 @@ def _fold_in_block(model: ItemModel, R: Any, start: int, stop: int) -> np.ndarra
     return z
 
 
-def _row_ridges(model: ItemModel, indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Return the penalty l of each row."""
+def _expected(model: ItemModel, rows: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """Return the penalties l and prior means p of rows, and what these leave of their targets."""
+    indptr, indices, targets = rows
     ridges = model.rating_ridge * np.diff(indptr)
     if model.item_ridge is not None:
         each = np.ones(indices.size)
         ridges = ridges + _csr(each, indices, indptr, model.offsets.size) @ model.item_ridge
-    return np.asarray(ridges, dtype=np.float64)
-
-
-def _expected(
-    model: ItemModel, indptr: np.ndarray, indices: np.ndarray, targets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prior means p of rows, and what they leave of the targets."""
     residuals = targets - model.offsets[indices]
     prior = np.zeros((indptr.size - 1, model.factors.shape[1]))
     if model.prior is not None:
@@ -280,16 +273,14 @@ def _expected(
         expected = np.empty(indices.size)
         predict_entries(indptr, indices, prior, model.factors, 0, len(prior), expected)
         residuals -= expected
-    return prior, residuals
+    return np.asarray(ridges, dtype=np.float64), prior, residuals
 
 
-def _with_tastes(
-    model: ItemModel, indptr: np.ndarray, indices: np.ndarray, ratings: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _with_tastes(model: ItemModel, rows: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return (z, t) of rows, and the weights of t = 0 and of each strength."""
     assert model.features is not None
-    prior, residuals = _expected(model, indptr, indices, ratings)
-    n_rows, row_ridge = len(prior), _row_ridges(model, indptr, indices)
+    row_ridge, prior, residuals = _expected(model, rows)
+    n_rows, (indptr, indices, _) = len(prior), rows
     if indices.size < model.offsets.size:  # a few rows need the columns of their items alone
         rated, places = np.unique(indices, return_inverse=True)
         columns = np.hstack((model.factors[rated], model.features[rated]))
@@ -299,7 +290,7 @@ def _with_tastes(
     z, weights = np.empty((n_rows, columns.shape[1])), np.empty((n_rows, TASTE_PRIOR.size))
     solve_rows_averaged(
         *(indptr, indices, residuals, columns, model.ridge, row_ridge),
-        *(TASTE_PENALTIES, TASTE_PRIOR, model.variance, 0, n_rows, z, weights),
+        *((TASTE_PENALTIES, TASTE_PRIOR, model.variance), 0, n_rows, z, weights),
     )
     z[:, : prior.shape[1]] += prior
     return z, weights
@@ -373,18 +364,13 @@ def contributions(
     out, strengths, weights = np.empty(R.nnz), (0.0,), np.ones((R.shape[0], 1))
     if model.features is not None:
         strengths = (0.0, *TASTE_PENALTIES)
-        weights = _with_tastes(model, R.indptr, R.indices, R.data)[1]
-    ridges = _row_ridges(model, R.indptr, R.indices)
+        weights = _with_tastes(model, (R.indptr, R.indices, R.data))[1]
+    targets = np.ones(R.nnz) if model.implicit else R.data
+    ridges, _, residuals = _expected(model, (R.indptr, R.indices, targets))
     for i in range(R.shape[0]):
         own = slice(R.indptr[i], R.indptr[i + 1])
-        indices, C = R.indices[own], columns[R.indices[own]]
+        C, toward = columns[R.indices[own]], np.zeros(columns.shape[1])
         each = R.data[own] if model.implicit else np.ones(len(C))
-        target = np.ones(len(C)) if model.implicit else R.data[own]
-        residual = target - model.offsets[indices]
-        if model.prior is not None:
-            p = user_features(np.array([0, len(C)]), indices, model.factors) @ model.prior
-            residual = residual - C[:, :k] @ p[0]
-        toward = np.zeros(C.shape[1])
         for strength, weight in zip(strengths, weights[i], strict=True):
             d = C.shape[1] if strength else k
             A = (C[:, :d] * each[:, None]).T @ C[:, :d] + strength * np.eye(d)
@@ -392,7 +378,7 @@ def contributions(
             if not np.isfinite(A).all():  # a forged model may say so, and LAPACK raises
                 continue
             toward[:d] += weight * np.linalg.lstsq(A, asked[i, :d], rcond=None)[0]
-        out[own] = each * residual * (C @ toward)
+        out[own] = each * residuals[own] * (C @ toward)
     return out
 
 
@@ -457,12 +443,13 @@ def top_items(
     blocks = [(a, min(a + _TASK_ROWS, n_rows)) for a in range(0, n_rows, _TASK_ROWS)]
     if table is None:
         table = score_table(model, ranking)
-    hidden = _hidden(R, exclude_seen, exclude)
+    hidden = R if exclude_seen else sparse.csr_array(R.shape)
+    if exclude is not None:
+        hidden = union_of(exclude, hidden)
     if items is not None:
         table, hidden = table.of(items), hidden[:, items]
 
     def block(model: ItemModel, R: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        indptr, indices, _ = _rows(hidden, start, stop)
         change, own = rescale, None
         if ranking is not None:
             Z = _ranking_rows(ranking, model, R, start, stop, taste, table)
@@ -475,12 +462,11 @@ def top_items(
                 def change(scores: np.ndarray, first: int, last: int) -> None:
                     scores -= _own(model, R, first, last, items).toarray()
 
-        return _ranked(Z, table, indptr, indices, n, change, start, own)
+        return _ranked(Z, table, _rows(hidden, start, stop), n, change, start, own)
 
     with _ONE_BLAS_THREAD:
         parts = _in_threads(block, model, R, blocks, n_jobs)
-    best = np.concatenate([part[0] for part in parts])
-    scores = np.concatenate([part[1] for part in parts])
+    best, scores = map(np.concatenate, zip(*parts, strict=True))
     if items is not None:
         best = np.append(items, -1)[best]
     return best, scores
@@ -510,13 +496,6 @@ def score_table(model: ItemModel, ranking: Ranking | None) -> ScoreTable:
     return table._replace(centre=share @ model.features, deviation=float(deviation))
 
 
-def kept_table(kept: list[Any], model: ItemModel, ranking: Ranking | None) -> Any:
-    """Return the `score_table`, which is kept in a list for the next answer."""
-    if not kept or kept[0][0] is not model or kept[0][1] is not ranking:
-        kept[:] = [(model, ranking, score_table(model, ranking))]
-    return kept[0][2]
-
-
 def _quadratic(Z: np.ndarray, A: np.ndarray) -> np.ndarray:
     """Return z' A z >= 0 of rows z."""
     return np.maximum(np.einsum("id,id->i", Z @ A, Z), 0.0)
@@ -543,13 +522,6 @@ def rated_rows(
     return rated, chosen
 
 
-def _hidden(R: Any, exclude_seen: bool, exclude: Any) -> Any:
-    """Return the pattern of what the rows do not get."""
-    if exclude is None:
-        return R if exclude_seen else sparse.csr_array(R.shape)
-    return union_of(exclude, R if exclude_seen else None)
-
-
 def union_of(some: Any, more: Any) -> Any:
     """Return the pattern of what one CSR array stores, and another one if there is one."""
     if more is None:
@@ -566,17 +538,11 @@ def _own(model: ItemModel, R: Any, start: int, stop: int, items: np.ndarray | No
 
 
 def _ranked(
-    Z: np.ndarray,
-    table: ScoreTable,
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    n: int,
-    rescale: Callable | None = None,
-    start: int = 0,
-    own: Any = None,
+    Z: np.ndarray, table: ScoreTable, pattern: Any, n: int, rescale: Any, start: int, own: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """The n best columns of the scores of rows from `start` on, but for those of a CSR pattern."""
     n_rows, n_items = Z.shape[0], table.first.shape[1]
+    indptr, indices, *_ = pattern
     items, scores = np.empty((n_rows, n), np.int64), np.empty((n_rows, n))
     step = max(1, min(n_rows, _GEMM_SCORES // n_items))
     buffer = np.empty((step, n_items))
@@ -607,9 +573,9 @@ def nearest_items(components: ScoreTable, queries: np.ndarray, n: int) -> Any:
         union = squares[queries[start:stop], None] + squares - products
         np.divide(products, union, out=products, where=union > 0)
 
-    rows = np.arange(queries.size + 1)
+    own = np.arange(queries.size + 1), queries
     with _ONE_BLAS_THREAD, sized(queries.size * ANSWER_WORK):
-        return _ranked(components.columns(queries), components, rows, queries, n, tanimoto)
+        return _ranked(components.columns(queries), components, own, n, tanimoto, 0, None)
 
 
 def hidden_fifth(R: Any) -> np.ndarray:

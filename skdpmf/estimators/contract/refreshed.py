@@ -118,12 +118,11 @@ def words_of(estimator: Any, fit: Any, own: dict[str, Any]) -> dict[str, Any]:
 
 def check_addable(spent: PrivacyStatement, budget: PrivacyBudget) -> None:
     """Raise ValueError where a statement does not tell what all people have spent so far."""
-    if {_BY_LEDGER, *_DISJOINT.values()} & {*spent.assumptions}:
-        raise ValueError(
-            "people='any' must be 'new' for a model whose statement leaves out people of earlier "
-            "fits, as its last refresh was of new people or had a ledger by person: pass 'new' if "
-            "nobody comes again, or a budget with that ledger."
-        )
+    holds = not {_BY_LEDGER, *_DISJOINT.values()} & {*spent.assumptions}
+    rule = "'new' for a model whose statement leaves out people of earlier fits, as its last "
+    rule += "refresh was of new people or had a ledger by person"
+    remedy = "pass 'new' if nobody comes again, or a budget with that ledger"
+    require(holds, "people", "any", rule, remedy)
     if budget.neighbors != spent.neighbors:
         raise ValueError(
             f"neighbors={budget.neighbors!r} of the budget must be {spent.neighbors!r}, as for the "
@@ -185,12 +184,9 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
 def extended(known: Catalogue, new: list[Any], titles: list[str], dropped: Any = ()) -> Catalogue:
     """Return the catalogue with new items at its end, and their titles where it has titles."""
     items, own, genres = known.items.tolist(), known.titles, known.genres
-    return Catalogue(
-        [*items, *new],
-        None if own is None else [*own, *titles],
-        dropped,
-        None if genres is None else [*genres, *[""] * len(new)],
-    )
+    more = None if own is None else [*own, *titles]
+    labels = None if genres is None else [*genres, *[""] * len(new)]
+    return Catalogue([*items, *new], more, dropped, labels)
 
 
 def _reordered(X: Any, own: Catalogue, grown: Catalogue) -> Any:

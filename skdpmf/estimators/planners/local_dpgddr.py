@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, require
-from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.mechanisms.device_reports import gradient
 from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
@@ -141,11 +141,8 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         self._make_plan(1 if dim is None else int(dim))
 
     def _check_budget(self) -> None:
-        if self.budget.unit == "rating":
-            raise PrivacyParameterError(
-                "unit='rating' must be 'user': a device's report protects all its ratings "
-                "together. Pass a budget of that unit."
-            )
+        unit, rule = self.budget.unit, "'user': a device's report protects all its ratings "
+        require_that(unit == "user", "unit", unit, f"{rule}together. Pass a budget of that unit.")
         each, where = float(self.budget.epsilon), ""
         if self._gradients is not None:
             each = gradient.report_epsilon(each, self._gradient_settings())

@@ -179,20 +179,19 @@ class GibbsChain:
         biased = target.bias_std > 0.0
         item_std = np.append(state.item_precision**-0.5, target.bias_std)
         bias = state.item_bias if biased else _NONE
-        ratings, given = (*self._by_user, bias, self._roots, self._ones), state.user_precision**-0.5
-        self._half("users", t, ratings, (state.V, given), (state.U, _NONE))
-        ratings, given = (*self._by_item, _NONE, self._ones, self._roots), item_std
-        given = given if biased else given[:-1]
-        self._half("items", t, ratings, (state.U, given), (state.V, bias))
+        (indptr, *given), user_std = self._by_user, state.user_precision**-0.5
+        ratings = indptr, self._roots, (*given, bias, self._ones, state.V)
+        self._half("users", t, ratings, user_std, (state.U, _NONE))
+        indptr, *given = self._by_item
+        ratings = indptr, self._ones, (*given, _NONE, self._roots, state.U)
+        self._half("items", t, ratings, item_std if biased else item_std[:-1], (state.V, bias))
         if target.sample_precisions:
             state.user_precision = self._precisions("users", t, target.user_std, state.U)
             state.item_precision = self._precisions("items", t, target.item_std, state.V)
 
-    def _half(
-        self, side: str, t: int, ratings: Any, given: tuple[Array, Array], out: tuple[Array, Array]
-    ) -> None:
+    def _half(self, side: str, t: int, ratings: Any, std: Array, out: tuple[Array, Array]) -> None:
         """One step of every row of one side."""
-        n, d = len(out[0]), len(given[1])
+        n, d = len(out[0]), len(std)
         bound = float(self.target.bound)
         normals = self._normals(f"{side}' factors", (n, d), t)
         directions = uniforms = _NOTHING
@@ -203,7 +202,7 @@ class GibbsChain:
         accepted = np.zeros(n, np.bool_)
 
         def work(start: int, stop: int) -> None:
-            sample_rows(*ratings, *given, bound, *draws, start, stop, *out, accepted)
+            sample_rows(*ratings, std, bound, draws, start, stop, (*out, accepted))
 
         run_blocks(work, ratings[0], self._n_jobs)
         self.n_proposed += n
