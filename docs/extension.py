@@ -201,9 +201,26 @@ class BenchmarkResults(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+class Modules(SphinxDirective):
+    """The docstrings of modules and of functions(), each under its name."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self):
+        """Return a section for each name."""
+        lines = []
+        for name in self.arguments[0].split():
+            kind = "autofunction" if name.endswith("()") else "automodule"
+            title = f"``{name}``"
+            lines += [title, "-" * len(title), "", f".. {kind}:: {name.removesuffix('()')}", ""]
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+
 def setup(app):
     """Register all of it."""
     app.add_directive("benchmark-results", BenchmarkResults)
+    app.add_directive("modules", Modules)
     app.connect("autodoc-skip-member", skip_foreign)
     # before numpydoc takes the docstring apart
     app.connect("autodoc-process-docstring", plain_text_as_it_stands, priority=400)

@@ -21,10 +21,10 @@ pytestmark = [
 
 PAGES = [
     "index.html",
-    "start.html",
+    "getting-started.html",
     "auto_examples/index.html",
     "auto_examples/plot_first_model.html",
-    "guide/index.html",
+    "choosing.html",
     "budgets.html",  # with formulas
     "benchmarks/utility.html",
     "api.html",
@@ -79,7 +79,7 @@ def test_page_is_sound(chromium, origin, name, scheme, width):
     ("question", "answer"),
     [
         ("how to save a model", "publish"),
-        ("choose epsilon", "choose-epsilon"),
+        ("choose epsilon", "budgets"),
         ("ledger", "budgets"),
         ("load ratings", "load"),
         ("install", "getting-started"),
