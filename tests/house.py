@@ -5,6 +5,7 @@ A violation is a string "line: what". All work on syntax trees, so that nothing 
 
 import ast
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -133,6 +134,17 @@ DRAWERS = re.compile(
 EPSILON = re.compile(r"(^|_)epsilon(_|$)")
 EPSILON_OR_DELTA = re.compile(r"(^|_)(epsilon|delta)(_|$)")
 LOGARITHMS = {"log", "log1p", "log2", "log10", "exp", "expm1", "exp2"}
+# Mechanisms whose numbers have no kinds yet
+WITHOUT_KINDS = {
+    f"mechanisms/{name}.py"
+    for name in (
+        *("als/clicks", "als/dpsgd", "als/item_update", "als/loop", "als/pooled", "als/ratings"),
+        *("als/pooled_clicks", "als/pooled_public", "als/pooled_update", "als/variational"),
+        *("common", "noisy_gradient", "item_means/averages", "item_means/baseline"),
+        *("item_means/joint_release", "item_means/popularity", "item_means/residual_rounds"),
+        *("sgd/cache_sgd", "sgd/rating_batches"),
+    )
+}
 
 
 @functools.cache
@@ -468,6 +480,33 @@ def prose_violations(path: str, source: str) -> list[str]:
     """Find lines of docstrings and comments that open with *of*, *what* and the like."""
     lines = enumerate(source.splitlines(), 1)
     return [f"{number}: {line.strip()}" for number, line in lines if OPENING.match(line)]
+
+
+# Constants of mechanisms are by proof or format, guards of numerics, or tuned
+KIND = re.compile(r"# (Fixed|Guard|Tuned): \S")
+
+
+def numbers(source: str) -> Iterator[tuple[int, str, int]]:
+    """Yield line, kind ("": none) and number of literals of each constant at a module's top.
+
+    A heading of `KIND` holds for the assignments below, up to a blank line or another one.
+    """
+    lines = source.splitlines()
+    for node in parsed(source).body:
+        parts = ast.walk(node.value or node) if isinstance(node, ast.Assign | ast.AnnAssign) else ()
+        literals = [part.value for part in parts if isinstance(part, ast.Constant)]
+        if count := sum(type(value) in (int, float) for value in literals):
+            above = itertools.takewhile(str.strip, reversed(lines[: node.lineno - 1]))
+            kinds = (found[1] for line in above if (found := KIND.match(line)))
+            yield node.lineno, next(kinds, ""), count
+
+
+def number_violations(path: str, source: str) -> list[str]:
+    """Find numbers of mechanisms that do not say why they are there."""
+    if part_of(path) != "mechanisms" or path in WITHOUT_KINDS:
+        return []
+    why = "a number needs # Fixed:, # Guard: or # Tuned: above it, and a reason"
+    return [f"{line}: {why}" for line, kind, _ in numbers(source) if not kind]
 
 
 _BLOCK = re.compile(r"^(#.*|\||\s*(```|~~~|\.\. |:)|[-=^]{3,}$| {4,}\S)|^\s*$")

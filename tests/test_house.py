@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -47,7 +48,10 @@ RULES = [
     *(house.frame_violations, house.around_violations),
     *(house.compiler_violations, house.noise_violations, house.prose_violations),
     house.function_violations,
+    house.number_violations,
 ]
+# Literals of each kind in the constants of mechanisms, at most
+NUMBERS = {"Fixed": 22, "Guard": 58, "Tuned": 52}
 
 
 @pytest.mark.every_case
@@ -62,6 +66,18 @@ def test_no_imports_go_in_circles():
     assert house.import_circle(sources) == []
     sources["privacy/budget.py"] += "\nfrom skdpmf.books.ledger import PrivacyLedger\n"
     assert "books/ledger.py" in house.import_circle(sources)
+
+
+def test_mechanisms_have_few_numbers():
+    assert set(MODULES) >= house.WITHOUT_KINDS
+    found = Counter()
+    for path, file in MODULES.items():
+        if path.startswith("mechanisms/") and path not in house.WITHOUT_KINDS:
+            for _, kind, count in house.numbers(file.read_text(encoding="utf-8")):
+                found[kind] += count
+    assert found <= Counter(NUMBERS)
+    source = "# Tuned: x against y\nA = 1, -2.0\n# of these\nB: int = 3\n\nC = 4 * [True]\nD = 'e'"
+    assert list(house.numbers(source)) == [(2, "Tuned", 2), (4, "Tuned", 1), (6, "", 1)]
 
 
 ANYWHERE = ("kernels/als.py", "privacy/sampler/noise.py", "mechanisms/als.py")
@@ -191,6 +207,9 @@ PLANTED = {
     },
     house.prose_violations: {("",): ("# Of what is left", "    What it costs.")},
     house.function_violations: {("kernels/als.py",): (LONG,)},
+    house.number_violations: {
+        ("mechanisms/als.py",): ("A = 0.5", "# Tuned:\nA = 1", "# Guard: x\n\nA = {'b': 3}")
+    },
     lambda _, text: house.page_violations(text): {
         ("",): (
             "It is done.\nWhat it costs\nis said below.",
@@ -238,6 +257,7 @@ ALLOWED = [
     (house.noise_violations, "privacy/sampler/noise.py", "import secrets"),
     (house.noise_violations, "estimators/als.py", "if budget.epsilon > 1: log(x)"),
     (house.prose_violations, "", "# What is it?"),
+    (house.number_violations, "kernels/als.py", "A = 0.5"),
     (house.function_violations, "kernels/als.py", LONG.removesuffix("    x = 1\n")),
     (lambda _, text: house.page_violations(text), "", PAGE),
     (house.path_violations, "tests/conftest.py", "../shared/data"),

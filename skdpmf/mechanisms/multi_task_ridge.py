@@ -52,6 +52,7 @@ from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"
+# Tuned: the budget's shares; counts against both sums
 SHARES = {COUNTS: 0.08, GRAM: 0.46, RHS: 0.46}
 NOTE = "Features are in units of max_norm, targets in units of max_value."
 

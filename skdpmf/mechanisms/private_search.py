@@ -148,6 +148,7 @@ from skdpmf.privacy.sampler.cipher import require_key, stream_key
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
+# Guard: what the price is proved for, and its rounding
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PRICED = cost.SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
 _ABSOLUTE = 1e-12  # above the rounding errors of the formulas, whose terms are below 1e3

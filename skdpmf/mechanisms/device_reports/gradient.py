@@ -66,7 +66,11 @@ Floats = NDArray[np.float64]
 
 # reports
 SIGNS, WHOLE = "gradient signs", "whole gradients"
-CLIP = 1.0  # of values before they are reported
+
+# Fixed: the range of what a randomiser takes
+CLIP = 1.0
+
+# Guard: overflow, and memory
 _LIMIT = 1e50  # powers that occur stay within the doubles
 _BLOCK_ROWS = 256  # of Phi, in double precision
 

@@ -58,6 +58,7 @@ from skdpmf.privacy.pure import PureRelease
 
 Floats = NDArray[np.float64]
 
+# Tuned: parts of a device's one report, and of the devices, against each other
 _OVERALL_WEIGHT = 0.15  # g
 _COUNT_WEIGHT, _MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.0, 1.5, 3.0  # s
 _LEAST_LIKING = 0.1  # a_ij
@@ -65,6 +66,7 @@ _LEAST_SIGNIFICANCE = 2.0  # standard errors
 _ONE_ROUND = 0.25  # more noise leaves too little of the counts of a part of the devices
 _FIRST_FRACTION = 0.5  # of the devices; later rounds share the rest
 _ROUNDS = 3
+
 SAMPLED = "sampled statistics"
 
 

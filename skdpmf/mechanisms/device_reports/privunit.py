@@ -116,6 +116,7 @@ from skdpmf.privacy.sampler.laws import (
     rounded_draws,
 )
 
+# Guard: integers of 32 bits, roundings of a length, time and memory, and no block read twice
 GRID_BITS = 27  # the most for which 13 * 2^b, the sampler's largest magnitude, is an int32
 NORM_TOLERANCE = 1e-12
 REFUSAL_RATE = 1e-9  # of honest reports, at most

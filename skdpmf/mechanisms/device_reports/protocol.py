@@ -26,6 +26,7 @@ from skdpmf.privacy.sampler.cipher import stream_key
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# Guard: memory of reports
 _AT_ONCE = 1 << 12  # devices
 
 

@@ -52,10 +52,11 @@ from skdpmf.privacy.text import outward
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint32]
 
-_UP = 1.0 + 2.0**-40  # covers the float roundings of a closed formula
-MAX_EPSILON = 16.0  # of one draw: beyond that it hides little
+# Guard: float roundings of a closed formula, and an epsilon that hides little
+_UP = 1.0 + 2.0**-40
+MAX_EPSILON = 16.0  # of one draw
 
-# The last position word of a device's blocks. The rounded normals of its stream have 0 and 1
+# Fixed: the last position word of a device's blocks. The rounded normals of its stream have 0 and 1
 # there, so that no block serves two purposes.
 COIN, _WORDS = np.int64(2 << 32), np.int64(3 << 32)
 

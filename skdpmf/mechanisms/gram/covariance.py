@@ -65,11 +65,17 @@ from skdpmf.privacy.sampler.grid import exact_grid
 Floats = NDArray[np.float64]
 
 COVARIANCE = "item covariance"
-N_ROUNDS = 10  # parts in which the covariance is summed and released, for progress bars
-WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
-# Variance of a rating around its prediction, in squared quarter ranges, where it is not estimated
-RIDGE = 0.5
+# Fixed: units of ratings, and parts of the release that a progress display counts
+_RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
+N_ROUNDS = 10
 
+# Guard: memory, and a grid on which sums of doubles are exact
+_MEMORY = 4 * 2**30  # bytes of the two triangles
+_DOUBLE_MEMORY = 2**30  # up to which they are float64
+_COARSEST_GRID = 2.0**-32
+
+# Tuned: what the covariance has of the budget, against the averages
+WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
 # "auto": the averages' share is m / (m + mu), or m / (m + epsilon) for Laplace noise, with this m
 # for as many rows and items as MovieLens 1M has: more rows and fewer items need less
 _HALF_SHARE = {
@@ -83,10 +89,9 @@ _LEAST_AVERAGES = 0.05
 # smaller epsilons of Laplace noise are all for the averages: two releases know less than one
 _LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
-_MEMORY = 4 * 2**30  # bytes of the two triangles
-_DOUBLE_MEMORY = 2**30  # up to which they are float64
-_RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
-_COARSEST_GRID = 2.0**-32
+
+# Tuned: noise against tastes where nothing estimates the variance of ratings; squared quarters
+RIDGE = 0.5
 
 
 @dataclass(frozen=True)

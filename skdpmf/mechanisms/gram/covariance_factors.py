@@ -60,14 +60,18 @@ from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
 
 Floats = NDArray[np.float64]
 
+# Tuned: noise against bias of covariances, as relative weights
 _SHRINKAGE = 0.5  # of omega v^2 / t^2
 _SPREADS = 0.003, 1.0  # least and most of t^2 / v^2
 _DIAGONAL_SHRINKAGE, NOISE_SHRINKAGE = 2.0, 10.0  # of average weights, and of the noise's deviation
-_POWER, _ROUNDS = 0.75, 4  # p, and rounds of the factoring
+_POWER = 0.75  # p
 _LEAST_LEFT = 0.1  # of an item's variance, for what factors leave, and of psi, for tau^2
 # Variance of a rating around its prediction from few items, in squared quarter ranges.
 _NEIGHBOR_RIDGE = 1.0
 _LEAST_WEIGHT = 0.2  # of a cleaned weight, relative to its expectation
+
+# Guard: time of an eigendecomposition, and the accuracy at which it stops
+_ROUNDS = 4  # of the factoring
 _DENSE = 300  # up to so many items a full decomposition is faster
 # Entries of a block of a product, large against the cost of a thread; and most blocks but one
 _BLOCK_ENTRIES, _BLOCKS = 1 << 24, 15

@@ -130,27 +130,37 @@ from skdpmf.privacy.users import PerUser, Rows, Users
 
 Floats = NDArray[np.float64]
 
+# Fixed: norm of a centre, s n |q|, at most, which the grid of the sums covers, and its values
+MOST_CENTRE, _N_CENTRES = 4.0, 512
+_STEP = MOST_CENTRE / _N_CENTRES
+
+# Guard: memory and time of eigenvectors
 N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
+_NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
+EXACT_HEAD, EXACT_RANK = 6000, 1024
+EXACT_SPARE = 64  # vectors beyond the rank of the block iteration
+DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
+PUBLIC_HEAD = 1500
+
+# Tuned: noise against tastes that are lost with it; shares, unless said
 ITEM_SIGNAL = 0.25
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
 VECTORS_A_TASTE = 6  # leaves out none on cuts of MovieLens 1M with 2,000 users or more
-_NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
 LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, and over l_j
-POPULARITY = 150.0  # c, in users: where the Gram matrix is mostly noise, popularity should lead
-RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
-EXACT_HEAD, EXACT_RANK, EXACT_RIDGE = 6000, 1024, 1.8
-EXACT_SPARE = 64  # vectors beyond the rank of the block iteration
-DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
-MOST_CENTRE, _N_CENTRES = 4.0, 512  # of s n |q|, and values that it has
-_STEP = MOST_CENTRE / _N_CENTRES
 COHORTS = 24.0  # that the head of a refresh is for
-TIE = 1e-3  # score of the most popular item for a user without clicks
-PUBLIC_PAIRS, PUBLIC_HEAD = 0.25, 1500  # joint clicks of two such items, if independent
-PUBLIC_POPULARITY = 5.0  # c beside public people, whose matrix is less noisy
-PUBLIC_RIDGE = 1.2  # lambda, in a matrix of public people alone
+PUBLIC_PAIRS = 0.25  # joint clicks of two items of the wide head, if independent
 SURE_OF_SHIFT = 3.0  # errors of the excess that chance may have
 LEAST_LEVEL = 0.1  # private rows that are not empty, at least
+
+# Tuned: popularity against tastes, in users, unless said
+POPULARITY = 150.0  # c: where the Gram matrix is mostly noise, popularity should lead
+RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
+EXACT_RIDGE = 1.8
+TIE = 1e-3  # score of the most popular item for a user without clicks
+PUBLIC_POPULARITY = 5.0  # c beside public people, whose matrix is less noisy
+PUBLIC_RIDGE = 1.2  # lambda, in a matrix of public people alone
+
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
 
@@ -180,6 +190,7 @@ class GramSums(NamedTuple):
         return holds and bool((np.diff(self.head) > 0).all() and (self.head < n_items).all())
 
 
+# Fixed: shapes of nothing
 NO_SUMS = GramSums(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.float32), np.zeros(2))
 
 

@@ -38,9 +38,11 @@ from skdpmf.privacy.sampler.noise import NoiseSource
 
 Array = NDArray[np.float64]
 
-GAMMA_SHAPE = 1.0  # shape of the prior of sampled precisions, whose mean is 1 / std^2
+# Fixed: an exponential law, as the prior of sampled precisions with mean 1 / std^2
+GAMMA_SHAPE = 1.0
 _NONE, _NOTHING = np.empty(0), np.empty((0, 0))
-# Angles that an elliptical slice step tries; if all fail, which is rare, it stays where it is.
+
+# Guard: time of an elliptical slice step, in angles; if all fail, which is rare, it stays
 _TRIES = 8
 
 

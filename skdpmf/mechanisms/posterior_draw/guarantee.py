@@ -75,7 +75,8 @@ from skdpmf.privacy.sampler.grid import as_float, release_grid, require_number
 
 CALIBRATIONS = ("tight", "paper")
 
-# Above all float roundings of bounds, weights and levels together (each 2**-53, some ten of them).
+# Guard: all float roundings of bounds, weights and levels together (each 2**-53, some ten of them),
+# subnormal numbers, and time
 _DOWN, _UP = 1.0 - 2.0**-48, 1.0 + 2.0**-50
 _NEGLIGIBLE = 1e-100  # levels below this part of epsilon count as 0: no subnormal numbers
 _PER_OCTAVE = 8  # exactly solved levels, between which personal_scales interpolates

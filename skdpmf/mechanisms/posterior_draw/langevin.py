@@ -58,6 +58,7 @@ from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, Scale, Workers
 from skdpmf.privacy.frame import with_rows
 from skdpmf.privacy.sampler.noise import NoiseSource
 
+# Guard: time, stability of Euler steps, and a cache
 # Rounds from one draw of the precisions to the next: all rows must be diffused before.
 PRECISION_EVERY = 4
 # A rating adds at most this share of a user's row to the item's, and the other way round.
