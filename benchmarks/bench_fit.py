@@ -6,8 +6,10 @@ of the interpreter, the ratings and the fit alone. Kernels are compiled before t
 
     python benchmarks/bench_fit.py --users 70000 --items 10700 --ratings 10000000
     python benchmarks/bench_fit.py --exact --users 16554 --items 10506 --ratings 90000
+    python benchmarks/bench_fit.py --cluster --users 500000 --items 20000 --ratings 50000000
 
 --exact: ratings with a long tail, and fits without privacy with all defaults, lists included.
+--cluster: the default fit of ratings on disk by threads of one process, and by as many processes.
 """
 
 import argparse
@@ -17,13 +19,14 @@ import time
 from functools import partial
 
 from harness import CACHE, in_child, note, parser, print_head, print_row
-from memory import peak_gib, shown_size, verdict
+from memory import own_mb, peak_gib, shown_size, verdict
 
 # This process stays small (no numpy): Linux counts a parent's size as the child's peak memory.
 
 TARGET_SECONDS, TARGET_GIB = 60.0, 6.0
 FORCED = "forced"  # private, with all factors, whatever the solver would say of them
 USUAL, NOT_PRIVATE = "usual", "not private"
+THREADS, CLUSTER = "threads", "cluster"
 CLICKS = "DPCovarianceRecommender, clicks"
 EXACT = "AdaptiveWeightALS", "DPCovarianceRecommender", CLICKS
 PARSER = parser(
@@ -36,6 +39,7 @@ PARSER = parser(
     epsilon=4.0,
     n_jobs=2,
     exact=False,
+    cluster=False,
 )
 PARSER.add_argument("--task", help=argparse.SUPPRESS)
 
@@ -94,6 +98,47 @@ def fit_ours(variant, path, options):
     return {**took, "loaded": loaded, "peak": peak_gib(), "rank": rank}
 
 
+def fit_stored(variant, path, options):
+    """Fit ratings on disk in threads, or in the workers of a Dask cluster."""
+    from contextlib import nullcontext
+
+    import scipy.sparse as sp
+    from distributed import Client
+
+    from skdpmf import AdaptiveWeightALS, PrivacyBudget
+    from skdpmf.data import ParquetRatings, make_ratings
+
+    folder, model = path.with_suffix(""), AdaptiveWeightALS(PrivacyBudget(options.epsilon, 1e-5))
+    small, client = folder.with_name("warm-up"), nullcontext()
+    if variant == "write":
+        ParquetRatings.write(folder, sp.load_npz(path))
+        warm = make_ratings(20_000, 400, n_ratings=200_000, random_state=0)
+        return str(ParquetRatings.write(small, warm, overwrite=True))
+    if variant == CLUSTER:
+        client = Client(n_workers=options.n_jobs, threads_per_worker=1, dashboard_address=None)
+    else:
+        model.set_params(n_jobs=options.n_jobs)
+    model.set_params(random_state=0, max_iter=options.rounds or None)
+    with client:
+        model.fit(ParquetRatings(small))  # compiles, and loads what is compiled
+        used, begin = used_by(client), time.perf_counter()
+        model.fit(ParquetRatings(folder))
+        seconds, after = time.perf_counter() - begin, used_by(client)
+    parts = [[now[0] - was[0], now[1], now[2] - was[2]] for was, now in zip(used, after)]
+    return {"seconds": seconds, "parts": parts, "sum": model.components_.sum()}
+
+
+def used_by(client):
+    """Processor seconds, peak GiB and GB received from others: of this process, and of workers."""
+
+    def of_one(dask_worker=None):
+        received = sum(one["total"] for one in getattr(dask_worker, "transfer_incoming_log", ()))
+        return time.process_time(), own_mb("VmHWM") / 1.073741824e3, received / 1e9
+
+    workers = client.run(of_one) if hasattr(client, "run") else {}
+    return [of_one(), *workers.values()]
+
+
 def fit_peer(path, options):
     import numpy as np
     import scipy.sparse as sp
@@ -113,6 +158,7 @@ def fit_peer(path, options):
 
 
 TASKS = {"generate": generate, "peer": fit_peer}
+TASKS |= {name: partial(fit_stored, name) for name in (THREADS, CLUSTER, "write")}
 
 
 def print_fit(label, result, target):

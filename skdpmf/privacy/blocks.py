@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from collections import defaultdict
 from collections.abc import Callable
-from functools import cache
-from operator import itemgetter
+from functools import cache, reduce
+from operator import getitem
 from pathlib import Path
+from threading import Lock
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -27,21 +30,25 @@ from skdpmf.kernels.jit_and_threads import is_small, sized
 
 _INLINE = 2**14  # bytes of public values that go with every task
 _FAN_IN = 8  # sums that a task adds up
+_LOCK = Lock()  # Dask's settings are those of all threads
 
 
 class Blocks:
     """Values of blocks of users.
 
     client: of the cluster; parts: a future for each block, or a value; ends: first user of each
-    block, then the number of all; n_items: columns.
+    block, then the number of all; n_items: columns; homes: the worker of each block, which is asked
+    first; None: whichever; pick: the place of the values where a part is a tuple, or none.
     """
 
-    def __init__(self, client: Any, parts: list[Any], ends: Any, n_items: int) -> None:
-        self.client, self.parts, self.ends = client, parts, ends
-        self.shape = int(ends[-1]), n_items
+    def __init__(
+        self, client: Any, parts: Any, ends: Any, n_items: int, homes: Any, pick: Any = ()
+    ) -> None:
+        self.client, self.parts, self.ends, self.homes = client, parts, ends, homes
+        self.shape, self.pick = (int(ends[-1]), n_items), pick
 
-    def _like(self, parts: list[Any]) -> Blocks:
-        return Blocks(self.client, parts, self.ends, self.shape[1])
+    def _like(self, parts: list[Any], pick: Any = ()) -> Blocks:
+        return Blocks(self.client, parts, self.ends, self.shape[1], self.homes, pick)
 
     def each(self, function: Callable[..., Any], *args: Any) -> Blocks:
         """Return what a function gives in each block; of `Blocks` among args it gets the block's.
@@ -50,19 +57,19 @@ class Blocks:
         """
         given = self, *args
         own = [one.parts for one in given if isinstance(one, Blocks)]
-        of_blocks = [isinstance(one, Blocks) for one in given]
+        picks = [one.pick if isinstance(one, Blocks) else None for one in given]
         public = [one for one in given if not isinstance(one, Blocks)]
-        return self._like(submit(self.client, function, own, of_blocks, public))
+        return self._like(submit(self.client, function, own, picks, public, self.homes))
 
     def __getitem__(self, key: int) -> Blocks:
-        return self.each(itemgetter(key))
+        return self._like(self.parts, (*self.pick, key))
 
     def total(self) -> Any:
         """Return the sum of arrays, or of tuples of arrays, over all blocks."""
-        parts = self.parts
-        while len(parts) > 1:
+        parts, pick = self.parts, self.pick
+        while len(parts) > 1 or pick:
             groups = [parts[k : k + _FAN_IN] for k in range(0, len(parts), _FAN_IN)]
-            parts = submit(self.client, _added, [groups], [True], [])
+            parts, pick = submit(self.client, _added, [groups], [(), None], [pick]), ()
         return gathered(self.client, parts)[0]
 
     def cut(self, values: Any) -> Blocks:
@@ -75,21 +82,27 @@ class Blocks:
         return self._like([int(first) for first in self.ends[:-1]])
 
 
-def submit(client: Any, function: Any, own: Any, of_blocks: Any, public: Any) -> list[Any]:
+def submit(
+    client: Any, function: Any, own: Any, picks: Any, public: Any, homes: Any = None
+) -> list[Any]:
     """Return futures of what a function gives in each block.
 
-    own: lists of values, one for each block; of_blocks: which args these are; public: other args.
+    own: lists of values, one for each block; picks: for each arg the place in these, see `Blocks`;
+    None: it is public; public: these args; homes: workers that run it, unless they have died.
     """
     from cloudpickle import dumps
-    from dask import config
+    from dask import annotate, config
 
-    how = {"of_blocks": of_blocks, "small": is_small(), "pure": False}
+    name = getattr(function, "__name__", type(function).__name__).strip("_")
+    keys = [f"{name}-{uuid4().hex}" for _ in own[0]]
+    how = {"picks": picks, "small": is_small(), "key": keys}
     how["given"] = dumps((code_version(), function, public))
-    how["key"] = getattr(function, "__name__", type(function).__name__).strip("_")
-    with config.set({"distributed.admin.large-graph-warning-threshold": "1GB"}):
+    at = defaultdict(list, zip(keys, homes or (), strict=False)).__getitem__  # others: anywhere
+    with _LOCK, config.set({"distributed.admin.large-graph-warning-threshold": "1GB"}):
         if len(how["given"]) > _INLINE:  # as a result, which Dask can make again, and no scatter
             how["given"] = client.submit(bytes, how["given"], pure=False)
-        return list(client.map(_run, *own, **how))
+        with annotate(workers=at, allow_other_workers=True):
+            return list(client.map(_run, *own, **how))
 
 
 @cache
@@ -118,12 +131,11 @@ class _Failed:
         error.__context__ = error.__cause__ = None
 
 
-def _run(*own: Any, given: bytes, of_blocks: list[bool], small: bool) -> Any:
+def _run(*own: Any, given: bytes, picks: Any, small: bool) -> Any:
     """Call a function with values of a block and with public ones, as in the curator's process."""
     failed = [one for one in own if isinstance(one, _Failed)]
     if failed:
         return failed[0]
-    values = iter(own)
     try:
         version, function, public = pickle.loads(given)
         if version != code_version():
@@ -131,20 +143,23 @@ def _run(*own: Any, given: bytes, of_blocks: list[bool], small: bool) -> Any:
                 f"a worker runs {code_version()} and the curator's process {version}: what bounds "
                 "rest on must be the same. Install one version everywhere."
             )
-        rest = iter(public)
-        args = [next(values) if of else next(rest) for of in of_blocks]
+        values, rest = iter(own), iter(public)
+        args = [
+            next(rest) if pick is None else reduce(getitem, pick, next(values)) for pick in picks
+        ]
         with np.errstate(all="ignore"), sized(0 if small else 2**62):
             return function(*args)
     except Exception as error:
         return _Failed(error)
 
 
-def _added(parts: list[Any]) -> Any:
+def _added(parts: list[Any], pick: Any) -> Any:
     failed = [one for one in parts if isinstance(one, _Failed)]
     if failed:
         return failed[0]
+    parts = [reduce(getitem, pick, one) for one in parts]
     if isinstance(parts[0], tuple):
-        return tuple(_added(list(own)) for own in zip(*parts, strict=True))
+        return tuple(_added(list(own), ()) for own in zip(*parts, strict=True))
     total = parts[0].copy()
     for own in parts[1:]:
         total += own

@@ -228,9 +228,9 @@ def test_workers_get_neither_key_nor_plan_nor_ledger(client, monkeypatch, tmp_pa
     down, up, keys = [], [], []
     real_submit, real_gathered, real_key = blocks.submit, blocks.gathered, frame.fresh_key
 
-    def submit(own_client, function, own, of_blocks, public):
-        down.append(pickle.dumps((of_blocks, public)) if function is not intake._checked else b"")
-        return real_submit(own_client, function, own, of_blocks, public)
+    def submit(own_client, function, own, picks, public, homes=None):
+        down.append(pickle.dumps((picks, public)) if function is not intake._checked else b"")
+        return real_submit(own_client, function, own, picks, public, homes)
 
     def gathered(*args):
         made = real_gathered(*args)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from skdpmf.data.validation import (
     warn_of_scale,
 )
 from skdpmf.exceptions import RatingStoreError
-from skdpmf.kernels.jit_and_threads import balanced_blocks
 from skdpmf.privacy.blocks import Blocks, gathered, submit
 from skdpmf.privacy.users import USERS_AT_ONCE
 
@@ -78,32 +78,38 @@ def blocks_of(X: Any, bounds: Any, warns: bool) -> Blocks:
     """
     client = client_of(X)
     if isinstance(X, ParquetRatings):
-        (rows, at), n_threads = X._bounds, max(sum(client.nthreads().values()), 1)
+        threads = [address for address, n in client.nthreads().items() for _ in range(n)]
+        (rows, at), n_threads = X._bounds, max(len(threads), 1)
         n_blocks = n_threads * max(1, round(X.nnz / (n_threads * _BLOCK_RATINGS)))
-        ends = _cut(rows[[0, *(stop for _, stop in balanced_blocks(at, n_blocks))]])
-        public = [X, X.fingerprint, bounds]
-        parts = submit(client, _read, [ends[:-1], ends[1:]], [True, True, *[False] * 3], public)
+        # a row counts as a rating, and a file in the middle of which a block ends is read twice
+        ends = _cut(np.interp(np.linspace(0, at[-1] + rows[-1], n_blocks + 1), at + rows, rows))
+        n_blocks, picks = len(ends) - 1, [(), (), None, None, None]
+        homes = [[threads[k * n_threads // n_blocks]] for k in range(n_blocks) if threads]
+        own, public = [ends[:-1], ends[1:]], [X, X.fingerprint, bounds]
+        parts = submit(client, _read, own, picks, public, homes)
     else:
         M = X.X if isinstance(X, RatingMatrix) else X
         M = M if M.numblocks[1] == 1 else M.rechunk({1: -1})
         chunks = client.compute(M.to_delayed().ravel().tolist())
         own, public = [chunks, [int(n) for n in M.chunks[0]]], [X.shape[1], bounds]
-        parts = submit(client, _checked, own, [True, True, False, False], public)
+        parts = submit(client, _checked, own, [(), (), None, None], public)
         rows = np.cumsum([0, *own[1]]).tolist()
         ends = _cut(rows)
-    facts = Blocks(client, parts, range(len(parts) + 1), 0)
-    n_outside, n_ratings = np.sum(gathered(client, facts[1].parts), axis=0)
+    facts = submit(client, itemgetter(1), [parts], [()], [])
+    n_outside, n_ratings = np.sum(gathered(client, facts), axis=0)
     if warns:
         warn_of_scale(n_outside, n_ratings, bounds)
-    parts = facts[0].parts
+    found, pick = client.who_has(parts), (0,)
+    homes = [found[part.key] for part in parts]
     if not isinstance(X, ParquetRatings) and ends != rows:
-        own, where = [], []
+        own, where, pick = [], [], ()
         for start, stop in pairwise(ends):
             meet = [k for k in range(len(parts)) if rows[k] < stop and rows[k + 1] > start]
             own.append([parts[k] for k in meet])
             where.append([(max(start - rows[k], 0), stop - rows[k]) for k in meet])
-        parts = submit(client, _stacked, [own, where], [True, True], [])
-    return Blocks(client, parts, ends, X.shape[1])
+        homes = [found[pieces[0].key] for pieces in own]
+        parts = submit(client, _stacked, [own, where], [(), ()], [], homes)
+    return Blocks(client, parts, ends, X.shape[1], homes, pick)
 
 
 def _cut(rows: Any) -> list[int]:
@@ -154,5 +160,5 @@ def _checked(chunk: Any, n_rows: int, n_items: int, bounds: Any) -> tuple[Any, A
 
 def _stacked(parts: list[Any], where: list[tuple[int, int]]) -> Any:
     """Return rows of neighbouring blocks."""
-    pieces = [R[start:stop] for R, (start, stop) in zip(parts, where, strict=True)]
+    pieces = [part[0][start:stop] for part, (start, stop) in zip(parts, where, strict=True)]
     return as_rating_matrix(sparse.vstack(pieces, format="csr"))
