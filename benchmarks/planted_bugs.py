@@ -192,8 +192,8 @@ MISTAKES = [
     ("a count by the shape of a sum that is not released", MEANS, WEIGHTS,
      WEIGHTS + "        wide = products(self.users, _wide, clip=1.0, grid=2.0**-20)\n"
      "        self.exponent = 1e-3 * wide.shape[0]\n", {"also": (
-         "from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars\n",
-         "from skdpmf.privacy.clipped_sums import BoundedSum, item_scalars, products\n" + WIDE)}),
+         "item_scalars, scalars_bound\n",
+         "item_scalars, products, scalars_bound\n" + WIDE)}),
     ("the length of a PerUser", MEANS, WEIGHTS, WEIGHTS + "        len(weights)\n"),
     ("an estimator that adds the mean of R", ESTIMATOR, PUBLISHED,
      with_method(FITTED + "        self.item_means_ += 1e-9 * R.data.mean()\n")),

@@ -25,7 +25,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError, require_that
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.curator_release import Curator, Released
+from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.noise import NoiseSource, fresh_key, noise_source, recorded_key
 from skdpmf.privacy.sampler.streams import data_digest, derived_key
@@ -178,10 +178,7 @@ class Frame:
 
         notes: in the place of the plan's; more: texts for `PrivacyStatement.from_plan`.
         """
-        record: tuple[Released, ...] = ()
-        if "curator" in self.__state:
-            record = self.__state["curator"].record
-        made = as_made(self.__plan, record)
+        made = as_made(self.__plan, getattr(self.__state.get("curator"), "record", ()))
         if notes is not None:
             made = replace(made, notes=tuple(notes))
         personal = self.__state.get("personal", False)
