@@ -154,10 +154,9 @@ class PrivacyCard(Kept):
         plain = load_json(text)
         card = cls._from_dict(plain)
         if plain.get("curve") != card.to_dict()["curve"]:
-            words = (
+            raise PrivacyParameterError(
                 "curve must be that of the card's releases: it was altered; ask for the original."
             )
-            raise PrivacyParameterError(words)
         return card
 
     @classmethod

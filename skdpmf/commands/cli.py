@@ -21,7 +21,6 @@ import re
 import sys
 import warnings
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import skdpmf
@@ -34,7 +33,6 @@ _ESTIMATORS = (
     *("DPItemMeans", "DPMFSampler", "LocalDPGDDR"),
 )
 _FOR_CLICKS = "DPCovarianceRecommender"
-_ON_RATINGS = ("fit", "refresh", "recommend", "explain", "evaluate")
 _UNITS = ("user", "rating")
 _NEIGHBORS = ("add-remove", "replace")
 
@@ -57,8 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: remark(f"warning: {message}")
         try:
-            home = "with_ratings" if options.verb in _ON_RATINGS else "without_ratings"
-            getattr(import_module(f"skdpmf.commands.{home}"), options.verb)(options)
+            _work_of(options.verb)(options)
             sys.stdout.flush()
         except KeyboardInterrupt:
             remark("interrupted")
@@ -70,6 +67,16 @@ def main(arguments: list[str] | None = None) -> int:
             remark(f"error: {_text_of(error)}")
             return 3 if isinstance(error, BudgetExceededError) else 1
     return 0
+
+
+def _work_of(verb: str) -> Any:
+    if verb in ("fit", "refresh", "recommend", "explain", "evaluate"):
+        from skdpmf.commands import with_ratings
+
+        return getattr(with_ratings, verb)
+    from skdpmf.commands import without_ratings
+
+    return getattr(without_ratings, verb)
 
 
 def _text_of(error: BaseException) -> str:

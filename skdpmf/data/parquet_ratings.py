@@ -407,7 +407,7 @@ class ParquetRatings:
                 row = group * self._group_rows
                 n_rows = min(self._group_rows, part.n_rows - row)
                 table = file.read_row_group(group, columns=list(COLUMNS), use_threads=False)
-                columns = [table.combine_chunks().column(name) for name in COLUMNS]
+                columns = table.combine_chunks().select(list(COLUMNS)).columns
                 if columns[0].null_count or columns[1].null_count:
                     raise damaged(self.path / part.file, "it has ratings without user or item")
                 columns = [c.chunk(0) if c.num_chunks == 1 else c for c in columns]

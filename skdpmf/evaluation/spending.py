@@ -98,10 +98,9 @@ def _private_steps(pipeline: Pipeline) -> Iterator[tuple[str, Any]]:
 
 def _of_steps(statements: dict[str, PrivacyStatement], pipeline: Pipeline) -> PrivacyStatement:
     if not statements:
-        words = (
+        raise PrivacyParameterError(
             f"fitted={_named(pipeline)} must have a step with a budget: it has released nothing."
         )
-        raise PrivacyParameterError(words)
     spent = compose_statements(statements)
     bounders = [pair for pair in pipeline.steps if isinstance(pair[1], ContributionBounder)]
     caps = [name for name, step in bounders if step.max_ratings_per_user is not None]
