@@ -1,7 +1,7 @@
 // How the search ranks what it finds: how to do a job comes before why it is done so.
 const WEIGHTS = [
-  [/^(getting-started|load|budgets|evaluation|publish|serve|refresh)$/, 3],
-  [/^(protection|attacks|choosing|what-is-public|item-item|browser)$/, 2.5],
+  [/^(getting-started|load|evaluation|publish|serve|refresh)$/, 3],
+  [/^(budgets|protection|attacks|choosing|what-is-public|item-item|browser)$/, 2.5],
   [/^(guide|auto_examples)\/|^(api|distributed|benchmarks\/index)$/, 1.5],
   [/^(decisions|benchmarks)\/|^changes$/, 0.3],
 ];

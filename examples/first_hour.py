@@ -4,8 +4,8 @@ From a CSV to a served answer
 
 You have a table of ratings, a table of films and a list of members. Thirty lines later there is a
 private model that answers with titles, in a file, and a card for whoever answers for it. Items and
-users have ids throughout; no line counts columns. :doc:`The page </getting-started>` says more of
-each step.
+users have ids throughout, so you never count columns. :doc:`The guide </getting-started>` says
+more of each step.
 """
 
 # %%

@@ -193,7 +193,7 @@ class PrivacyCard(Kept):
         lines += ["| delta | epsilon |", "| --- | --- |"]
         lines += [f"| {delta} | {epsilon} |" for delta, epsilon in self._printed_curve()]
         fence = _ticks(str(statement), 3)
-        lines += ["", "All pairs hold at once.", "", f"{fence}text", str(statement), fence, ""]
+        lines += ["", "All these guarantees hold.", "", f"{fence}text", str(statement), fence, ""]
         made = ", ".join(_escaped(f"{name} {value}") for name, value in self.versions.items())
         return "\n".join([*lines, f"Made with {made}.", ""])
 

@@ -354,7 +354,7 @@ function showAnswer(active = null) {
   const taste = reasons?.genre ? `, and you rated ${reasons.genre} high` : reasons?.ratings ? " and by how you rated" : "";
   element("best-hint").textContent = isList
     ? `${reasons ? choices + taste : "The best come first"}.` +
-      `${implicit ? "" : " Each shows the rating to expect of you."} Every further ` +
+      `${implicit ? "" : " Each shows the rating that you would give, by the model."} Every further ` +
       `${implicit ? "like" : "rating"} makes it better.`
     : `${act} ${more}, and your own list appears here. Until then you see what suits most people.`;
   fill(element("best"), best, active);
