@@ -124,7 +124,9 @@ def fit_stored(variant, path, options):
         used, begin = used_by(client), time.perf_counter()
         model.fit(ParquetRatings(folder))
         seconds, after = time.perf_counter() - begin, used_by(client)
-    parts = [[now[0] - was[0], now[1], now[2] - was[2]] for was, now in zip(used, after, strict=True)]
+    parts = [
+        [now[0] - was[0], now[1], now[2] - was[2]] for was, now in zip(used, after, strict=True)
+    ]
     return {"seconds": seconds, "parts": parts, "sum": model.components_.sum()}
 
 

@@ -99,16 +99,18 @@ def blocks_of(X: Any, bounds: Any, warns: bool) -> Blocks:
     n_outside, n_ratings = np.sum(gathered(client, facts), axis=0)
     if warns:
         warn_of_scale(n_outside, n_ratings, bounds)
-    found, pick = client.who_has(parts), (0,)
+    found: Any = client.who_has(parts)
     homes = [found[part.key] for part in parts]
+    pick: tuple[int, ...] = (0,)
     if not isinstance(X, ParquetRatings) and ends != rows:
-        own, where, pick = [], [], ()
+        pieces: list[Any] = []
+        where, pick = [], ()
         for start, stop in pairwise(ends):
             meet = [k for k in range(len(parts)) if rows[k] < stop and rows[k + 1] > start]
-            own.append([parts[k] for k in meet])
+            pieces.append([parts[k] for k in meet])
             where.append([(max(start - rows[k], 0), stop - rows[k]) for k in meet])
-        homes = [found[pieces[0].key] for pieces in own]
-        parts = submit(client, _stacked, [own, where], [(), ()], [], homes)
+        homes = [found[block[0].key] for block in pieces]
+        parts = submit(client, _stacked, [pieces, where], [(), ()], [], homes)
     return Blocks(client, parts, ends, X.shape[1], homes, pick)
 
 
