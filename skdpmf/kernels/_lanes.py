@@ -276,8 +276,10 @@ def update_rows(typingctx, U, offsets, c, v, weights, decay, item_decay):
     def codegen(context, builder, signature, args):
         item, lane_weights = args[3], _unpack(builder, args[4])
         user_decay, kept = (_fill(builder, item.type, args[n]) for n in (5, 6))
-        starts = [builder.add(offset, args[2]) for offset in _unpack(builder, args[1])]
-        places = [_address(context, builder, U, args[0], start) for start in starts]
+        places = [
+            _address(context, builder, U, args[0], builder.add(offset, args[2]))
+            for offset in _unpack(builder, args[1])
+        ]
         old = [builder.load(place, align=4) for place in places]
         new_item = builder.fmul(kept, item)
         for weight, u in zip(lane_weights, old, strict=True):
