@@ -15,7 +15,7 @@ PAGES = {
     "front": "index",
     "gallery": "auto_examples/index",
     "example": "auto_examples/plot_first_model",
-    "guide": "guide/index",
+    "guide": "getting-started",
 }
 
 with browser() as chromium:
