@@ -111,6 +111,10 @@ utility-synthetic
 shapes
     quick: bench_shapes --sets 500 factors --epsilons 1 20 inf --seeds 1
     full: bench_shapes --data ml-1m.parquet --seeds 2
+ablation
+    quick: bench_ablation --models covariance clicks --module gram --changes half double \
+        --epsilons 1 4 --seeds 2 --shapes '943 x 1,682' 'long tail, 8,000'
+    full: bench_ablation --seeds 3
 utility-10m
     full: bench_utility --data synth10m --epsilons 1 4 8 20 inf --seeds 2 --n-jobs 2
 sampler-every-step

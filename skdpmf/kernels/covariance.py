@@ -188,7 +188,7 @@ def pair_sums(cov, wgt, mass, start, stop, out):
         out[5] += cov_squares
 
 
-def _clean_pairs_plain(cov, wgt, mass, slope, relative, noise, least, shrinkage, mean, start, stop):
+def _clean_pairs_plain(cov, wgt, mass, slope, relative, noise, shrinkage, mean, start, stop):
     for i in range(start, stop):
         own = slice(i * (i + 1) // 2, (i + 1) * (i + 2) // 2)
         w = wgt[own].astype(np.float64)
@@ -196,23 +196,22 @@ def _clean_pairs_plain(cov, wgt, mass, slope, relative, noise, least, shrinkage,
             expected = slope * mass[i] * mass[: i + 1]
             signal = relative * expected * expected
             w = expected + (w - expected) * (signal / (signal + noise * noise))
-            w = np.maximum(w, least * expected)
-            wgt[own] = w
+            wgt[own] = w = np.maximum(w, 0.0)
         total = np.maximum(w + shrinkage, _LEAST_TOTAL)
         cov[own] = (cov[own].astype(np.float64) + shrinkage * mean) / total
 
 
 @jit(plain=_clean_pairs_plain)
-def clean_pairs(cov, wgt, mass, slope, relative, noise, least, shrinkage, mean, start, stop):
+def clean_pairs(cov, wgt, mass, slope, relative, noise, shrinkage, mean, start, stop):
     """Shrink weights to their expectation and divide: rows [start, stop), in place.
 
-    With E = slope N_i N_j, W <- max(E + (W - E) s / (s + noise^2), least E), s = relative E^2; and
-    then C <- (C + shrinkage mean) / (W + shrinkage). Without noise W stays.
+    With E = slope N_i N_j, W <- max(E + (W - E) s / (s + noise^2), 0), s = relative E^2; and then
+    C <- (C + shrinkage mean) / (W + shrinkage). Without noise W stays.
 
     cov, wgt (h (h + 1) / 2,) float: packed triangles C and W, overwritten; mass (h,) float64:
     popularity N; slope, relative: slope of the expectation, and variance of the weights around it,
-    relative to its square; noise: standard deviation of the noise in W; least: smallest weight
-    relative to its expectation; shrinkage, mean: weight of the average and the average.
+    relative to its square; noise: standard deviation of the noise in W; shrinkage, mean: weight of
+    the average and the average.
     """
     for i in range(start, stop):
         at = np.int64(i) * (i + 1) // 2
@@ -222,7 +221,7 @@ def clean_pairs(cov, wgt, mass, slope, relative, noise, least, shrinkage, mean, 
                 expected = slope * mass[i] * mass[j]
                 signal = relative * expected * expected
                 w = expected + (w - expected) * (signal / (signal + noise * noise))
-                w = max(w, least * expected)
+                w = max(w, 0.0)
                 wgt[at + j] = w
             total = max(w + shrinkage, _LEAST_TOTAL)
             cov[at + j] = (np.float64(cov[at + j]) + shrinkage * mean) / total

@@ -52,9 +52,10 @@ from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"
-# Tuned: the budget's shares; counts against both sums
-SHARES = {COUNTS: 0.08, GRAM: 0.46, RHS: 0.46}
 NOTE = "Features are in units of max_norm, targets in units of max_value."
+
+# Tuned: the counts' share of the budget, against that of both sums, which are alike
+COUNTS_SHARE = 0.08
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ def make_plan(
         common.planned_vectors(budget, RHS, words + "w y x", *shape, bound=1.0),
     ]
     releases = releases if settings.counts_tasks else releases[1:]
-    total = sum(SHARES[release.name] for release in releases)
-    shares = {release.name: SHARES[release.name] / total for release in releases}
+    own = COUNTS_SHARE if settings.counts_tasks else 0.0
+    shares = {GRAM: (1.0 - own) / 2.0, RHS: (1.0 - own) / 2.0} | ({COUNTS: own} if own else {})
     return ReleasePlan.from_shares(budget, releases, shares, notes=(NOTE,))
 
 

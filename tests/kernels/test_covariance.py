@@ -226,7 +226,7 @@ def test_cleaned_pairs_equal_the_twin(form, seed, h, dtype, relative, noise, shr
     wgt = np.abs(wgt) + dtype(0.1)
     start = data.draw(st.integers(0, h))
     stop = data.draw(st.integers(start, h))
-    model = 0.7, relative, noise, 0.2, shrinkage, 0.3
+    model = 0.7, relative, noise, shrinkage, 0.3
     C, W = shrunk_pairs(symmetric(cov, h), symmetric(wgt, h), mass, *model)
     rows = slice(*triangle_starts(h)[[start, stop]])
     expected_cov, expected_wgt = cov.copy(), wgt.copy()

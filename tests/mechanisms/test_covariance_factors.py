@@ -64,7 +64,7 @@ def slow_clean(cov, wgt, N, noise):
     E = q * np.outer(N, N)
     if noise[1] > 0.0:
         trust = relative * E**2 / (relative * E**2 + noise[1] ** 2)
-        W = np.maximum(trust * wgt + (1.0 - trust) * E, 0.2 * E)
+        W = np.maximum(trust * wgt + (1.0 - trust) * E, 0.0)
     else:
         W = wgt
     a = cov[i, j].sum() / w.sum() if w.sum() > 0 else 0.0
@@ -73,9 +73,9 @@ def slow_clean(cov, wgt, N, noise):
     off, level = E[i, j], TYPICAL * typical**2
     spread = np.sum((cov[i, j] - a * off) ** 2) - level * off.sum() - off.size * noise[0] ** 2
     part = spread / (typical**2 * (off @ off)) if off @ off > 0.0 else 0.0
-    b = 0.5 * TYPICAL / np.clip(part, 0.003, 1.0)
+    b = 0.5 * TYPICAL / np.clip(part, 1e-100, 1.0)
     A = (cov + b * a) / np.maximum(W + b, 1e-300)
-    b = 2.0 * max(counts.mean(), 0.0) + 10.0 * noise[0]
+    b = max(counts.mean(), 0.0) + 10.0 * noise[0]
     own = (own + b * typical) / (np.maximum(counts, 0.0) + b)
     np.fill_diagonal(A, np.clip(own, typical / 20, typical * 20))
     return A, W, a

@@ -20,10 +20,10 @@ from skdpmf.mechanisms.device_reports.protocol import Settings
 from skdpmf.mechanisms.item_means import joint_release as im
 from tests.matrices import csr
 
-C, S, Q, G = im.CLIP, 1.0, im.USER_WEIGHT, 0.15
+C, S, Q = im.CLIP, 1.0, im.USER_WEIGHT
 WEIGHTS = [1.0, 1.2, 1.5]  # s
 C_LATER, EXPONENT = 0.6, 0.25
-L = np.sqrt(S**2 + 1.0 + 2.0 * Q**2 + G**2)
+L = np.sqrt(S**2 + 1.0 + 3.0 * Q**2)
 L_LATER = np.sqrt(1.0 + Q**2)
 POPULARITY = np.where(np.arange(16) % 2, 0.3, 0.8)
 TINY = 1e-12  # variance of a nearly noise-free round
@@ -92,7 +92,7 @@ def slow_statistics(X, damping, s):
                 row[j] = s * a[j] / sum(value**2 for value in a.values()) ** 0.5
                 row[m + 1 + j] = c * (y[j] - o) / n**0.5 / C
             row[m], row[2 * m + 1] = Q, Q * c
-            row[2 * m + 2] = G * sum(y[j] for j in rated) / n / 2.0
+            row[2 * m + 2] = Q * sum(y[j] for j in rated) / n / 2.0
     return out / np.sqrt(L**2 - S**2 + s**2)
 
 
@@ -197,7 +197,7 @@ def test_slope_of_a_later_round(sent, share):
 def server_of(counts, sums, noise, *, n=1000, overall=0.0):
     """After a statistics round whose noise, in the sums, has the standard deviation `noise`."""
     server = li.LocalItemMeans(counts.size, 10.0)
-    total = np.concatenate((S * counts, [Q * n], sums, [Q * n], [overall * n * G / 2.0]))
+    total = np.concatenate((S * counts, [Q * n], sums, [Q * n], [overall * n * Q / 2.0]))
     server.add_statistics(total / (n * L), n, (noise / L) ** 2 / n)
     return server
 
@@ -221,7 +221,7 @@ def test_damping_knows_how_well_the_overall_mean_is_known():
     """1 / damping' = 1 + (posterior variance of the overall mean) / 0.7, of a damping above 1."""
     for noise in (1e-6, 5.0, 30.0, 1e4):
         model = server_of(np.full(4, 1e6), np.zeros(4), noise, overall=0.5).model()
-        error = (2.0 * noise / (G * 1000)) ** 2
+        error = (2.0 * noise / (Q * 1000)) ** 2
         posterior = 1.0 / (1.0 / 0.25 + 1.0 / error)
         assert model.user_damping == pytest.approx(1.0 / (1.0 + posterior / 0.7), rel=1e-6)
         np.testing.assert_allclose(model.item_means, 0.5 * posterior / error, rtol=1e-6)
@@ -247,7 +247,7 @@ def test_error_of_the_statistics_round_is_that_of_its_noise():
     clip = statistics(X, 1e-6)[:, 2 * m + 1].mean() * L / Q
     np.testing.assert_allclose(noise_part, variance * m * (L * C / clip) ** 2 / n, rtol=0.01)
     # shrunk by t / (t + error), the overall mean has t / (t + error) of its posterior variance
-    error = variance * (2.0 * L / G) ** 2 / n
+    error = variance * (2.0 * L / Q) ** 2 / n
     trust = 0.25 / (0.25 + error)
     assert stated.overall_variance == pytest.approx(trust * error, rel=1e-3)
     # the numbers of raters and of users are noisy too, and the latter at most n

@@ -43,10 +43,10 @@ def moments(C, W, N, start, stop):
     return [c.sum(), w.sum(), w @ product, w @ w, c @ product, c @ c]
 
 
-def shrunk_pairs(C, W, N, slope, relative, noise, least, shrinkage, mean):
+def shrunk_pairs(C, W, N, slope, relative, noise, shrinkage, mean):
     """Weights between what was measured and slope N N', and covariances divided by them."""
     E = slope * np.outer(N, N)
     if noise > 0:
         trust = relative * E**2 / (relative * E**2 + noise**2)
-        W = np.maximum(trust * W + (1.0 - trust) * E, least * E)
+        W = np.maximum(trust * W + (1.0 - trust) * E, 0.0)
     return (C + shrinkage * mean) / np.maximum(W + shrinkage, 1e-300), W

@@ -79,10 +79,10 @@ def cleaned(cov, wgt, average, pairs, N, typical):
     E = E * safe_ratio(wgt[pairs] @ E, E @ E)  # the least-squares multiple
     noise = typical * v**2
     spread = np.sum((cov[pairs] - average * E) ** 2) - noise * E.sum()
-    part = np.clip(safe_ratio(spread, v**2 * (E @ E)), *constants._SPREADS)
+    part = np.clip(safe_ratio(spread, v**2 * (E @ E)), 1e-100, 1.0)
     b = constants._SHRINKAGE * typical / part
     A = (cov + b * average) / np.maximum(wgt + b, 1e-300)
-    own = constants._DIAGONAL_SHRINKAGE * counts.mean()
+    own = counts.mean()
     shrunk = (variances + own * v) / np.maximum(counts + own, 1e-300)
     np.fill_diagonal(A, np.clip(shrunk, v / 20.0, v * 20.0))
     return A

@@ -6,8 +6,8 @@ report, in one of the rounds, with its whole epsilon:
 - round "statistics": with the user's damped mean o_i, w_i = 1 / sqrt(n_i),
   c_i = min(1, C / |w_i (y_i - o_i)|) and a_ij = max(1 + (s - 1) (y_ij - o_i), 1/10), the vector
 
-      ( s a_i / |a_i|,  q,  c_i w_i (y_i - o_i) / C,  q c_i,  g mean(y_i) / 2 ) / L,
-      L^2 = s^2 + 1 + 2 q^2 + g^2,
+      ( s a_i / |a_i|,  q,  c_i w_i (y_i - o_i) / C,  q c_i,  q mean(y_i) / 2 ) / L,
+      L^2 = s^2 + 1 + 3 q^2,
 
   of the items with known ratings; all zero for a user without ratings;
 - later rounds, "residuals", of other devices: with the released means b so far and popularity
@@ -58,10 +58,11 @@ from skdpmf.privacy.pure import PureRelease
 
 Floats = NDArray[np.float64]
 
-# Tuned: parts of a device's one report, and of the devices, against each other
-_OVERALL_WEIGHT = 0.15  # g
-_COUNT_WEIGHT, _MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.0, 1.5, 3.0  # s
+# Guard: a length above 0
 _LEAST_LIKING = 0.1  # a_ij
+
+# Tuned: parts of a device's one report, and of the devices, against each other
+_MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.5, 3.0  # s
 _LEAST_SIGNIFICANCE = 2.0  # standard errors
 _ONE_ROUND = 0.25  # more noise leaves too little of the counts of a part of the devices
 _FIRST_FRACTION = 0.5  # of the devices; later rounds share the rest
@@ -101,7 +102,7 @@ def mean_noise(epsilon: float, n_items: int, n_devices: int) -> float:
 def count_weight(settings: Any) -> float:
     """Return s, from public epsilon, n_items and n_devices, as for `mean_noise`."""
     r = mean_noise(settings.epsilon, settings.n_items, settings.n_devices)
-    return float(np.clip(_WEIGHT_OF_NOISE * r, _COUNT_WEIGHT, _MOST_COUNT_WEIGHT))
+    return float(np.clip(_WEIGHT_OF_NOISE * r, 1.0, _MOST_COUNT_WEIGHT))
 
 
 def fractions_of(noise: float, n_rounds: int | None = None) -> tuple[float, ...]:
@@ -180,7 +181,7 @@ def residual_dimension(n_items: int) -> int:
     return n_items + 1
 
 
-def statistics_rows(R: Any, user_damping: float, count_weight: float = _COUNT_WEIGHT) -> Rows:
+def statistics_rows(R: Any, user_damping: float, count_weight: float = 1.0) -> Rows:
     """Return the vectors of round "statistics".
 
     R (csr_array of shape (n_devices, n_items)): ratings in quarter ranges from the middle of the
@@ -192,7 +193,7 @@ def statistics_rows(R: Any, user_damping: float, count_weight: float = _COUNT_WE
     sums = np.bincount(row, weights=R.data, minlength=n_devices)
     own = R.data - (sums / (n + user_damping))[row]
     deviation = 1.0 / np.sqrt(np.maximum(n, 1))[row] * own
-    liking = np.maximum(1.0 + (count_weight - _COUNT_WEIGHT) * own, _LEAST_LIKING)
+    liking = np.maximum(1.0 + (count_weight - 1.0) * own, _LEAST_LIKING)
     liking /= row_norms(row, liking, n_devices)[row]
     clip = shrink_to_ball(row_norms(row, deviation, n_devices), im.CLIP)
     rated = n > 0
@@ -202,7 +203,7 @@ def statistics_rows(R: Any, user_damping: float, count_weight: float = _COUNT_WE
         (users, np.full(users.size, m), np.full(users.size, im.USER_WEIGHT)),
         (row, m + 1 + R.indices, clip[row] * deviation / im.CLIP),
         (users, np.full(users.size, 2 * m + 1), im.USER_WEIGHT * clip[rated]),
-        (users, np.full(users.size, 2 * m + 2), 0.5 * _OVERALL_WEIGHT * (sums[rated] / n[rated])),
+        (users, np.full(users.size, 2 * m + 2), 0.5 * im.USER_WEIGHT * (sums[rated] / n[rated])),
     ]
     return _rows(parts, n_devices, _statistics_length(count_weight))
 
@@ -242,9 +243,7 @@ def deviations(R: Any, item_means: Floats, user_damping: float) -> Floats:
 class LocalItemMeans:
     """The server's knowledge of items; ``user_damping`` as for `deviations`, ``count_weight`` s."""
 
-    def __init__(
-        self, n_items: int, user_damping: float, count_weight: float = _COUNT_WEIGHT
-    ) -> None:
+    def __init__(self, n_items: int, user_damping: float, count_weight: float = 1.0) -> None:
         self.n_items, self.user_damping, self.count_weight = n_items, user_damping, count_weight
         self.popularity = np.ones(n_items)
         self.means: Any = None  # im.ItemMeans, once round "statistics" has ended
@@ -272,7 +271,7 @@ class LocalItemMeans:
         excess = float(np.sum(N**2 * (S**2 - noise**2)))
         error = noise**2 * float(np.sqrt(2.0 * np.sum(N**4)))
         self.significant = excess > _LEAST_SIGNIFICANCE * error
-        scale = 2.0 / (_OVERALL_WEIGHT * self.means.n_users)
+        scale = 2.0 / (im.USER_WEIGHT * self.means.n_users)
         error = (scale * noise) ** 2
         trust = im.LEVEL_VARIANCE / (im.LEVEL_VARIANCE + error)
         self.overall = float(np.clip(trust * scale * total[-1], -2.0, 2.0))
@@ -328,9 +327,9 @@ def _mean(rows: Rows, n_devices: int, dimension: int) -> Floats:
     return np.asarray(total / n_devices)
 
 
-def _statistics_length(count_weight: float = _COUNT_WEIGHT) -> float:
+def _statistics_length(count_weight: float = 1.0) -> float:
     """Return L."""
-    return float(np.sqrt(count_weight**2 + 1.0 + 2.0 * im.USER_WEIGHT**2 + _OVERALL_WEIGHT**2))
+    return float(np.sqrt(count_weight**2 + 1.0 + 3.0 * im.USER_WEIGHT**2))
 
 
 def _rows(parts: list[Any], n_devices: int, length: float) -> Rows:

@@ -32,7 +32,6 @@ from skdpmf.mechanisms.common import most_popular, shows_tastes
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.gram.item_item import (
     EXACT_HEAD,
-    NOISE_RIDGE,
     CleanGram,
     Lists,
     choose_head,
@@ -76,18 +75,11 @@ _COARSEST_GRID = 2.0**-32
 
 # Tuned: what the covariance has of the budget, against the averages
 WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
-# "auto": the averages' share is m / (m + mu), or m / (m + epsilon) for Laplace noise, with this m
-# for as many rows and items as MovieLens 1M has: more rows and fewer items need less
-_HALF_SHARE = {
-    ("user", "gaussian"): 1.1,
-    ("rating", "gaussian"): 0.25,
-    ("user", "laplace"): 50.0,
-    ("rating", "laplace"): 2.0,
-}
-_ROWS, _MOST_ROWS_RATIO, _ITEMS = 6040, 4.0, 3706
-_LEAST_AVERAGES = 0.05
-# smaller epsilons of Laplace noise are all for the averages: two releases know less than one
-_LEAST_LAPLACE = {"user": 40.0, "rating": 4.0}
+# "auto": the averages' share is m / (m + mu n_rows / sqrt(n_items)), with epsilon for Laplace noise
+_HALF_SHARE = {("user", "gaussian"): 100.0, ("rating", "gaussian"): 25.0}
+_LAPLACE_HALF_SHARE = 100.0
+# smaller epsilons of Laplace noise, and all for users, are for the averages: two releases know less
+_LEAST_LAPLACE = 4.0
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 
 # Tuned: noise against tastes where nothing estimates the variance of ratings; squared quarters
@@ -136,12 +128,12 @@ def make_plan(
 
     budget: with delta > 0 for Gaussian noise, unless it is not private; n_rows: rows of X, of which
     `public_rows` counts. "auto" shares depend on it; more than two million rows need a coarser grid
-    for exact sums. None: as many as MovieLens 1M has, 6,040. Result: global effects, item averages
+    for exact sums. None: as many as items. Result: global effects, item averages
     and the covariance, with noise that spends the whole budget. Raises PrivacyParameterError if the
     budget cannot be planned for.
     """
     unit = _unit(budget)
-    most, n_rows = max_head(n_items, budget.is_private), public_rows(n_rows or _ROWS)
+    most, n_rows = max_head(n_items, budget.is_private), public_rows(n_rows or n_items)
     grid = max(_COARSEST_GRID, pair_grid(n_rows, settings.clamp))
     sensitivity = pair_sensitivity(
         (unit, budget.neighbors),
@@ -373,7 +365,7 @@ class _Fit:
         G -= product * (np.sum((G * product)[others]) / max(np.sum(product[others] ** 2), 1e-300))
         chance = own * np.sqrt(n_users) / N.sum()
         L, diagonal = clean_gram(G, deviation, range(N_ROUNDS), None, chance)
-        clean = CleanGram(head[place], L, diagonal, LIST_RIDGE + NOISE_RIDGE * deviation, True)
+        clean = CleanGram(head[place], L, diagonal, LIST_RIDGE + deviation, True)
         return lists_of(clean, N, n_users)
 
     def noisy_sums(
@@ -429,11 +421,10 @@ def _shares(
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
         unit, strength = _unit(budget), item_averages.noise_strength(budget, settings.noise)
-        ratio = min(_ROWS / n_rows, _MOST_ROWS_RATIO)
-        half = _HALF_SHARE[unit, settings.noise] * ratio * np.sqrt(min(n_items / _ITEMS, 1.0))
+        half = _HALF_SHARE.get((unit, settings.noise), _LAPLACE_HALF_SHARE)
         overall = item_averages.global_share(budget, settings.noise, n_rows) if by_user else 0.0
-        averages = (1.0 - overall) * max(float(half / (half + strength)), _LEAST_AVERAGES)
-        if settings.noise == "laplace" and strength < _LEAST_LAPLACE[unit]:
+        averages = (1.0 - overall) * half / (half + strength * n_rows / float(np.sqrt(n_items)))
+        if settings.noise == "laplace" and (by_user or strength < _LEAST_LAPLACE):
             averages = 1.0 - overall
         covariance = max(1.0 - overall - averages, 0.0)
     by_kind = {item_averages.STATISTICS: averages}

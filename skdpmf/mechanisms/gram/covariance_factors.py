@@ -14,8 +14,8 @@ The quotient Cov_ij / Wgt_ij has the sampling variance omega v^2 / Wgt_ij, where
 variance of an item's ratings and omega the weight of a typical user. t^2 estimates the variance of
 the true covariances over the P pairs: the spread of the sums less that of sampling and that of the
 noise, whose deviation is s. It is at most v^2. Few pairs have most of t^2, for which the factor 1/2
-is a correction, found by trial. The diagonal is shrunk to its own average. Without cleaning
-A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored at one standard deviation of its noise.
+is a correction, found by trial. The diagonal is shrunk to its own average, by an average weight.
+Without cleaning A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored at a deviation of its noise.
 
 **Factors.** M_ij = A_ij (N_i N_j)^p equalises noise: that of sampling at p = 1/2, that of privacy
 at p = 1. Where there is both, cleaning takes p = 3/4. The k largest eigenvalues l and eigenvectors
@@ -62,13 +62,11 @@ Floats = NDArray[np.float64]
 
 # Tuned: noise against bias of covariances, as relative weights
 _SHRINKAGE = 0.5  # of omega v^2 / t^2
-_SPREADS = 0.003, 1.0  # least and most of t^2 / v^2
-_DIAGONAL_SHRINKAGE, NOISE_SHRINKAGE = 2.0, 10.0  # of average weights, and of the noise's deviation
+NOISE_SHRINKAGE = 10.0  # of the noise's deviation
 _POWER = 0.75  # p
 _LEAST_LEFT = 0.1  # of an item's variance, for what factors leave, and of psi, for tau^2
 # Variance of a rating around its prediction from few items, in squared quarter ranges.
 _NEIGHBOR_RIDGE = 1.0
-_LEAST_WEIGHT = 0.2  # of a cleaned weight, relative to its expectation
 
 # Guard: time of an eigendecomposition, and the accuracy at which it stops
 _ROUNDS = 4  # of the factoring
@@ -139,10 +137,10 @@ def clean_covariance(
     spread -= typical * v**2 * q * products + pairs * noise[0] ** 2
     squared = q**2 * product_squares
     part = spread / (v**2 * squared) if squared > 1e-100 else 0.0
-    b = float(_SHRINKAGE * typical / np.clip(part, *_SPREADS))
+    b = float(_SHRINKAGE * typical / np.clip(part, 1e-100, 1.0))
 
     def clean(start: int, stop: int) -> None:
-        model = q, relative, noise[1], _LEAST_WEIGHT, b, a
+        model = q, relative, noise[1], b, a
         clean_pairs(cov, wgt, mass, *model, start, stop)
 
     in_threads(clean, blocks, n_jobs)
@@ -225,7 +223,7 @@ def _clean_diagonal(cov: NDArray[Any], wgt: NDArray[Any], noise: Any) -> tuple[F
     """Diagonal of A, between a twentieth and twenty times its average, and the average v."""
     total, weight = float(cov.sum(dtype=np.float64)), float(wgt.sum(dtype=np.float64))
     average = max(total / weight, 1e-6) if weight > 0.0 else 1e-6
-    b = _DIAGONAL_SHRINKAGE * max(weight, 0.0) / len(wgt) + NOISE_SHRINKAGE * noise[0]
+    b = max(weight, 0.0) / len(wgt) + NOISE_SHRINKAGE * noise[0]
     own = (cov + b * average) / np.maximum(np.maximum(wgt, 0.0) + b, 1e-300)
     return np.asarray(np.clip(own, 0.05 * average, 20.0 * average)), average
 

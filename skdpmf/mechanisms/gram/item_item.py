@@ -137,29 +137,28 @@ _STEP = MOST_CENTRE / _N_CENTRES
 # Guard: memory and time of eigenvectors
 N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
-_NEARLY = 0.9  # of the edge: vectors that may pass it once the diagonal is filled
 EXACT_HEAD, EXACT_RANK = 6000, 1024
 EXACT_SPARE = 64  # vectors beyond the rank of the block iteration
 DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
 PUBLIC_HEAD = 1500
 
+# Guard: values above 0, and order without taste; half or double of them changes no list
+LEAST_OWN = 0.06  # of an item's own part, of the mean diagonal
+LEAST_LEVEL = 0.1  # private rows that are not empty, at least
+TIE = 1e-3  # score of the most popular item for a user without clicks
+
 # Tuned: noise against tastes that are lost with it; shares, unless said
 ITEM_SIGNAL = 0.25
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
 VECTORS_A_TASTE = 6  # leaves out none on cuts of MovieLens 1M with 2,000 users or more
-LEAST_OWN, MARGIN = 0.06, 1.02  # of an item's own part: of the mean diagonal, and over l_j
 COHORTS = 24.0  # that the head of a refresh is for
 PUBLIC_PAIRS = 0.25  # joint clicks of two items of the wide head, if independent
-SURE_OF_SHIFT = 3.0  # errors of the excess that chance may have
-LEAST_LEVEL = 0.1  # private rows that are not empty, at least
 
-# Tuned: popularity against tastes, in users, unless said
+# Tuned: popularity against tastes, in users
 POPULARITY = 150.0  # c: where the Gram matrix is mostly noise, popularity should lead
-RIDGE, NOISE_RIDGE = 3.0, 4.0  # of lambda: constant, and of the noise's deviation
-EXACT_RIDGE = 1.8
-TIE = 1e-3  # score of the most popular item for a user without clicks
 PUBLIC_POPULARITY = 5.0  # c beside public people, whose matrix is less noisy
-PUBLIC_RIDGE = 1.2  # lambda, in a matrix of public people alone
+RIDGE = 5.0  # of lambda, beside the noise's deviation
+EXACT_RIDGE = 1.8
 
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
@@ -409,7 +408,7 @@ def noisy_gram(
     features = _of_features(released, curator.item_columns, diagonal, head, deviation)
     chance = diagonal[head] / np.sqrt(n_users)
     loadings, own = clean_gram(released, deviation, rounds, features[head], chance)
-    return CleanGram(head, loadings, own, RIDGE + NOISE_RIDGE * deviation, True, features, held)
+    return CleanGram(head, loadings, own, RIDGE + deviation, True, features, held)
 
 
 def learn_public(clicks: Any) -> PublicClicks | None:
@@ -459,8 +458,8 @@ def _worth(public: PublicClicks, apart: Floats, variance: Floats, spread: Floats
     beyond = public.excess[0] + float(np.sum(weight * (apart**2 - variance - spread / n)))
     total = public.excess[1] + float(np.sum(weight * spread))
     shift = 0.0
-    if beyond > 0.0:  # a garrote, whose threshold is so many errors sqrt(2 / total)
-        shift = max(beyond / total - 2.0 * SURE_OF_SHIFT**2 / beyond, 0.0)
+    if beyond > 0.0:  # a garrote, whose threshold is one error sqrt(2 / total)
+        shift = max(beyond / total - 2.0 / beyond, 0.0)
     return public._replace(worth=1.0 / (1.0 / n + shift), excess=(beyond, total))
 
 
@@ -519,8 +518,8 @@ def with_public_gram(
         C = A + W @ (K * R) @ W.T
         W = W**2 / M.diagonal()[:, None]
         variance = np.maximum(1.0 - W @ K @ W.T, 1e-6) * of_one / public.worth
-        ridge = (RIDGE + NOISE_RIDGE * deviation) * level / unit
-    ridge = min(ridge, PUBLIC_RIDGE * n_users / public.worth)
+        ridge = (RIDGE + deviation) * level / unit
+    ridge = min(ridge, n_users / public.worth)
     L, own = _clean_uneven(0.5 * (C + C.T), variance, rounds, F[wide])
     return CleanGram(wide, L, own, ridge, True, F, popularity=PUBLIC_POPULARITY)
 
@@ -595,7 +594,7 @@ def clean_gram(
     for _ in rounds:
         np.fill_diagonal(work, filled)
         if basis is None:
-            values, basis = _beyond(work, _NEARLY * edge)
+            values, basis = _beyond(work, edge)
         else:  # only the diagonal has changed: a tenth of the time, and 1e-3 of the result
             Q = np.linalg.qr(np.column_stack((basis, work @ basis)))[0]
             values, turn = np.linalg.eigh(Q.T @ (work @ Q))
@@ -611,7 +610,7 @@ def clean_gram(
     filled = filled + np.sum(known**2, axis=1)
     mean, spread = max(diagonal.mean(), 0.0), diagonal.var()
     trust = 1.0 - deviation**2 / max(spread, deviation**2)
-    whole = np.maximum(mean + trust * (diagonal - mean), MARGIN * filled + LEAST_OWN * mean)
+    whole = np.maximum(mean + trust * (diagonal - mean), filled + LEAST_OWN * mean)
     return loadings, whole - filled
 
 
