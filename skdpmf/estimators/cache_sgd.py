@@ -202,7 +202,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         trained, batches = self._descend(R, Scale(self.intercept_, self._unit_), self._folded_in(R))
         model, counts = trained.factors, batches.item_counts
         share = counts / np.maximum(1, counts + self.item_counts_)
-        V = self._unit_ * model.V[:, : self.components_.shape[0]].astype(np.float64)
+        V = self._unit_ * model.V[:, : self.components_.shape[0]] * self._balance()
         c = self._unit_ * model.item_bias.astype(np.float64)
         self.components_ = self.components_ + share * (V.T - self.components_)
         self.item_biases_ = self.item_biases_ + share * (c - self.item_biases_)
@@ -239,7 +239,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.loss_curve_ = scale.std * np.array(trained.losses)
         self.n_iter_ = int(self.max_iter)
         self._statement = NO_PRIVACY
-        variances[:, 1:] *= np.stack((unit**-2.0, unit**2))
+        variances[1, 1:] *= variances[0, 1:]
+        variances[0, 1:] = 1.0
         self._item_model_ = self._fold_in_model(variances, noise)
         self._rank_by_counts()
 
@@ -284,6 +285,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                     self._put_present(factors, batches.scale, *users)
                 if earlier is not None and alpha is None:
                     factors.variances[:], factors.noise[()] = self._learned()
+                    factors.variances[:, 1:] *= self._balance() ** np.array([[2.0], [-2.0]])
                 return factors
 
             snapshot = every = None
@@ -305,9 +307,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
     def _put_present(self, factors: "solver.Factors", scale: "Scale", b: Any, U: Any) -> None:
         """Overwrite starting factors by the fitted items and by users' biases and factors."""
-        n_users, k = U.shape
-        factors.U[:n_users, :k] = U
-        factors.V[:, :k] = self.components_.T / scale.std
+        (n_users, k), balance = U.shape, self._balance()
+        factors.U[:n_users, :k] = U * balance
+        factors.V[:, :k] = self.components_.T / (scale.std * balance)
         if self.fit_bias:
             factors.user_bias[:n_users] = b / scale.std
             factors.item_bias[:] = (self.item_biases_ + self.intercept_ - scale.mean) / scale.std
@@ -343,6 +345,12 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         for _ in range(20):
             variances[1] = means + solver.posterior_variances(noise, variances, own)[1]
         return variances, noise
+
+    def _balance(self) -> Any:
+        """Return what users' factors have to be multiplied by to have the variances of items'."""
+        if self.alpha is not None:
+            return 1.0
+        return np.maximum(self._learned()[0][1, 1:], 1e-12) ** 0.25
 
     def _fold_in_model(self, variances: np.ndarray, noise: float) -> ItemModel:
         """Items, with penalties that follow from the variances unless alpha gives them."""
