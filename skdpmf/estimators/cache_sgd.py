@@ -2,7 +2,6 @@
 
 import hashlib
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from skdpmf.mechanisms.sgd import cache_sgd as solver
     from skdpmf.mechanisms.sgd.rating_batches import Batches, Scale
 
-# Share of the learning rate that is left in the end by default.
+# Tuned: the share of the learning rate that is left in the end, by default.
 _LAST_RATE = 0.04
 
 
@@ -67,10 +66,11 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     learning_rate_decay : float or None, default=None
         Factor in (0, 1] by which the rate falls after each round. None: 0.04 ** (1 / max_iter).
     alpha : float or None, default=None
-        Strength >= 0 of the L2 penalty, for each rating, in standardised units. None: the penalty
-        is learned. It is in units of the mean squared error of the round before, has a part for
-        each user and item beside that for each rating, and is the weaker the more ratings they
-        have.
+        Strength >= 0 of the L2 penalty, for each rating, in standardised units. None: the variance
+        of the noise and those of biases and of each factor are learned, and the penalties follow
+        from them: a factor is penalised the less the stronger it is, a user or an item the less
+        the more ratings there are. Penalties begin at 0 and are whole after a quarter of the
+        rounds.
     fit_bias : bool, default=True
         Whether b_i and c_j are fitted. Without them they are 0; b_0 is the mean in both cases.
     snapshots : `Snapshots` or None, default=None
@@ -162,9 +162,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
         The new users are folded in, `max_iter` rounds run over their ratings, and then each item
         moves towards its new factors by the share of its ratings that is new. The factors of
-        earlier users stay. The first call is a `fit`; later calls fit its penalties to as many
-        ratings as there are by then, and keep its variance of the noise, so let it have as many
-        users as there are.
+        earlier users stay. The first call is a `fit`; later calls keep its variances, so let it
+        have as many users as there are.
 
         Parameters
         ----------
@@ -203,18 +202,13 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         trained, batches = self._descend(R, Scale(self.intercept_, self._unit_), self._folded_in(R))
         model, counts = trained.factors, batches.item_counts
         share = counts / np.maximum(1, counts + self.item_counts_)
-        V = self._unit_ * model.V[:, : self.components_.shape[0]].astype(np.float64)
+        V = self._unit_ * model.V[:, : self.components_.shape[0]] * self._balance()
         c = self._unit_ * model.item_bias.astype(np.float64)
         self.components_ = self.components_ + share * (V.T - self.components_)
         self.item_biases_ = self.item_biases_ + share * (c - self.item_biases_)
         self.item_counts_ = self.item_counts_ + counts
-        penalty, n_ratings = self._penalty(), int(self.item_counts_.sum())
-        if self.alpha is None and R.nnz:  # for as many ratings as there are now, and such users
-            n_users = n_ratings * np.count_nonzero(np.diff(R.indptr)) / R.nnz
-            n_items = np.count_nonzero(self.item_counts_)
-            own = trained.settings.learn(int(n_users), int(n_items), n_ratings)
-            penalty = tuple(self._noise() * part for part in (own.alpha, own.ridge, own.bias_ridge))
-        self._item_model_ = self._fold_in_model(penalty)
+        if R.nnz:
+            self._item_model_ = self._fold_in_model(*self._learned())
         self._rank_by_counts()
         self._add_tastes()
         b, U = self._folded_in(R)
@@ -232,17 +226,22 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         trained, batches = self._descend(R, None, users)
         model, scale = trained.factors, batches.scale
         n_users, k = R.shape[0], int(self.n_components)
+        variances, noise = model.variances, float(model.noise)
+        # factors of users with variance 1, as nothing else fixes their units
+        unit = np.sqrt(np.maximum(variances[0, 1:], 1e-30)) if self.alpha is None else np.ones(k)
         self._unit_ = scale.std
         self.intercept_ = scale.mean
-        self.user_factors_ = np.ascontiguousarray(model.U[:n_users, :k])
-        self.components_ = scale.std * model.V[:, :k].T.astype(np.float64)
+        self.user_factors_ = np.ascontiguousarray(model.U[:n_users, :k] / unit, np.float32)
+        self.components_ = scale.std * (model.V[:, :k] * unit).T
         self.user_biases_ = scale.std * model.user_bias[:n_users].astype(np.float64)
         self.item_biases_ = scale.std * model.item_bias.astype(np.float64)
         self.item_counts_ = batches.item_counts
         self.loss_curve_ = scale.std * np.array(trained.losses)
         self.n_iter_ = int(self.max_iter)
         self._statement = NO_PRIVACY
-        self._item_model_ = self._fold_in_model(trained.penalty())
+        variances[1, 1:] *= variances[0, 1:]
+        variances[0, 1:] = 1.0
+        self._item_model_ = self._fold_in_model(variances, noise)
         self._rank_by_counts()
 
     def _rank_by_counts(self) -> None:
@@ -264,12 +263,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
             learning_rate_decay=float(decay),
             alpha=float(alpha or 0.0),
             fit_bias=bool(self.fit_bias),
+            learned=alpha is None,
         )
-        earlier: Any = 0
-        if alpha is None and scale is not None:  # partial_fit: for the noise of the new ratings
-            earlier = self.item_counts_
-            alpha_, ridge, bias = (part / self._noise() for part in self._penalty())
-            settings = replace(settings, alpha=alpha_, ridge=ridge, bias_ridge=bias, learned=True)
+        earlier = self.item_counts_ if scale is not None else None  # partial_fit
         n_threads = effective_n_jobs(self.n_jobs)
         in_files = isinstance(R, ParquetRatings)
         n_rows = solver.batch_rows(R.shape[0], settings.n_components, n_threads, equal=not in_files)
@@ -280,10 +276,6 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                 batches = ParquetBatches(R, bounds, n_rows)
             else:
                 batches = MatrixBatches(R, bounds, n_rows, workers, scale)
-            if alpha is None and scale is None:
-                n_users = R.shape[0] if in_files else np.count_nonzero(np.diff(R.indptr))
-                n_items = np.count_nonzero(batches.item_counts)
-                settings = settings.learn(int(n_users), int(n_items), batches.nnz)
 
             def start() -> solver.Factors:
                 factors = solver.starting_factors(
@@ -291,6 +283,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                 )
                 if users is not None:
                     self._put_present(factors, batches.scale, *users)
+                if earlier is not None and alpha is None:
+                    factors.variances[:], factors.noise[()] = self._learned()
+                    factors.variances[:, 1:] *= self._balance() ** np.array([[2.0], [-2.0]])
                 return factors
 
             snapshot = every = None
@@ -312,9 +307,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
     def _put_present(self, factors: "solver.Factors", scale: "Scale", b: Any, U: Any) -> None:
         """Overwrite starting factors by the fitted items and by users' biases and factors."""
-        n_users, k = U.shape
-        factors.U[:n_users, :k] = U
-        factors.V[:, :k] = self.components_.T / scale.std
+        (n_users, k), balance = U.shape, self._balance()
+        factors.U[:n_users, :k] = U * balance
+        factors.V[:, :k] = self.components_.T / (scale.std * balance)
         if self.fit_bias:
             factors.user_bias[:n_users] = b / scale.std
             factors.item_bias[:] = (self.item_biases_ + self.intercept_ - scale.mean) / scale.std
@@ -332,29 +327,48 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         # the last fit's fit_bias, which may have been another
         return self._unit_ * Z[:, 0] if Z.shape[1] > U.shape[1] else np.zeros(len(Z)), U
 
-    def _noise(self) -> float:
-        """Return the variance of the noise in the last `fit`, in standardised units."""
-        from skdpmf.mechanisms.sgd.cache_sgd import noise_variance
+    def _learned(self) -> tuple[np.ndarray, float]:
+        """Return the variances of the last fit, those of the items by the present ones; its noise.
 
-        return noise_variance(self.loss_curve_[-1] / self._unit_)
+        They are in standardised units. An item's variance is the mean square of what is known and
+        of the doubt in it, which depends on the variance: a fixed point.
+        """
+        from skdpmf.mechanisms.sgd import cache_sgd as solver
 
-    def _penalty(self) -> tuple[float, ...]:
-        """Penalty for each rating, user and user's bias, in standardised units: the last fit's."""
+        ridges = np.diag(self._item_model_.ridge) / self._unit_**2
+        k, counts = len(self.components_), self.item_counts_
+        table = np.column_stack((self.item_biases_, self.components_.T)) / self._unit_
+        variances, noise = np.ones((2, 1 + k)), float(ridges[-1])
+        variances[0, :1] = noise / ridges[0] if len(ridges) > k else 0.0
+        variances[1] = means = counts @ table**2 / max(1, counts.sum())
+        own = solver.counted(np.zeros(1, np.int64)), solver.counted(counts)
+        for _ in range(20):
+            variances[1] = means + solver.posterior_variances(noise, variances, own)[1]
+        return variances, noise
+
+    def _balance(self) -> Any:
+        """Return what users' factors have to be multiplied by to have the variances of items'."""
         if self.alpha is not None:
-            return float(self.alpha), 0.0, 0.0
-        model = self._item_model_
-        parts = model.rating_ridge, model.ridge[-1, -1], model.ridge[0, 0]
-        return tuple(float(part) / self._unit_**2 for part in parts)
+            return 1.0
+        return np.maximum(self._learned()[0][1, 1:], 1e-12) ** 0.25
 
-    def _fold_in_model(self, penalty: tuple[float, ...]) -> ItemModel:
-        V = self.components_.T
-        alpha, ridge, bias_ridge = (self._unit_**2 * part for part in penalty)
-        ridges = np.full(V.shape[1], ridge)
-        if self.fit_bias:  # b_i in standardised units: its penalty for each rating is that of u_i
+    def _fold_in_model(self, variances: np.ndarray, noise: float) -> ItemModel:
+        """Items, with penalties that follow from the variances unless alpha gives them."""
+        V, unit, items = self.components_.T, self._unit_**2, None
+        alpha = 0.0 if self.alpha is None else float(self.alpha)
+        ridges = np.zeros(1 + V.shape[1])
+        if self.alpha is None:
+            ridges = unit * noise / np.maximum(variances[0], 1e-9)
+            # An item's mean doubt, of its factors by their size: nearly equal, in these units.
+            size = variances[0, 1:] * variances[1, 1:]
+            doubts = noise * size / (noise + self.item_counts_[:, None] * size)
+            items = unit * (doubts @ size) / max(float(size.sum()), 1e-30)
+        if self.fit_bias:  # b_i in standardised units
             V = np.column_stack((np.full(len(V), self._unit_), V))
-            ridges = np.append(bias_ridge, ridges)
+        ridge = np.diag(ridges[-V.shape[1] :])
         offsets = self.intercept_ + self.item_biases_
-        return ItemModel(offsets, np.ascontiguousarray(V), np.diag(ridges), alpha)
+        parts = offsets, np.ascontiguousarray(V), ridge, unit * alpha
+        return ItemModel(*parts, item_ridge=items)
 
     def _set_items(self, items: ItemModel) -> None:
         n_new = items.offsets.size - self.item_counts_.size

@@ -267,15 +267,17 @@ def update_biases(typingctx, bias, rows, errors, decay, step):
 
 
 @intrinsic
-def update_rows(typingctx, U, offsets, c, v, weights, decay, item_decay):
-    """Write decay * u + weight * v to the chunk u at column c of each row.
+def update_rows(typingctx, U, offsets, c, v, weights, shrink, item_shrink, n):
+    """Write (1 - shrink) * u + weight * v to the chunk u at column c of each row.
 
-    Returns item_decay * v + sum over lanes of weight * u, with u as it was before.
+    Returns (1 - n item_shrink) * v + sum over lanes of weight * u, with u as it was before.
     """
 
     def codegen(context, builder, signature, args):
         item, lane_weights = args[3], _unpack(builder, args[4])
-        user_decay, kept = (_fill(builder, item.type, args[n]) for n in (5, 6))
+        one = ir.Constant(item.type, [1.0] * CHUNK)
+        user_decay = builder.fsub(one, args[5])
+        kept = builder.fsub(one, builder.fmul(_fill(builder, item.type, args[7]), args[6]))
         places = [
             _address(context, builder, U, args[0], builder.add(offset, args[2]))
             for offset in _unpack(builder, args[1])
@@ -289,11 +291,11 @@ def update_rows(typingctx, U, offsets, c, v, weights, decay, item_decay):
             builder.store(new, place, align=4)
         return new_item
 
-    return v(U, offsets, types.int64, v, weights, types.float32, types.float32), codegen
+    return v(U, offsets, types.int64, v, weights, v, v, types.float32), codegen
 
 
 @jit_fast
-def update_lanes(model, user_bias, batch, numbers, user_weights, bound, group):
+def update_lanes(model, user_bias, batch, numbers, shrinks, user_weights, bound, group):
     """`update_batch` with one rating in each lane; `group` is a tuple of G integers.
 
     The update of a group and the dot products of the next one are one pass over the columns: a
@@ -302,7 +304,7 @@ def update_lanes(model, user_bias, batch, numbers, user_weights, bound, group):
     """
     U, V, item_bias, start, spare, width = model
     items, indptr, users, ratings, run_start, run_stop = batch
-    step, bias_step, shrink, bias_shrink, clip = numbers
+    step, bias_step, bias_shrink, clip = numbers
     stride = V.shape[1]
     one, squares = np.float32(1), no_squares(group)
     # The pass starts with an empty group before the first run.
@@ -331,7 +333,8 @@ def update_lanes(model, user_bias, batch, numbers, user_weights, bound, group):
         for c in range(0, width, CHUNK):
             prefetch(V, ahead + c)
             v = vload(V, item * stride + c)
-            v = update_rows(U, offsets, c, v, weights, one - shrink, one - n * shrink)
+            shrink, item_shrink = vload(shrinks, c), vload(shrinks, width + c)
+            v = update_rows(U, offsets, c, v, weights, shrink, item_shrink, n)
             vstore(V, item * stride + c, v)
             products = add_products(products, U, next_offsets, c, vload(V, next_item * stride + c))
         if next_run > run:

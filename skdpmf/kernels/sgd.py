@@ -43,12 +43,19 @@ def empty_factors(n_rows: int, n_components: int) -> Array:
 
 @jit_fast
 def _update_loops(
-    model: Any, user_bias: Any, batch: Any, numbers: Any, user_weights: Any, bound: Any, group: Any
+    model: Any,
+    user_bias: Any,
+    batch: Any,
+    numbers: Any,
+    shrinks: Any,
+    user_weights: Any,
+    bound: Any,
+    group: Any,
 ) -> Any:
     """`update_batch` in plain loops: for other machines, and as plain Python."""
     U, V, item_bias, start, _, width = model
     items, indptr, users, ratings, run_start, run_stop = batch
-    step, bias_step, shrink, bias_shrink, clip = numbers
+    step, bias_step, bias_shrink, clip = numbers
     one, squares, new = np.float32(1), 0.0, np.empty(width, np.float32)
     for run in range(run_start, run_stop):
         item, stop = items[run], indptr[run + 1]
@@ -56,7 +63,7 @@ def _update_loops(
             end = min(p + len(group), stop)
             n, total = np.float32(end - p), np.float32(0)
             for c in range(width):
-                new[c] = (one - n * shrink) * V[item, c]
+                new[c] = (one - n * shrinks[1, c]) * V[item, c]
             for q in range(p, end):
                 row = start + np.int64(users[q])
                 error = ratings[q]
@@ -75,7 +82,7 @@ def _update_loops(
                 for c in range(width):
                     u = U[row, c]
                     new[c] += weight * u
-                    U[row, c] = (one - shrink) * u + weight * V[item, c]
+                    U[row, c] = (one - shrinks[0, c]) * u + weight * V[item, c]
                 if user_bias is not None:
                     user_bias[row] = (one - bias_shrink) * user_bias[row] + bias_step * error
                 total += error
@@ -101,7 +108,7 @@ def update_batch(
     run_stop: int,
     step: float,
     bias_step: float,
-    penalty: float,
+    penalty: Any,
     clip: float,
     weights: Array | None = None,
     bound: float | None = None,
@@ -147,7 +154,8 @@ def update_batch(
     standardised to a scale of about one; the end as in `users`; run_start, run_stop: half-open
     range of the runs to do; ranges one after the other do, to the bit, what their union does; step:
     learning rate of the factors, for errors in units of `ratings`; bias_step: learning rate of the
-    biases: `step`, or 0 to leave them as they are; penalty: L2 penalty of each rating; clip:
+    biases: `step`, or 0 to leave them as they are; penalty: L2 penalty of each rating; or
+    (2, width), of each column of its user and of its item, and then none of biases; clip:
     largest error that an update is made with: it bounds what one outlying rating can do; weights
     (n_users + n_spare,) float32: weight w of each row of `U`, finite; of spare rows too, where it
     has no effect. None: all 1. bound: M > 0, from which on predictions do not move. None: none. A
@@ -163,12 +171,14 @@ def update_batch(
     if run_start >= run_stop:
         return 0.0
     update = _lanes.update_lanes if _lanes.USE_VECTORS else _update_loops
-    numbers = (step, bias_step, step * penalty, bias_step * penalty, clip)
+    bias_penalty = penalty if np.ndim(penalty) == 0 else 0.0
+    numbers = (step, bias_step, bias_step * bias_penalty, clip)
     squares = update(
         (U, V, item_bias, start, spare, width),
         user_bias,
         (items, indptr, users, ratings, run_start, run_stop),
         tuple(np.float32(number) for number in numbers),
+        np.ascontiguousarray(np.broadcast_to(step * penalty, (2, width)), np.float32),
         weights,
         None if bound is None else np.float32(bound),
         (0,) * _group_size(width),

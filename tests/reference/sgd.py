@@ -30,6 +30,8 @@ def update_batch(
     loss = 0.0
     fixed, b = b is None, np.zeros(len(U)) if b is None else b
     weights = np.ones(len(U)) if weights is None else weights
+    of_users, of_items = (penalty, penalty) if np.ndim(penalty) == 0 else penalty
+    of_biases = penalty if np.ndim(penalty) == 0 else 0.0
     for run, j in enumerate(items):
         run_positions = range(indptr[run], indptr[run + 1])
         for first in range(0, len(run_positions), size):
@@ -43,10 +45,10 @@ def update_batch(
                     error = 0.0
                 loss += error**2
                 error = weights[i] * min(max(error, -clip), clip)
-                v_change += error * U[i] - penalty * V[j]
-                c_change += error - penalty * c[j]
-                U[i] += step * (error * V[j] - penalty * U[i])
-                b[i] += 0.0 if fixed else bias_step * (error - penalty * b[i])
+                v_change += error * U[i] - of_items * V[j]
+                c_change += error - of_biases * c[j]
+                U[i] += step * (error * V[j] - of_users * U[i])
+                b[i] += 0.0 if fixed else bias_step * (error - of_biases * b[i])
             V[j] += step * v_change
             c[j] += bias_step * c_change
     return loss

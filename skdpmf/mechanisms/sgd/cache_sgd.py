@@ -6,9 +6,27 @@ Minimises, over standardised ratings z_ij = (r_ij - mean) / std,
                            + alpha / 2 (|u_i|^2 + |v_j|^2 + b_i^2 + c_j^2)
 
 by stochastic gradient steps of length eta_t = learning_rate * learning_rate_decay^t in round t, and
-at most 1 / (8 alpha), beyond which the penalty would overshoot. If the penalty is learned, it has a
-constant part too, ridge / 2 |u_i|^2 and so on, which shrinks users after their batch and items
-after each round, and all of it is in units of the mean squared error of the round before.
+at most 1 / (8 alpha), beyond which the penalty would overshoot.
+
+Without an alpha the penalties are those of the mean field (`skdpmf.mechanisms.als.variational` is
+the same model by exact steps). With z_ij ~ N(b_i + c_j + <u_i, v_j>, s^2), priors b_i ~ N(0, t_b),
+u_ic ~ N(0, p_c), v_jc ~ N(0, q_c), and independent posteriors, the expected squared error is
+
+    (z_ij - b_i - c_j - <u_i, v_j>)^2 + sum over c of var(v_jc) u_ic^2 + var(u_ic) v_jc^2 + ... ,
+
+so component c is penalised by var(v_jc) for each rating of a user, by var(u_ic) for each rating of
+an item, and by s^2 / p_c and s^2 / q_c for each row. A row of n ratings has var(u_ic) = s^2 / (s^2
+/ p_c + n q_c); for each rating there is the mean of that over all ratings. After each round p_c
+and q_c become the mean second moments, weighted by ratings, and s^2 the mean expected squared
+error. At first the components may explain all ratings, p_c q_c = 1 / k, and the penalties begin at
+0 and are whole after the first rounds: full ones would hold factors down that have yet to be
+found. Every third round ends in a change of coordinates that makes the moments diagonal and equal,
+where the independent posteriors fit best.
+
+A component that stands still has, with users and items alike and x = p_c q_c N / (s^2 users), s_c =
+x^1.5 / (1 + x) and a penalty of (1 + 2 x) / ((1 + x) x^0.5): it is of a strength s_c plus that in
+the ratings, (1 + x) / x^0.5, and least at x = 1. Below, the more it shrinks the more it would have
+to be. So once penalties are whole, components with x < 1 are left out.
 
 The order of the steps is chosen for the caches (Liu, Wang, Smola 2015, sections 5.1-5.3 and
 Algorithm 2): users come in batches whose factors fill about an L2 cache, and the ratings of a batch
@@ -29,7 +47,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,31 +60,26 @@ from skdpmf.mechanisms.sgd.rating_batches import Batch, Batches, Workers
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.sampler.streams import derived_key
 
-# One or two L2 caches of a current server core. Batches half as large cut the runs of items short,
-# which costs more than users' rows from L3: the kernel reads the next rows early.
-CACHE_BYTES = 1 << 21
-# The biases of more users would leave the L1 cache; also those of a row group of ParquetRatings.
-MOST_USERS = 4096
-# With fewer users an item's row, which comes from L3 or memory, would be used too seldom.
-LEAST_USERS = 512
-# With several threads at least so many batches for each, or the last one is waited for; more would
-# cut the runs of items short (8 for each of 2 threads cost a third on a million ratings).
-_BATCHES_PER_THREAD = 2
-# |v_j| at the start: small beside the standardised ratings, large beside rounding.
-_START_NORM = 0.2
-# Errors count at most so many standard deviations: one absurd rating cannot blow up its item.
-_CLIP = 10.0
-# Share of a factor that the penalty takes at most for each rating: a group has up to 8 of them.
-_LARGEST_SHRINK = 1.0 / 8.0
-# The learned penalty, in units of the variance of the noise (measured on made-up ratings of 15
-# shapes): of the noise's largest singular value; and for each user and item.
-_SHARE_OF_NOISE, _RIDGE, _BIAS_RIDGE = 0.75, 3.0, 5.0
-# Less noise is not believed: the penalty would vanish.
-_LEAST_VARIANCE = 0.01
-# A round whose root mean square error is so many times that of the mean alone has diverged.
-_DIVERGED = 2.0
-# The smallest rate that is tried is this share of the one asked for.
-_SMALLEST_SHARE = 2.0**-20
+# Tuned: speed against caches. One or two L2 caches of a current server core: batches half as large
+# cut the runs of items short, which costs more than users' rows from L3. The biases of more than
+# MOST_USERS would leave the L1 cache (also a row group of ParquetRatings); with fewer than
+# LEAST_USERS an item's row, which comes from L3 or memory, would be used too seldom. Several
+# threads have at least so many batches each, or the last one is waited for; more would cut the runs
+# of items short (8 for each of 2 threads cost a third on a million ratings).
+CACHE_BYTES, MOST_USERS, LEAST_USERS, _BATCHES_PER_THREAD = 1 << 21, 4096, 512, 2
+
+# Guard: |v_j| at the start, small beside the standardised ratings and large beside rounding; how
+# many standard deviations an error counts at most, so that one absurd rating cannot blow up its
+# item; the share of a factor that the penalty takes at most for each rating, as a group has up to
+# 8; a round whose error is so many times that of the mean alone has diverged; the smallest share of
+# a learning rate that is tried; the least variance.
+_START_NORM, _CLIP, _LARGEST_SHRINK = 0.2, 10.0, 1.0 / 8.0
+_DIVERGED, _SMALLEST_SHARE, _LEAST_VARIANCE = 2.0, 2.0**-20, 1e-9
+
+# Tuned: the share of the rounds until learned penalties are whole (more finds weaker factors in few
+# ratings, and leaves fewer rounds to remove those that are noise); rounds between two changes of
+# coordinates (accuracy against time, of which each takes as much as a round where k is 512).
+_OPENING, _TURN_EVERY = 0.4, 3
 
 
 @dataclass(frozen=True)
@@ -79,43 +92,55 @@ class Settings:
     learning_rate_decay: float
     alpha: float
     fit_bias: bool
-    ridge: float = 0.0
-    bias_ridge: float = 0.0
     learned: bool = False
-
-    def learn(self, n_users: int, n_items: int, n_ratings: int) -> Settings:
-        """Return the settings with a penalty for so many users and items that have ratings.
-
-        Noise of variance 1 has singular values up to sqrt(n_users) + sqrt(n_items), in units in
-        which a component that adds s^2 to the variance of a rating has s sqrt(n_ratings): the
-        penalty removes the components below a share of the noise.
-        """
-        users, items = max(1, n_users) / max(1, n_ratings), max(1, n_items) / max(1, n_ratings)
-        least = _SHARE_OF_NOISE * (users**0.5 + items**0.5)
-        ridge = min(_RIDGE, least / (users * items) ** 0.5)
-        # sqrt((alpha + ridge users) (alpha + ridge items)) = least
-        half, middle = ridge * (users - items) / 2.0, ridge * (users + items) / 2.0
-        alpha = max(0.0, (half**2 + least**2) ** 0.5 - middle)
-        return replace(self, alpha=alpha, ridge=ridge, bias_ridge=_BIAS_RIDGE, learned=True)
 
 
 @dataclass
 class Factors:
-    """The model in standardised units; U and user_bias have a spare row for each thread."""
+    """The model in standardised units; U and user_bias have a spare row for each thread.
+
+    ``variances`` (2, 1 + k) are those of the priors of users and items, of the bias and of each
+    factor; ``noise`` (0-d) is that of a rating.
+    """
 
     U: np.ndarray
     V: np.ndarray
     user_bias: np.ndarray
     item_bias: np.ndarray
+    variances: np.ndarray
+    noise: np.ndarray
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by name."""
         return dict(vars(self))
 
 
-def noise_variance(loss: float) -> float:
-    """Return the variance of the noise by the loss of a round, both in standardised units."""
-    return min(1.0, max(_LEAST_VARIANCE, loss**2))
+def posterior_variances(noise: Any, variances: Any, counts: Any) -> np.ndarray:
+    """Return the posterior variances, (2, 1 + k), each the mean over all ratings.
+
+    counts: of users and of items, the numbers of ratings that rows have, and how many rows.
+    """
+    found = np.zeros_like(variances)
+    for side, (n, rows) in enumerate(counts):
+        information = n[:, None] * np.append(1.0, variances[1 - side, 1:])
+        own = noise * variances[side] / (noise + information * variances[side])
+        found[side] = n * rows @ own / max(1, n @ rows)
+    return found
+
+
+def counted(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different numbers of ratings, and how many rows have each."""
+    return np.unique(counts, return_counts=True)
+
+
+def moments(F: np.ndarray, counts: np.ndarray, *, crossed: bool = False) -> np.ndarray:
+    """Return the sum over rows of the count times F_c^2, (k,), or F_c F_d, (k, k)."""
+    total: Any = 0.0
+    for start in range(0, len(F), MOST_USERS):
+        own, n = F[start : start + MOST_USERS], counts[start : start + MOST_USERS]
+        n = n.astype(np.float32)
+        total = total + ((own * n[:, None]).T @ own if crossed else n @ own**2).astype(np.float64)
+    return np.asarray(total)
 
 
 def batch_rows(n_users: int, n_components: int, n_threads: int, *, equal: bool = True) -> int:
@@ -140,11 +165,15 @@ def starting_factors(size: tuple[int, int], rank: int, n_threads: int, seed: int
     source = NoiseSource(None if seed is None else derived_key(seed))
     V[:, :rank] = source.initial_normals((n_items, rank))
     V *= _START_NORM / np.sqrt(rank)
+    variances = np.full((2, 1 + rank), rank**-0.5)
+    variances[:, 0] = 1.0
     return Factors(
         empty_factors(n_users + n_threads, rank),
         V,
         np.zeros(n_users + n_threads, np.float32),
         np.zeros(n_items, np.float32),
+        variances,
+        np.ones(()),
     )
 
 
@@ -154,7 +183,8 @@ class Descent:
 
     `start` returns new factors, again after divergence. If the snapshot holds progress, the fit
     goes on from there; without `snapshot_every`, in batches, there is one snapshot a round. Items
-    with `earlier` ratings get the share of a learned ridge that is the new ratings' among all.
+    with `earlier` ratings get the share of a learned ridge that is the new ratings' among all, and
+    the variances stay as they are then.
 
     ``losses`` are root mean squares of the standardised errors in each round, each before its
     update; ``learning_rate`` is that of the first round: the one of the settings, or, after
@@ -167,7 +197,7 @@ class Descent:
     workers: Workers
     snapshot: Snapshot | None = None
     snapshot_every: int | None = None
-    earlier: Any = 0
+    earlier: Any = None
 
     def __post_init__(self) -> None:
         self.every = self.snapshot_every or max(1, len(self.batches))
@@ -177,8 +207,10 @@ class Descent:
         self.losses: list[float] = []
         self.done, self.squares = 0, 0.0  # batches of this round, and their squared errors
         self.waiting: Generator[Batch, None, None] | None = None
-        counts = self.batches.item_counts
-        self.share = (counts / np.maximum(1, counts + self.earlier)).astype(np.float32)
+        own = self.batches.item_counts
+        earlier = 0 if self.earlier is None else self.earlier
+        self.share = (own / np.maximum(1, own + earlier)).astype(np.float32)
+        self.counts = counted(self.batches.user_counts), counted(own + earlier)
         saved = self.snapshot.load(self.factors.arrays()) if self.snapshot else None
         for name, value in (saved or {}).items():
             setattr(self, name, value)
@@ -200,6 +232,7 @@ class Descent:
         """Finish a round; if it diverged, start all over at half the learning rate."""
         if self.waiting is None:
             self.waiting = self.batches.read(self.done, self.settings.max_iter - len(self.losses))
+        self.penalty, self.ridges = self.penalties()
         while self.done < len(self.batches):
             n = min(self.every - self.done % self.every, len(self.batches) - self.done)
             self.squares += sum(self.workers.run(self.update, islice(self.waiting, n)))
@@ -207,11 +240,13 @@ class Descent:
             if self.snapshot is not None and self.done < len(self.batches):
                 self.save()
         if self.settings.learned:
-            self.shrink(self.factors.V, self.factors.item_bias, self.share)
+            self.shrink(1, self.factors.V, self.factors.item_bias, self.share)
         loss = np.sqrt(self.squares / max(1, self.batches.nnz))
         self.done, self.squares = 0, 0.0
         if loss <= _DIVERGED * max(1.0, self.batches.spread) and np.isfinite(self.factors.V).all():
             self.losses.append(float(loss))
+            if self.settings.learned and self.earlier is None and loss > 0.0:
+                self.learn()
         else:
             self.restart()
         if self.snapshot is not None:
@@ -220,9 +255,9 @@ class Descent:
     def update(self, batch: Batch, worker: int) -> float:
         """Step through a batch, from another item on for each worker."""
         model, settings = self.factors, self.settings
-        step, alpha = self.step(), self.penalty()[0]
-        if step * alpha > _LARGEST_SHRINK:
-            step = _LARGEST_SHRINK / alpha
+        step, largest = self.step(), float(np.max(self.penalty))
+        if step * largest > _LARGEST_SHRINK:
+            step = _LARGEST_SHRINK / largest
         n_runs = len(batch.items)
         first = worker * n_runs // self.workers.n_threads
         squares = 0.0
@@ -236,31 +271,74 @@ class Descent:
                 *(begin, end),
                 step=step,
                 bias_step=step if settings.fit_bias else 0.0,
-                penalty=alpha,
+                penalty=self.penalty,
                 clip=_CLIP,
             )
         if settings.learned:
             own = slice(batch.start, batch.stop)
-            self.shrink(model.U[own], model.user_bias[own], np.ones(1, np.float32))
+            self.shrink(0, model.U[own], model.user_bias[own], np.ones(1, np.float32))
         return squares
 
     def step(self) -> float:
         """Return the length of a step in this round."""
         return self.learning_rate * self.settings.learning_rate_decay ** len(self.losses)
 
-    def penalty(self) -> tuple[float, float, float]:
-        """Return alpha, the ridge and that of the biases in this round."""
-        settings, variance = self.settings, 1.0
-        if settings.learned and self.losses:
-            variance = noise_variance(self.losses[-1])
-        return variance * settings.alpha, variance * settings.ridge, variance * settings.bias_ridge
+    def penalties(self) -> tuple[Any, np.ndarray]:
+        """Return this round's penalties for each rating, as for the kernel, and for each row."""
+        settings, model = self.settings, self.factors
+        if not settings.learned:
+            return settings.alpha, np.zeros_like(model.variances)
+        share = 1.0 if self.earlier is not None else self.opened()
+        doubts = posterior_variances(model.noise, model.variances, self.counts)
+        ratings = np.zeros((2, self.width))
+        ratings[:, : settings.n_components] = share * doubts[::-1, 1:]
+        return ratings, share * model.noise / np.maximum(model.variances, _LEAST_VARIANCE)
 
-    def shrink(self, factors: np.ndarray, biases: np.ndarray, share: np.ndarray) -> None:
-        """Take the step of a share of the constant part of the penalty."""
-        _, ridge, bias_ridge = self.penalty()
-        factors /= (1.0 + self.step() * ridge * share)[:, None]
+    def opened(self) -> float:
+        """Return the share of the learned penalties that there is after the rounds so far."""
+        return min(1.0, len(self.losses) / max(1.0, _OPENING * self.settings.max_iter))
+
+    def shrink(self, side: int, factors: np.ndarray, biases: np.ndarray, share: np.ndarray) -> None:
+        """Take the step of a share of the penalty for each row, of users (0) or items (1)."""
+        ridges = (self.step() * self.ridges[side]).astype(np.float32)
+        factors[:, : ridges.size - 1] /= 1.0 + share[:, None] * ridges[1:]
         if self.settings.fit_bias:
-            biases /= 1.0 + self.step() * bias_ridge * share
+            biases /= 1.0 + share * ridges[0]
+
+    def learn(self) -> None:
+        """Learn the variances, in some of the rounds after a change of coordinates."""
+        model, n, k = self.factors, max(1, self.batches.nnz), self.settings.n_components
+        counts = self.batches.user_counts, self.batches.item_counts
+        U, V = model.U[: len(counts[0]), :k], model.V[:, :k]
+        if len(self.losses) % _TURN_EVERY == 1:
+            users, items = (
+                moments(F, own, crossed=True) / n for F, own in zip((U, V), counts, strict=True)
+            )
+            values, vectors = np.linalg.eigh(users)
+            values = np.maximum(values, _LEAST_VARIANCE)
+            root = (vectors * values**0.5) @ vectors.T
+            values, vectors = np.linalg.eigh(root @ items @ root)
+            turn = root @ vectors[:, ::-1] / np.maximum(values[::-1], _LEAST_VARIANCE**2) ** 0.25
+            V[:] = V @ turn.astype(np.float32)
+            U[:] = U @ np.linalg.inv(turn).T.astype(np.float32)
+        biases = model.user_bias[: len(U)], model.item_bias
+        means = np.stack(
+            [
+                np.append(moments(bias[:, None], own), moments(F, own)) / n
+                for F, bias, own in zip((U, V), biases, counts, strict=True)
+            ]
+        )
+        doubts = posterior_variances(model.noise, model.variances, self.counts)
+        doubts[:, 0] *= self.settings.fit_bias
+        model.variances[:] = means + doubts
+        product = np.prod(model.variances[:, 1:], axis=0)
+        noise = self.losses[-1] ** 2 + doubts[:, 0].sum()
+        noise += (product - np.prod(means[:, 1:], axis=0)).sum()
+        model.noise[()] = min(1.0, max(_LEAST_VARIANCE, noise))
+        rows = np.prod([np.count_nonzero(own) for own in counts], dtype=float)
+        lost = (product < model.noise * rows**0.5 / n) & (self.opened() == 1.0)
+        for array in (U, V, model.variances[:, 1:]):
+            array[:, lost] = 0.0
 
     def restart(self) -> None:
         """Start all over at half the learning rate."""

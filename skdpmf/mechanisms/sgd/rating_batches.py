@@ -193,14 +193,15 @@ def _clear(queue: SimpleQueue[Any]) -> None:
             queue.get_nowait()
 
 
-# Entries that the kernels may read (and ignore) behind the last rating of a batch.
+# Fixed: entries that the kernels may read (and ignore) behind the last rating of a batch.
 _SPARE = 16
-# Row groups read before they are needed: one in hand for each of a few threads.
-_GROUPS_AHEAD = 3
-# Ratings that are measured together: they stay in the cache.
-_PIECE = 1 << 15
-# A spread below this share of the rating range is rounding: all ratings are equal.
+
+# Guard: a spread below this share of the rating range is rounding: all ratings are equal.
 _NO_SPREAD = 1e-12
+
+# Tuned: memory against waiting. Row groups read before they are needed, one in hand for each of a
+# few threads; ratings that are measured together, so that they stay in the cache.
+_GROUPS_AHEAD, _PIECE = 3, 1 << 15
 
 
 class Batch(NamedTuple):
@@ -249,8 +250,8 @@ class MatrixBatches:
     """A canonical CSR matrix, cut and sorted once by the workers, in memory: batches of users.
 
     ``scale`` standardises the ratings, by default with their own mean and standard deviation;
-    ``spread`` is their root mean square then; ``item_counts`` are the ratings of each item. The
-    ratings lie in `bounds`, and a batch has `n_rows` users.
+    ``spread`` is their root mean square then; ``user_counts`` and ``item_counts`` are the ratings
+    of each user and item. The ratings lie in `bounds`, and a batch has `n_rows` users.
     """
 
     def __init__(self, R: Any, bounds: Any, n_rows: int, workers: Any, scale: Any = None) -> None:
@@ -265,6 +266,7 @@ class MatrixBatches:
             return _in_item_order(R, start, min(start + n_rows, R.shape[0]), scale)
 
         self._batches: list[Batch] = workers.run(batch, range(0, R.shape[0], n_rows))
+        self.user_counts = np.diff(R.indptr)
         self.item_counts = np.zeros(R.shape[1], np.int64)
         squares = 0.0
         for block in self._batches:
@@ -303,7 +305,7 @@ class ParquetBatches:
         self._n_groups = [-(-n // group_rows) for n in np.diff(ratings._bounds[0]).tolist()]
         self._parts = -(-group_rows // n_rows)
         self._seen: dict[str, Any] = {}
-        self.item_counts = np.zeros(ratings.shape[1], np.int64)
+        self.user_counts, self.item_counts = (np.zeros(n, np.int64) for n in ratings.shape)
         with closing(self._measured()) as pieces:
             self.scale, self.spread = Scale.of(pieces, bounds), 1.0
 
@@ -332,6 +334,10 @@ class ParquetBatches:
         with closing(read_ahead(self._groups(0), _GROUPS_AHEAD)) as groups:
             for group in groups:
                 batch, rating = self._ordered(group, Scale(0.0, 1.0)), group[-1]
+                users = batch.users[: rating.size]
+                self.user_counts[batch.start : batch.stop] = np.bincount(
+                    users, minlength=batch.stop - batch.start
+                )
                 self.item_counts[batch.items] += np.diff(batch.indptr)
                 yield np.clip(rating.astype(np.float64), *self._range)
 
