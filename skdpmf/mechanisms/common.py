@@ -13,15 +13,22 @@ from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import predict_entries, weigh_by_item
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.clipped_sums import products_bound, vectors_bound
+from skdpmf.privacy.clipped_sums import HAIR, products_bound, vectors_bound
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 Floats = NDArray[np.float64]
 
-_STANDS_OUT = 1.1  # eigenvalues, in those of noise and chance
-# Choices of an item that show its part in tastes, and what counts as beyond chance.
-_ENOUGH_CHOICES, _BEYOND, _STEPS = 30.0, 1.1, 8.0
+# Fixed: a hair less than 1, so that rounding does not exceed a bound
+INSIDE = 1.0 - HAIR
+
+# Guard: vectors beyond the rank, and steps, of the block iteration; groups of users with about as
+# many choices, for each power of e
+_SPARE, _SWEEPS, _STEPS = 10, 2, 8.0
+
+# Tuned: choices of an item that show its part in tastes, as chance has a law only beyond some;
+# factors for a taste beyond chance, as many tastes again are too weak to be told from it
+_ENOUGH_CHOICES, FACTORS_A_TASTE = 30.0, 2
 
 
 def strength_of(budget: PrivacyBudget) -> float:
@@ -131,11 +138,6 @@ def alike(rows: Rows, weight: float) -> Floats:
     return np.full(rows.nnz, weight)
 
 
-INSIDE = 1.0 - 2.0**-40
-_SPARE, _SWEEPS = 10, 2  # vectors beyond the rank, and steps, of the block iteration
-FACTORS_A_TASTE = 2  # as many tastes again are too weak to be told from chance
-
-
 def subset(rows: Rows, tau: int | None, priorities: Callable[[Rows], Any]) -> Any:
     """Return at most tau ratings of each user, those of least priority; None: all of them."""
     return rows.R if tau is None else bound_contributions(rows.R, tau, priorities(rows))
@@ -206,7 +208,7 @@ def co_rating_vectors(
     size = np.sqrt(np.sum(z**2, axis=1))
     # nothing but rounding is left of a user who rated all of the head
     least = 1e-6 * unit.max()
-    scale = np.where(size > least, (1.0 - 2.0**-40) / np.maximum(size, least), 0.0)
+    scale = np.where(size > least, INSIDE / np.maximum(size, least), 0.0)
     return np.asarray(z * scale[:, None])
 
 
@@ -225,7 +227,7 @@ def co_rating_directions(
     mean square 0.3 in the head, 0 elsewhere.
     """
     chance = np.sqrt(2.0 * len(head) * deviation**2 + 4.0 * n_users / len(head))
-    values, vectors = _leading(released, most, _STANDS_OUT * chance)
+    values, vectors = _leading(released, most, chance)
     return spread_over_head(vectors * np.sqrt(popularity[head, None] * values), head, mass)
 
 
@@ -351,4 +353,4 @@ def shows_tastes(rows: Rows) -> bool:
 
     operator = LinearOperator((m, m), matvec=product, dtype=np.float64)
     largest = eigsh(operator, 1, which="LA", v0=np.ones(m), tol=1e-3, return_eigenvectors=False)
-    return bool(largest[0] > _BEYOND * (2.0 * np.sqrt(m / n) + m / n))
+    return bool(largest[0] > 2.0 * np.sqrt(m / n) + m / n)

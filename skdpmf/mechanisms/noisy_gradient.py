@@ -74,7 +74,6 @@ from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import (
     HALF_RELIABLE,
-    LOG_VARIANCE,
     SIGNAL_PER_FACTOR,
     item_prior,
 )
@@ -472,7 +471,7 @@ def _prior_variances(X: Any, variance: Any) -> Floats:
     for t in VARIANCES:
         total = t + variance
         density = -0.5 * np.sum(X**2 / total + np.log(total), axis=0)
-        density -= 0.5 * (np.log(t / VARIANCE) / LOG_VARIANCE) ** 2
+        density -= 0.5 * np.log(t / VARIANCE) ** 2
         found[density > best] = t
         best = np.maximum(best, density)
     return found

@@ -84,14 +84,14 @@ def test_the_posterior_of_averages(guess):
     np.testing.assert_allclose(N @ design, [N.sum(), 0.0], atol=1e-9)
     x = design @ [0.3, 0.1] + rng.normal(0.0, np.sqrt(truth + variance))
     found, spread = im.posterior(x, variance, design, guess)
-    S = (design * np.square(im._LINE)) @ design.T
+    S = im.LEVEL_VARIANCE * design @ design.T
 
     def line(t):
         return S @ np.linalg.solve(S + np.diag(variance + t), x)
 
     def density(t):
         left = -0.5 * np.sum((x - line(t)) ** 2 / (variance + t) + np.log(variance + t))
-        return left - 0.5 * (np.log(t / (im._CAUTION * guess)) / im.LOG_VARIANCE) ** 2
+        return left - 0.5 * np.log(t / guess) ** 2
 
     tried = guess * np.geomspace(1e-3, 10.0, 2001)
     t = np.exp(np.average(np.log(tried), weights=np.exp([density(t) for t in tried])))

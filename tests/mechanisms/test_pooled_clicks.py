@@ -169,7 +169,7 @@ def test_rounds_release_what_the_formulas_say(monkeypatch):
 
 def test_a_round_measures_what_unobserved_pairs_add(monkeypatch):
     """Gradients of clicks for which `target` solves the items' problems lead to it in a round."""
-    monkeypatch.setattr("skdpmf.mechanisms.als.pooled_update._KEPT", 1.0 - 1e-12)
+    monkeypatch.setattr("skdpmf.mechanisms.als.pooled_update.KEPT", 1.0 - 1e-12)
     rng = np.random.default_rng(1)
     seen = {}
 

@@ -157,7 +157,7 @@ def prior_variance(x, variance):
     """Most probable variance of x, among those that are tried."""
 
     def density(t):
-        guess = (np.log(t / constants.VARIANCE) / constants.LOG_VARIANCE) ** 2
+        guess = np.log(t / constants.VARIANCE) ** 2
         return -0.5 * (np.sum(x**2 / (t + variance) + np.log(t + variance)) + guess)
 
     return max(constants.VARIANCES, key=density)

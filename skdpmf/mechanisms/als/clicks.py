@@ -52,7 +52,7 @@ from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
 from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
-from skdpmf.mechanisms.common import head_directions, planned_gram, predictions
+from skdpmf.mechanisms.common import INSIDE, head_directions, planned_gram, predictions
 from skdpmf.mechanisms.gram.item_item import TIE
 from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, USER_WEIGHT
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity, is_known
@@ -261,7 +261,7 @@ class ClickFit(AlternatingFit):
 
 def _count_weights(rows: Rows) -> NDArray[np.float64]:
     """Weights 1 / sqrt(n_i), a hair less, of each user's clicks."""
-    own = (1.0 - 2.0**-40) / np.sqrt(np.maximum(rows.n_ratings, 1))
+    own = INSIDE / np.sqrt(np.maximum(rows.n_ratings, 1))
     return np.repeat(own, rows.n_ratings)
 
 

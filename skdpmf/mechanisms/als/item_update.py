@@ -27,9 +27,12 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.jit_and_threads import run_blocks
 
-_FORGETTING = 0.9  # gamma
-_LEAST_EIGENVALUE = 0.02  # of a pooled Gram matrix, relative to its trace
-_ITEMS_AT_ONCE = 512
+# Tuned: gamma, what is kept of older rounds a round, and of earlier fits by a refresh: users'
+# vectors move, and noise averages out
+KEPT = 0.9
+
+# Guard: least eigenvalue of a pooled Gram matrix, relative to its trace; memory of a block
+_LEAST_EIGENVALUE, _ITEMS_AT_ONCE = 0.02, 512
 
 
 class ItemPosterior:
@@ -51,7 +54,7 @@ class ItemPosterior:
         n_items, d = prior_mean.shape
         self.prior_precision, self.mass, self.weight = prior_precision, mass, weight
         self.noise, self.private = noise, noise > 0
-        self.forgetting = _FORGETTING if self.private else 0.0
+        self.forgetting = KEPT if self.private else 0.0
         self.pull = prior_mean @ prior_precision
         self.precision = np.zeros((n_items, d, d))
         self.shift = np.zeros((n_items, d))

@@ -28,8 +28,10 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Users
 
-HEAD = 150  # items whose noisy second moments start the factors
-SHARE = 0.06  # of the budget (of mu^2), for a release that others build on
+# Tuned: start against rounds. Items whose noisy second moments start the factors; share of the
+# budget (of mu^2) for a release that others build on
+HEAD, SHARE = 150, 0.06
+
 START = "second moments of the head"
 
 

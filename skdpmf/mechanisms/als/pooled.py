@@ -56,7 +56,7 @@ popularity first, has their mean by precision with those of step 1. So lists com
 **The posterior.** In expectation G_j = M_j F (theta*_j - theta_j), theta_j = (b_j, v_j), with M_j
 the expected sum of weights and F = H / n with its first column divided by a. So a round measures
 theta*_j with the precision M_j^2 F'F / rho_j, rho_j the variance of noise, sampling and of what is
-not known about N_j. All rounds add up; what older ones say about v_j is discounted by 0.92 a
+not known about N_j. All rounds add up; what older ones say about v_j is discounted by 0.9 a
 round, since users' vectors move, and what they say about b_j (v_j apart) is not.
 
 **A refresh** starts from `PooledKnowledge` of earlier fits, on other people: from their counts and
@@ -91,33 +91,41 @@ from skdpmf.mechanisms.als.loop import HEAD, START, AlternatingFit, head_release
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.item_means import residual_rounds as ir
-from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING, HALF_RELIABLE
+from skdpmf.mechanisms.item_means.joint_release import (
+    FOLD_IN_DAMPING,
+    HALF_RELIABLE,
+    PRIOR_VARIANCE,
+)
+from skdpmf.mechanisms.item_means.residual_rounds import CLIP
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.users import Rows
 
-CLIP = 0.5  # C, well below a typical user's root mean squared residual: most are clipped
-CO_RATING_FACTORS = 6  # the most that start from what is rated together
-MEAN_ROUNDS, MOMENT_ROUNDS = 3, 4
-FACTOR_VARIANCE = 0.1  # of v_j, divided by alpha
-LOG_SCALE = 0.3  # of log N_j as a column
-# Ridge of s_i: the first one, more where typical users have few ratings, as slopes err then.
-SLOPE_RIDGE, SLOPE_RATINGS = 15.0, 30.0
-FEATURED_SLOPE_RIDGE = 8.0  # with item features, on which b_j leans
-LEAST_SIGNAL = 12.0  # for any factor: see PooledFit.choose_rank
-BEYOND_CHANCE = 2.0  # eigenvalues so many times those of random choices start factors
-# Ridge of u_i, times alpha: weaker while training, where |x_i| = 1 regularises as well.
-TRAINING_RIDGE, FOLD_IN_RIDGE = 0.3, 1.3
-OWN_RATINGS = 0.5  # share of what own ratings add to gradients that is taken off
-# Scales of t_i: log n_i, 1, means of columns, coefficients, residual.
-LOG_COUNT_SCALE, ONE_SCALE, COLUMN_SCALE, COEFFICIENT_SCALE = 0.3, 0.5, 2.0, 0.5
-RESIDUAL_SCALE = 0.35
-TYPICAL_LOG_COUNT = 4.5  # of ratings of a user, taken off: a convenience, not an assumption
-# Odd numbers of 64 bits without a pattern: digits of pi, e and the root of 2, in binary.
+# Fixed: by the format of model files: scale of log N_j as a column, log of a typical user's
+# ratings, which is taken off, columns before the factors (1, b_j and log N_j)
+LOG_SCALE, TYPICAL_LOG_COUNT, N_LEAD = 0.3, 4.5, 3
+
+# Fixed: odd numbers of 64 bits without a pattern: digits of pi, e and the root of 2, in binary
 _ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np.uint64)
-N_LEAD = 3  # columns before the factors: 1, b_j and log N_j
+
+# Tuned: bias against noise. Releases of means, and of users' moments
+MEAN_ROUNDS = MOMENT_ROUNDS = 4
+# ridge of s_i, in ratings, before it is learnt: slopes err more where typical users rate little
+SLOPE_RIDGE = 15.0
+# signal of `choose_rank` below which more means serve better than factors
+LEAST_SIGNAL = 12.0
+# eigenvalues so many times those of random choices start factors
+BEYOND_CHANCE = 2.0
+# ridge of u_i, times alpha, while |x_i| = 1 regularises as well; 1 in the fold-in
+TRAINING_RIDGE = 0.3
+# share of what own ratings add to gradients that is taken off: all of it shrinks v_j too far
+OWN_RATINGS = 0.5
+# scales of t_i, whose clip shortens long ones: log n_i, 1 and coefficients, means of columns
+LOG_COUNT_SCALE, SCALE, COLUMN_SCALE = 0.3, 0.5, 2.0
+# and residual, in quarter ranges
+RESIDUAL_SCALE = 0.35
 
 COUNTS, MEANS, LISTS, RATED, GRADIENTS, GRAM, MOMENTS = (
     ir.COUNTS,
@@ -287,8 +295,6 @@ class PooledFit(PooledRounds):
         self.choices = None if known is None else known.choices  # Gram matrices so far
         self.mu *= np.sqrt(1.0 - settings.list_share)  # of what learns ratings
         self.constant = constant_weight(curator.plan.budget)
-        has_features = bool(curator.item_columns.shape[1])
-        self.slope_ridge = FEATURED_SLOPE_RIDGE if has_features else SLOPE_RIDGE
         self.averages = ir.ResidualAverages(
             curator,
             self.kept,
@@ -346,7 +352,7 @@ class PooledFit(PooledRounds):
             if self.gram is None:
                 self.averages.release(RATED)
             self.averages.release(START)
-        variance = FACTOR_VARIANCE / self.settings.alpha
+        variance = PRIOR_VARIANCE / self.settings.alpha
         self.posterior = update.PooledPosterior(self.averages, rank, variance, self.known)
         if rank > n_known:
             V = self.posterior.theta[:, 1 : n_known + 1]
@@ -355,17 +361,17 @@ class PooledFit(PooledRounds):
 
     def directions(self, rank: int) -> NDArray[np.float64]:
         """Release what factors start from; return directions, (n_items, at least rank)."""
-        N, mass, most = self.N, self.posterior.mass, CO_RATING_FACTORS
+        N, mass = self.N, self.posterior.mass
         if self.gram is None:
             head = common.most_popular(N, HEAD)
             given: Any = {"clip": 1.0, "grid": self.grid}
             chosen = sums.products(self.kept, common.co_rating_vectors, head, N[head], **given)
             released = self.release(RATED, chosen)
             noise = self.n_users, self.curator.deviation(RATED)
-            terms = released, head, N, mass, min(rank, most)
+            terms = released, head, N, mass, rank
             by_choice = common.co_rating_directions(*terms, *noise)
         else:
-            loadings = self.telling_loadings(self.gram)[:, :most]
+            loadings = self.telling_loadings(self.gram)[:, :rank]
             by_choice = common.spread_over_head(loadings, self.gram.head, mass)
         moments, head = self.release_start(self.kept, self.averages.residuals(), N, CLIP)
         by_rating = common.head_directions(moments, head, mass, rank, self.curator.deviation(START))
@@ -411,7 +417,7 @@ class PooledFit(PooledRounds):
         size = N_LEAD + len(factors)
         ridge = np.zeros((size, size))
         ridge[0, 0] = self.settings.user_damping
-        ridge[1, 1] = ridge[2, 2] = self.slope_ridge * (1.0 + SLOPE_RATINGS / self.typical_ratings)
+        ridge[1, 1] = ridge[2, 2] = SLOPE_RIDGE * (1.0 + HALF_RELIABLE / self.typical_ratings)
         ridge[N_LEAD:, N_LEAD:] = self.settings.alpha * factors
         return ridge
 
@@ -432,7 +438,7 @@ class PooledFit(PooledRounds):
             values, vectors = np.linalg.eigh(rank * posterior.spread)
             V = posterior.theta[:, 1:]
             posterior.theta[:, 1:] = V @ (vectors * np.sqrt(values)) @ vectors.T
-            factors = FOLD_IN_RIDGE * rank * np.eye(rank)
+            factors = rank * np.eye(rank)
         # alpha multiplies the ridge in the end, once it is learnt
         columns, guess = self.columns(), self._ridge(factors / self.settings.alpha)
         guess[0, 0] = self.settings.fold_in_damping
@@ -529,7 +535,7 @@ def with_unit_factors(rows: Rows, Z: Any, constant: float) -> tuple[Any, Any]:
         block = slice(start, stop)
         x = Z[block, N_LEAD:]
         norm = np.maximum(np.linalg.norm(x, axis=1), update.LEAST_LENGTH)
-        x = x * (1.0 / norm[:, None] * (1.0 - 2.0**-40))
+        x = x * (common.INSIDE / norm[:, None])
         U[block, 0], U[block, 1 : 1 + N_LEAD], U[block, 1 + N_LEAD :] = 1.0, Z[block, :N_LEAD], x
         phi[block, 0], phi[block, 1:] = constant, x
 
@@ -586,7 +592,7 @@ def posteriors(
 def moment_scales(size: int) -> NDArray[np.float64]:
     """Return the scales of t_i for `size` coefficients."""
     scales = np.full(2 * size + 2, COLUMN_SCALE)
-    scales[0], scales[1], scales[size + 1 :] = LOG_COUNT_SCALE, ONE_SCALE, COEFFICIENT_SCALE
+    scales[0], scales[1], scales[size + 1 :] = LOG_COUNT_SCALE, SCALE, SCALE
     scales[-1] = RESIDUAL_SCALE
     return scales
 

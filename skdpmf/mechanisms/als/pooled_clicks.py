@@ -289,7 +289,7 @@ def _solve_users(rows: Rows, b: Any, V: Any, ridge: Any, centre: Any) -> NDArray
     given = rows.indptr, rows.indices, target, rows.data, V, ridge, none
     rows.run(lambda start, stop: solve_rows_weighted(*given, start, stop, X))
     X = X + centre
-    X *= (1.0 - 2.0**-40) / np.maximum(np.linalg.norm(X, axis=1), 1e-12)[:, None]
+    X *= common.INSIDE / np.maximum(np.linalg.norm(X, axis=1), 1e-12)[:, None]
     return np.column_stack((np.full(rows.n_users, CONSTANT), X))
 
 

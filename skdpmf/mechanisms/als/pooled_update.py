@@ -20,7 +20,8 @@ is solved coordinate by coordinate in the eigenvectors of the items' mean P_j, w
 nearly diagonal: all rounds measure all items in the same directions.
 
 The posterior starts with what `residual_rounds` knows of the means. Before a round
-what P_j and p_j say about v_j given b_j is discounted by 0.92; the rest, about b_j alone, is kept.
+what P_j and p_j say about v_j given b_j is discounted by `KEPT`, and the rest, about b_j alone, is
+not.
 A refresh adds what earlier fits say (`PooledKnowledge`), discounted in the same way once for every
 refresh, and not by its rounds: other people's sampling and noise are in it.
 
@@ -32,33 +33,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.als.item_update import in_slices, lift
+from skdpmf.mechanisms.als.item_update import KEPT, in_slices, lift
 from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
+from skdpmf.mechanisms.item_means.joint_release import KNOTS, geometric_mean, item_prior
 from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as RESIDUAL_VARIANCE
-from skdpmf.mechanisms.item_means.joint_release import geometric_mean, item_prior
+from skdpmf.mechanisms.item_means.residual_rounds import CLIP_DEVIATION, CLIP_FACTOR
 from skdpmf.mechanisms.knowledge import Knowledge
 
 Floats = NDArray[np.float64]
 
-_KEPT = 0.92  # of what is known about factors, a round
-_KEPT_BY_REFRESH = 0.9  # and of what earlier fits know
-_LEAST_SQUARE = 1e-300
-_COLUMN_VARIANCE = 0.25  # t
-_RARE_VARIANCE = 1.6  # popular items lead the estimate of the variance, and differ less
-# Of `noisy_regression`: guess of t, deviation of its logarithm, values tried; smallest eigenvalue.
-_SLOPE_VARIANCE, _LOG_SLOPE_VARIANCE = 0.01, 2.0
-_SLOPE_VARIANCES = _SLOPE_VARIANCE * np.geomspace(1e-4, 100.0, 25)
-_LEAST_OF_GRAM = 1e-6
-# Mean clip factor, before anything is released, and the deviation of what H / n is thought to be
-# then; what older rounds show of H is discounted.
-_CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
-
-LEAST_LENGTH = 0.1  # of a user's vector, where it is divided by
-
-# For `learnt_users`, in units of the guesses: prior deviations of the logarithms of variances and
-# of covariances, and variances that are tried.
-_LOG_RATIO, _CROSS_DEVIATION = 1.0, 0.05
+# Guard: least eigenvalue of a Gram matrix, relative to the largest; length of a user's vector,
+# where it is divided by; ratios of variances that are tried
+_LEAST_OF_GRAM, LEAST_LENGTH = 1e-6, 0.1
 _RATIOS = np.geomspace(0.02, 50.0, 100)
+
+# Tuned: what is learnt against what is thought. t, variance of slopes on item columns, in prior
+# variances of theta_j; deviation of the users' covariances, in units of the guessed variances
+_COLUMN_VARIANCE, _CROSS_DEVIATION = 0.25, 0.05
 
 
 class PooledKnowledge(NamedTuple):
@@ -140,7 +131,7 @@ class PooledPosterior:
             x, variance + averages.sampling, averages.design, averages.prior_variance
         )
         prior = np.full((self.mass.size, rank + 1), 1.0 / factor_variance)
-        prior[:, 0] = 1.0 / (_RARE_VARIANCE * variance)
+        prior[:, 0] = 1.0 / variance
         self.start(prior, known, known_mean)
         self._solve()
 
@@ -163,12 +154,12 @@ class PooledPosterior:
     def pooled_gram(self, gram: Floats, deviation: float, a: float) -> Any:
         """Posterior mean of H / n, from rounds with noise of this deviation, and a weak guess."""
         weight = 1.0 / max(deviation, 1e-9) ** 2
-        self._grams = _GRAM_KEPT * self._grams + weight * gram
-        self._gram_weight = _GRAM_KEPT * self._gram_weight + weight
+        self._grams = KEPT * self._grams + weight * gram
+        self._gram_weight = KEPT * self._gram_weight + weight
         d = len(gram)
-        guess = np.full(d, _CLIP_FACTOR / (d - 1))
-        guess[0] = _CLIP_FACTOR * a**2
-        sure = _GRAM_DEVIATION**-2.0
+        guess = np.full(d, CLIP_FACTOR / (d - 1))
+        guess[0] = CLIP_FACTOR * a**2
+        sure = CLIP_DEVIATION**-2.0
         return _positive((self._grams + sure * np.diag(guess)) / (self._gram_weight + sure))
 
     def add_gradients(self, gradients: Floats, gram: Floats, a: float, noise: float) -> None:
@@ -177,11 +168,11 @@ class PooledPosterior:
         F[:, 0] /= a
         d = len(F)
         self.n_rounds += 1
-        remembered = min(1.0 / (1.0 - _KEPT), self.n_rounds)
+        remembered = min(1.0 / (1.0 - KEPT), self.n_rounds)
         slope, square = self.mass + self.unobserved, F.T @ F
 
         def add(part: slice) -> None:
-            discount(self.precision[part], self.shift[part], _KEPT)
+            discount(self.precision[part], self.shift[part], KEPT)
             unknown = np.einsum("jbc,bc->j", self.covariance[part], square) / d
             variance = noise**2 + remembered * RESIDUAL_VARIANCE * self.squares[part] / (d - 1)
             variance = variance + self.mass_variance[part] * unknown
@@ -265,7 +256,7 @@ def packed_evidence(P: Floats, p: Floats, theta: Floats) -> tuple[Floats, Floats
     K = P.mean(axis=0)
     first = K[0, 0]
     s = np.einsum("jab,ab->j", P, K) - P[:, 0, 0] * first
-    s = np.maximum(s / max(float(np.sum(K**2)) - first**2, _LEAST_SQUARE), 0.0)
+    s = np.maximum(s / max(float(np.sum(K**2)) - first**2, np.finfo(np.float64).tiny), 0.0)
     e = np.maximum(P[:, 0, 0] - s * first, 0.0)
     change = s[:, None, None] * K - P
     change[:, 0, 0] += e
@@ -278,7 +269,7 @@ def unpacked_evidence(known: PooledKnowledge, n_items: int, d: int) -> tuple[Flo
     P = known.factor_weights[:, 0, None, None] * known.factor_gram
     p = known.factor_shift.copy()
     P[:, 0, 0] += known.factor_weights[:, 1]
-    discount(P, p, _KEPT_BY_REFRESH)
+    discount(P, p, KEPT)
     precision, shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
     precision[:, :size, :size], shift[:, :size] = P, p
     return precision, shift
@@ -353,7 +344,7 @@ def learnt_users(
 def likely_ratio(measured: float, error: float) -> float:
     """Return a ratio > 0, of 1 but for a factor, from a measurement with an error of this size."""
     tried = np.append(_RATIOS, np.clip(measured, _RATIOS[0], _RATIOS[-1]))
-    density = ((measured - tried) / max(error, 1e-9)) ** 2 + (np.log(tried) / _LOG_RATIO) ** 2
+    density = ((measured - tried) / max(error, 1e-9)) ** 2 + np.log(tried) ** 2
     return geometric_mean(tried, -0.5 * density)
 
 
@@ -362,8 +353,8 @@ def noisy_regression(gram: Any, cross: Any, noise: float) -> Floats:
 
     In expectation cross = gram @ slopes. In the eigenbasis of the Gram matrix, with eigenvalues l,
     the entries of cross are N(0, t l^2 + noise^2) for slopes N(0, t), and the posterior mean of
-    the slopes is l / (l^2 + noise^2 / t) times them. t is the most probable one, with a wide prior
-    around a small guess: slopes that drown in noise become 0.
+    the slopes is l / (l^2 + noise^2 / t) times them. t is the most probable one of a few, 0 among
+    them: slopes that drown in noise become 0.
 
     ``gram`` (p, p) and ``cross`` (p, q) are released moments of features, and of features and
     targets, ``noise`` the deviation of their noise. Without noise it is a plain regression.
@@ -371,11 +362,10 @@ def noisy_regression(gram: Any, cross: Any, noise: float) -> Floats:
     values, vectors = np.linalg.eigh(gram)
     values = np.maximum(values, 0.0)
     seen, least = vectors.T @ cross, _LEAST_OF_GRAM * max(float(values.max()), 1e-100)
-    best, ridge = -np.inf, 0.0
-    for t in _SLOPE_VARIANCES if noise else ():
+
+    def density(t: float) -> float:
         total = t * values[:, None] ** 2 + noise**2
-        density = -0.5 * np.sum(seen**2 / total + np.log(total))
-        density -= 0.5 * (np.log(t / _SLOPE_VARIANCE) / _LOG_SLOPE_VARIANCE) ** 2
-        if density > best:
-            best, ridge = density, noise**2 / t
-    return np.asarray((vectors * (values / (values**2 + ridge + least**2))) @ seen)
+        return -float(np.sum(seen**2 / total + np.log(total)))
+
+    t = max((0.0, *KNOTS), key=density) if noise else 1.0
+    return np.asarray((vectors * (t * values / (t * (values**2 + least**2) + noise**2))) @ seen)

@@ -18,9 +18,9 @@ with the same sums of rows and columns. A round is
 5. a change of coordinates in which the u_i have the second moment I and the v_j a diagonal one: the
    model is the same, and the next round's diagonal covariances fit it better.
 
-A fit starts with few factors, as many more would drown in their own doubt. Their number doubles
-as long as posterior means have a share `_LIVELY` in each one's second moment. A factor with a share
-below `_DEAD` would only shrink from then on, and is left out.
+A fit starts with one factor, as many more would drown in their own doubt. Their number doubles
+as long as posterior means have a share `_LIVELY` in each one's second moment. A factor with a
+smaller share would only shrink from then on, and is left out.
 
 The released model folds a user in by the ridge s2 Omega^-1 and, for each rated item, the mean of
 its v_j's posterior variances: an item that is not known well counts less. An item's variances are
@@ -40,19 +40,18 @@ from scipy.linalg import block_diag
 from skdpmf.data.feature_columns import like_others
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.pooled import without_known
-from skdpmf.mechanisms.als.pooled_update import PooledPosterior
+from skdpmf.mechanisms.als.pooled_update import RESIDUAL_VARIANCE, PooledPosterior
+from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING
 from skdpmf.privacy.curator_release import Curator
 
 make_plan = pooled.make_plan  # whose releases have no noise
 
-# Before the first round: s2 in squared quarter ranges, variances of o_i and s_i, of b_j.
-_NOISE, _OFFSET_VARIANCE, _SLOPE_VARIANCE, _MEAN_VARIANCE = 0.6, 0.1, 0.05, 0.3
-_START_VARIANCE = 0.3  # of all v_j together, as are those that they start from
+# Guard: smallest variance that is divided by
 _LEAST_VARIANCE = 1e-9
-# Factors to start with. The share that posterior means have in a factor's second moment: it is
-# chance below `_DEAD`, and where all factors are above `_LIVELY` there may be more of them.
-_FIRST_RANK, _DEAD, _LIVELY = 8, 0.02, 0.1
-_SURE = 1.0  # ridge of W, in users; that of the items' slopes, in units of 1 / tau
+
+# Tuned: factors that are missed against chance. Share of posterior means in a factor's second moment
+# below which it goes; variance of b_j, and of all v_j together, before the first round
+_LIVELY, _START_VARIANCE = 0.1, 0.3
 
 
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> pooled.PooledModel:
@@ -80,15 +79,15 @@ class VariationalFit(pooled.PooledFit):
     def start(self, rank: int) -> None:
         """Begin with the means, and few factors; the first user step takes them as they are."""
         self.posterior, lead = PooledPosterior(self.averages, 0, 1.0), self.n_lead
-        self.spare, self.noise = self.directions(rank)[:, :rank], _NOISE
+        self.spare, self.noise = self.directions(rank)[:, :rank], RESIDUAL_VARIANCE
         self.rank, self.most = 0, self.spare.shape[1]
         self.variance, self.centre = np.zeros((2, self.n_items, 1))
         self.centre += self.overall
-        variances = [_OFFSET_VARIANCE, _SLOPE_VARIANCE, _SLOPE_VARIANCE]
-        self.omega: NDArray[Any] = np.diag(variances[:lead])
+        ridges = np.array([FIT_DAMPING, pooled.SLOPE_RIDGE, pooled.SLOPE_RIDGE][:lead])
+        self.omega: NDArray[Any] = np.diag(RESIDUAL_VARIANCE / ridges)
         self.slopes: NDArray[Any] = np.zeros((lead + 1, lead))
-        self.tau = np.array([_MEAN_VARIANCE])
-        self.grow(_FIRST_RANK)
+        self.tau = np.array([_START_VARIANCE])
+        self.grow(1)
 
     def grow(self, rank: int) -> None:
         """Add factors up to this rank: directions that the others have not."""
@@ -114,7 +113,7 @@ class VariationalFit(pooled.PooledFit):
         while self.rank < self.most and self.shown().min() > _LIVELY:
             self.grow(2 * self.rank)
             self.sweep()
-        alive = np.flatnonzero(self.shown() > _DEAD)
+        alive = np.flatnonzero(self.shown() > _LIVELY)
         if alive.size < self.rank:
             self.most = alive.size
             self.resize(alive, np.zeros((self.n_items, 0)))
@@ -148,7 +147,7 @@ class VariationalFit(pooled.PooledFit):
         doubt = self.variance[:, 0] @ self.user_counts
         self.noise = max(float(losses.sum() + doubt) / max(R.nnz, 1), _LEAST_VARIANCE)
         F, z = features[known], Z[known]
-        self.slopes = np.linalg.solve(F.T @ F + _SURE * np.eye(F.shape[1]), F.T @ z)
+        self.slopes = np.linalg.solve(F.T @ F + np.eye(F.shape[1]), F.T @ z)
         z = z - F @ self.slopes
         least = np.full(z.shape[1], _LEAST_VARIANCE)
         second = z.T @ z + np.diag(spread[known].sum(axis=0))
@@ -188,7 +187,7 @@ class VariationalFit(pooled.PooledFit):
             if design.shape[1]:
                 # slopes ~ N(0, tau_c), but for the means' level
                 weight = rated / (self.tau[c] + self.variance[:, c])
-                ridge = np.full(design.shape[1], _SURE / self.tau[c])
+                ridge = np.full(design.shape[1], 1.0 / self.tau[c])
                 ridge[: lead.shape[1] * (c == 0)] = _LEAST_VARIANCE
                 gram = (design * weight[:, None]).T @ design + np.diag(ridge)
                 slopes = np.linalg.solve(gram, design.T @ (weight * theta[:, c]))

@@ -35,14 +35,19 @@ from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import Rows, Users
 
-N_ROUNDS = 10  # the most of `n_average_rounds`
+N_ROUNDS = ir.n_average_rounds("gaussian", 0.0)  # the most of all kinds
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by unit
-RATING_COUNT_WEIGHT = 0.5  # s at unit "rating", near the root of the mean's offset over half range
-# At unit "user" (the sums of one rating's unit show the global mean as well): least and most share
-# of the global effects, and the deviation of their mean that they are raised for in few rows.
+
+# Guard: in place of mu without privacy, where shares mean nothing
+_NO_NOISE = 1e3
+
+# Tuned: counts and the global mean against items' means. s at unit "rating", near the root of the
+# mean's offset over half range; at unit "user" (the sums of one rating's unit show the global mean
+# as well) least and most share of the global effects, and the deviation of their mean, in quarter
+# ranges, that they are raised for in few rows
+RATING_COUNT_WEIGHT = 0.5
 _GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
-_NO_NOISE = 1e3  # in place of mu without privacy, where shares mean nothing
 
 
 def count_scale(unit: str) -> float:

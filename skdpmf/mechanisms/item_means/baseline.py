@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
-from skdpmf.mechanisms.item_means.residual_rounds import ITEM_DAMPING as GUESSED_DAMPING
 from skdpmf.mechanisms.item_means.residual_rounds import (
+    ITEM_DAMPING,
     RESIDUALS,
     n_average_rounds,
     public_averages,
@@ -37,10 +37,10 @@ from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 
 N_ROUNDS = item_averages.N_ROUNDS
-# ratings of an item: guesses, corrected by data
-_DAMPING = {"rating": 5.0, "user": GUESSED_DAMPING}
 _NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
-_ROWS = 6040  # where their number is not known
+
+# Tuned: share of the global mean; rows, where their number is not known
+_ROWS = 6040
 
 
 def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
@@ -108,7 +108,7 @@ def fit(
         curator,
         curator.users,
         norm=norm,
-        damping=(_DAMPING[unit], damping),
+        damping=(ITEM_DAMPING, damping),
         grid=exact_grid(curator.n_rows, 1.0, degree=1),
         known=known,
         **more,

@@ -26,28 +26,28 @@ from skdpmf.privacy.users import Rows, Users
 
 Floats = NDArray[np.float64]
 
-COUNT_WEIGHT = 0.3  # s
-USER_WEIGHT = 0.1  # q
-CLIP = 0.8  # C, just below a typical user's root mean squared deviation in quarter ranges
+# Guard: values tried for a variance, times its guess, and steps between two of them
+KNOTS, _BETWEEN = np.geomspace(1e-3, 10.0, 13), 20
 
-# Variance of one rating around its item's and user's means, in squared quarter ranges: a prior
-# guess that only sets how much an item's own mean is trusted when noise is small.
-RATING_VARIANCE = 0.7
-# Fictitious ratings in a user's offset: predictions believe users more than a fit does. With d of
-# them they are never worse than users' own means while the variance of offsets is at most 2 / d of
-# a rating's, and offsets that vary little lose little.
+# Tuned: what a release shows of one thing against another. s, of counts, and q, of users
+COUNT_WEIGHT, USER_WEIGHT = 0.3, 0.1
+# C, in quarter ranges, near a typical user's root mean squared deviation
+CLIP = 0.8
+
+# Tuned: what is thought of ratings before they are seen, in squared quarter ranges. Variance of one
+# around its item's and user's means, which sets how much an item's own mean is trusted when noise
+# is small; of items around their line, and of factors; of the line's level and slopes, of the mean
+# rating, and of users' means
+RATING_VARIANCE, PRIOR_VARIANCE, LEVEL_VARIANCE = 0.7, 0.1, 0.25
+
+# Tuned: fictitious ratings in a user's offset: predictions believe users more than a fit does.
+# With d of them they are never worse than users' own means while the variance of offsets is at
+# most 2 / d of a rating's, and offsets that vary little lose little.
 FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 1.0
-LEVEL_VARIANCE = 0.25  # of the mean rating, and of users' means, around the middle of the scale
-PRIOR_VARIANCE = 0.28  # of items around their line: a guess, where nobody has another one
-# Prior of the line and of t: deviations of the level and the slope around 0, and of slopes on item
-# columns; t around a part of the guess, as one too large costs more than one too small, with the
-# deviation of its logarithm; values tried for t, times the guess, and steps between two of them.
-_LINE, _COLUMN = (0.5, 0.2), 0.3
-_CAUTION, LOG_VARIANCE = 0.3, 1.5
-_VARIANCES, _BETWEEN = np.geomspace(1e-3, 10.0, 13), 20
-# Rank: see choose_rank.
-SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL = 3.0, 2.0
-HALF_RELIABLE = 20.0  # ratings of a user that determine half of his factors' variance
+
+# Tuned: noise against bias of factors: see `choose_rank`. Signal for each squared factor, least one
+# for any; ratings of a user that determine half of the factors' variance
+SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL, HALF_RELIABLE = 3.0, 2.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -207,11 +207,11 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     prediction is then the user's own mean.
 
     x, variance (n_items,): measurements and the variance of their errors; design (n_items, 2 + d):
-    of `design_of`; guess: of t. Returns t: its posterior geometric mean, of `_VARIANCES` times the
-    guess, beta being the most probable one of each; line (n_items,): of that t.
+    of `design_of`; guess: of t. Returns t: its posterior geometric mean, of `KNOTS` times the
+    guess with log(t / guess) ~ N(0, 1), the most probable beta ~ N(0, LEVEL_VARIANCE) being of
+    each; line (n_items,): of that t.
     """
-    columns = np.full(design.shape[1] - len(_LINE), _COLUMN)
-    precision = np.diag(np.append(_LINE, columns) ** -2.0)
+    precision = np.eye(design.shape[1]) / LEVEL_VARIANCE
 
     def line(t: float) -> Floats:
         weighted = design / (variance + t)[:, None]
@@ -220,12 +220,12 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     def log_density(t: float) -> float:
         total, left = variance + t, x - line(t)
         likely = -0.5 * float(np.sum(left**2 / total + np.log(total)))
-        return likely - 0.5 * float(np.log(t / (_CAUTION * guess)) / LOG_VARIANCE) ** 2
+        return likely - 0.5 * float(np.log(t / guess)) ** 2
 
     from scipy.interpolate import CubicSpline  # heavy
 
     # many items know t better than the distance of two values tried
-    tried = np.log(guess * _VARIANCES)
+    tried = np.log(guess * KNOTS)
     logs = np.linspace(tried[0], tried[-1], _BETWEEN * (tried.size - 1) + 1)
     density = CubicSpline(tried, [log_density(t) for t in np.exp(tried)])(logs)
     t = geometric_mean(np.exp(logs), density)

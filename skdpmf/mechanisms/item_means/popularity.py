@@ -33,11 +33,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+# Guard: parts of the prior and steps of EM; smallest popularity there is, as parts of the noise and
+# of the largest count; bins in one standard deviation of a count, given a part; items at a time
 _GRID_SIZE, _STEPS = 80, 200
-# Smallest popularity there is, as parts of the noise and of the largest count.
 _LEAST_OF_NOISE, _LEAST_OF_COUNTS = 0.02, 1e-6
-_BINS = 16.0  # in one standard deviation of a count, given one of the prior's parts
-_BLOCK = 4096  # items at a time
+_BINS, _BLOCK = 16.0, 4096
+
+# Tuned: counts against tastes. Items of a list, and its relative doubt from which counts go first
 LIST, DOUBT = 20, 0.15
 
 

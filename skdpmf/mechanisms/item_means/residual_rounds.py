@@ -52,19 +52,24 @@ from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 COUNTS, RESIDUALS = "item counts", "item residuals"
-# Share of the counts, and rounds among which the rest is divided: Laplace noise grows with their
-# number, Gaussian noise with its root. From `_MUCH` epsilon on it can bear as many as "much".
+ITEM_DAMPING = im.RATING_VARIANCE / im.PRIOR_VARIANCE  # ratings; a guess, which releases correct
+
+# Guard: precision of what is not known at all
+_NOTHING = 1e-12
+
+# Tuned: noise of counts against that of means. Share of the counts
 _COUNT_SHARES = {"gaussian": 0.08, "laplace": 0.2}
+# rounds among which the rest is divided: Laplace noise grows with their number, Gaussian noise with
+# its root; from `_MUCH` epsilon on it can bear as many as "much"
 _ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
-CLIP = 0.6  # C, below a typical user's root mean squared residual: most are clipped
-EXPONENT = 0.25  # of the popularity, in its weights
-_TYPICAL_RATINGS = 50.0  # of a user, where weights 1 / n_i do not show it
-ITEM_DAMPING = 2.5  # a guess, which releases correct: see `ResidualAverages`
-# Prior of what is released: means and standard deviations
-_CLIP_FACTOR = 0.7, 0.1
-_PUBLIC_SWEEPS = 5  # of least squares
-_SHIFTS = np.geomspace(0.01, 100.0, 25)  # variances of public people's shift that are tried
-_NOTHING = 1e-12  # precision of what is not known at all
+
+# Tuned: bias against noise of means. C, in quarter ranges, below a typical user's root mean squared
+# residual: most are clipped; exponent of the popularity, in its weights
+CLIP, EXPONENT = 0.6, 0.25
+# mean clip factor, as it is thought to be at first, and its deviation
+CLIP_FACTOR, CLIP_DEVIATION = 0.7, 0.1
+# ratings of a user, where weights 1 / n_i do not show it
+_TYPICAL_RATINGS = 50.0
 
 
 def residual_releases(
@@ -119,7 +124,7 @@ def public_averages(rows: Rows, damping: float, norm: str = "l2") -> PublicAvera
     squares = np.bincount(item, weights**2, rows.n_items)
     n = np.bincount(item, minlength=rows.n_items)
     b = np.zeros(rows.n_items)
-    for _ in range(_PUBLIC_SWEEPS):
+    for _ in range(_ROUNDS["gaussian"]):
         own = np.bincount(rows.user, rows.data - b[item], rows.n_users)
         offset = own / (rows.n_ratings + damping)
         left = rows.data - offset[rows.user]
@@ -136,7 +141,7 @@ def learnt_shift(difference: Any, variance: Any, guess: Any) -> float:
 
     0 unless a likelihood ratio of e^3 says otherwise.
     """
-    tried = np.append(0.0, _SHIFTS)
+    tried = np.append(0.0, im.KNOTS)
     total = [variance + e * guess for e in tried]
     log = [-0.5 * float(np.sum(difference**2 / t + np.log(t))) for t in total]
     log[0] += 3.0
@@ -259,8 +264,8 @@ class ResidualAverages:
             self.shift += self.known.shift
         if self.known is not None or self.public is not None:
             self._update()
-        mean, deviation = _CLIP_FACTOR
-        self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0
+        self._clip_precision = CLIP_DEVIATION**-2.0
+        self._clip_shift = CLIP_FACTOR * self._clip_precision
 
     def _release_residuals(self, name: str, index: int) -> None:
         b = self.mean
