@@ -352,12 +352,16 @@ class PooledFit(PooledRounds):
             if self.gram is None:
                 self.averages.release(RATED)
             self.averages.release(START)
-        variance = PRIOR_VARIANCE / self.settings.alpha
-        self.posterior = update.PooledPosterior(self.averages, rank, variance, self.known)
+        self.posterior = self.first_posterior(rank)
         if rank > n_known:
             V = self.posterior.theta[:, 1 : n_known + 1]
             new = without_known(self.directions(rank), V, self.posterior.mass)
             self.posterior.theta[:, n_known + 1 :] = new[:, : rank - n_known]
+
+    def first_posterior(self, rank: int) -> update.PooledPosterior:
+        """Return what is known of so many factors before any round."""
+        variance = PRIOR_VARIANCE / self.settings.alpha
+        return update.PooledPosterior(self.averages, rank, variance, self.known)
 
     def directions(self, rank: int) -> NDArray[np.float64]:
         """Release what factors start from; return directions, (n_items, at least rank)."""
@@ -400,12 +404,21 @@ class PooledFit(PooledRounds):
             rows = self.kept.without_privacy()
             return ng.exact_gram(rows, common.alike(rows, 1.0))
         chosen = self.kept.map(common.alike, 1.0)
-        known = self.averages.mass, np.sqrt(self.averages.mass_variance)
-        gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, *known, known=self.choices)
+        known, people = self.known_counts()
+        given: Any = {"known": self.choices, "public": people}
+        gram = ng.noisy_gram(self.curator, self.kept, chosen, LISTS, *known, **given)
         if gram.sums is None:
             self.averages.release_counts(LISTS)
+            if people is not None:
+                (popularity, _), people = self.known_counts()
+                n_users, columns = float(self.curator.n_rows), self.curator.item_columns
+                gram = ng.with_public_gram(people, popularity, n_users, columns, range(ng.N_ROUNDS))
         self.choices = gram.sums
         return gram
+
+    def known_counts(self) -> tuple[Any, Any]:
+        """Return popularity with its deviations, and public people's choices; None: nobody's."""
+        return (self.averages.mass, np.sqrt(self.averages.mass_variance)), None
 
     def columns(self) -> NDArray[np.float64]:
         """Item columns of the users' regressions: 1, b, log N, V."""
@@ -452,12 +465,17 @@ class PooledFit(PooledRounds):
             )
             released = unpack_lower(self.release(MOMENTS, moments, t))
             deviation = self.curator.deviation(MOMENTS)
+            released, deviation = self.known_moments(released, deviation, users, b, columns)
             users = update.learnt_users(
                 released, deviation, moment_scales(len(guess)), guess, self.n_users
             )
         users.ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
         model = self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
         return model._replace(knowledge=knowledge)
+
+    def known_moments(self, released: Any, deviation: float, *given: Any) -> tuple[Any, float]:
+        """Return the users' moments, and the deviation of their noise."""
+        return released, deviation
 
     def released(self, columns: Any, ridge: Any, prior: Any, item_ridge: Any) -> PooledModel:
         """Return the model that `columns` and the rest belong to."""

@@ -314,7 +314,7 @@ class _Posterior(update.PooledPosterior):
                 own[:, :, None] * np.eye(own.shape[1]),
             )
             return
-        self._solve()
+        self.solve()
         n = run.n_known
         new = pooled.without_known(V, self.theta[:, 1 : n + 1], self.mass)
         self.theta[:, n + 1 :] = new[:, : V.shape[1] - n]

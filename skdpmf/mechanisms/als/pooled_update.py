@@ -133,7 +133,7 @@ class PooledPosterior:
         prior = np.full((self.mass.size, rank + 1), 1.0 / factor_variance)
         prior[:, 0] = 1.0 / variance
         self.start(prior, known, known_mean)
-        self._solve()
+        self.solve()
 
     def start(self, prior: Floats, known: PooledKnowledge | None, mean: Any = (0.0, 0.0)) -> None:
         """Begin with what is known; prior (n_items, d): diagonals of L; mean: evidence on b_j."""
@@ -182,7 +182,7 @@ class PooledPosterior:
             self.shift[part] += gain[:, None] * (measured @ F)
 
         in_slices(add, len(self.shift), self.n_jobs)
-        self._solve()
+        self.solve()
         self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
 
     def knowledge(self, averages: Knowledge, signal: float, choices: Any = None) -> PooledKnowledge:
@@ -199,7 +199,8 @@ class PooledPosterior:
             return self.precision, self.shift
         return self.precision + self.base[0], self.shift + self.base[1]
 
-    def _solve(self) -> None:
+    def solve(self) -> None:
+        """Posterior means and covariances, by all that is known."""
         d, prior, centre = self.shift.shape[1], self.prior, np.zeros_like(self.shift)
         centre[:, 0] = self.line
         if self.item_columns.shape[1]:

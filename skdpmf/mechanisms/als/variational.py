@@ -49,8 +49,8 @@ make_plan = pooled.make_plan  # whose releases have no noise
 # Guard: smallest variance that is divided by
 _LEAST_VARIANCE = 1e-9
 
-# Tuned: factors that are missed against chance. Share of posterior means in a factor's second moment
-# below which it goes; variance of b_j, and of all v_j together, before the first round
+# Tuned: factors that are missed against chance. Share of posterior means in a factor's second
+# moment below which it goes; variance of b_j, and of all v_j together, before the first round
 _LIVELY, _START_VARIANCE = 0.1, 0.3
 
 

@@ -235,7 +235,7 @@ class ResidualAverages:
             counts = counts + self.known.counts
             deviation = float(np.hypot(deviation, np.sqrt(self.known.count_variance)))
             self._exposure = self.n_users + self.known.exposure
-        self._counts, self._count_variance = counts, deviation**2
+        self.private_counts, self.count_variance = counts, deviation**2
         found, share = estimate_popularity(counts, deviation, law), self.n_users / self._exposure
         self.mass, self.mass_variance = found.mean * share, found.variance * share**2
         log_mass = found.log_mean + np.log(share)
@@ -301,13 +301,13 @@ class ResidualAverages:
         Public people are in it, as a cohort whose sums have no noise.
         """
         counts, exposure, precision, shift = (
-            np.array(np.broadcast_to(one, self._counts.shape))
-            for one in (self._counts, self._exposure, *self.evidence)
+            np.array(np.broadcast_to(one, self.private_counts.shape))
+            for one in (self.private_counts, self._exposure, *self.evidence)
         )
         if self.public is not None:
             counts += self.public.counts
             exposure += self.public.n_users
-        scalars = np.array([self._count_variance, *level])
+        scalars = np.array([self.count_variance, *level])
         return Knowledge(counts, exposure, precision, shift, scalars)
 
     def residuals(self) -> PerUser:
