@@ -49,9 +49,9 @@ def by_solver(budget, g, v):
         )
     for item_means in (True, False):
         phi2, d, C = 1.0 + ratings.OFFSET**2 * item_means, K + item_means, ratings.CLIP
-        square = 4 + 2 * 0.3**2 if g > 1.0 else 1 + 0.3**2
+        square = 4 + 2 * 0.3**2 + q**2 if g > 1.0 else 1 + 0.3**2 + 2 * q**2
         first = {
-            dpals.ITEM_STATISTICS: ((2, M + 1), math.sqrt(square + 2 * q**2), 1),
+            dpals.ITEM_STATISTICS: ((2, M + 1), math.sqrt(square), 1),
             dpals.START: ((HEAD,), g * C**2, 1),
         }
         vectors = (M, d), v * C * math.sqrt(phi2)
@@ -61,7 +61,7 @@ def by_solver(budget, g, v):
         yield params, dpsgd.SHARES, {**first, dpsgd.GRADIENTS: (*vectors, 3 * ROUNDS)}
     a, C = pooled_clicks.CONSTANT, pooled_clicks.CLIP
     first = {
-        clicks.COUNTS: ((M + 1,), g * math.hypot(1.0, q), 1),
+        clicks.COUNTS: ((M + 1,), counted, 1),
         dpals.START: ((HEAD,), g, 1),
         clicks.EVERYBODY: ((packed(K),), g, ROUNDS),
     }
