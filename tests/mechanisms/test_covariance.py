@@ -69,7 +69,8 @@ def test_without_privacy_it_is_the_published_algorithm(shape, clean, monkeypatch
     np.testing.assert_allclose(model.covariance_, expected.covariance, rtol=0, atol=GRID_ERROR)
     np.testing.assert_allclose(full(model), expected.weights, rtol=0, atol=1e-10)
     k = expected.factors.shape[1]
-    assert not model.components_[k:].any()
+    # where covariances show nothing, rounding may
+    np.testing.assert_allclose(model.components_[k:], 0.0, rtol=0, atol=1e-7)
     product, found = expected.factors @ expected.factors.T, model.components_[:k].T
     # eigenvectors turn by the errors of M over the gaps of its eigenvalues
     np.testing.assert_allclose(found @ found.T, product, rtol=0, atol=1e-6)
