@@ -27,6 +27,11 @@ TARGET_SECONDS, TARGET_GIB = 60.0, 6.0
 FORCED = "forced"  # private, with all factors, whatever the solver would say of them
 USUAL, NOT_PRIVATE = "usual", "not private"
 THREADS, CLUSTER = "threads", "cluster"
+SPARING = {  # settings of Dask that docs/distributed.md explains
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
+}
 CLICKS = "DPCovarianceRecommender, clicks"
 EXACT = "AdaptiveWeightALS", "DPCovarianceRecommender", CLICKS
 PARSER = parser(
@@ -102,6 +107,7 @@ def fit_stored(variant, path, options):
     """Fit ratings on disk in threads, or in the workers of a Dask cluster."""
     from contextlib import nullcontext
 
+    import dask
     import scipy.sparse as sp
     from distributed import Client
 
@@ -115,6 +121,7 @@ def fit_stored(variant, path, options):
         warm = make_ratings(20_000, 400, n_ratings=200_000, random_state=0)
         return str(ParquetRatings.write(small, warm, overwrite=True))
     if variant == CLUSTER:
+        dask.config.set(SPARING)
         client = Client(n_workers=options.n_jobs, threads_per_worker=1, dashboard_address=None)
     else:
         model.set_params(n_jobs=options.n_jobs)
@@ -159,6 +166,18 @@ def fit_peer(path, options):
     return {**took, "loaded": loaded, "peak": peak_gib(), "rank": options.rank}
 
 
+def compare_cluster(path, arguments):
+    """Print what the same fit takes in threads and in a cluster: of each process, in GiB and GB."""
+    if not path.with_suffix("").exists():
+        in_child(__file__, "--task", "write", *arguments)
+    print_head("fit", "process", "seconds", "CPU seconds", "peak GiB", "GB from others", "sum")
+    for variant in (THREADS, CLUSTER):
+        result = in_child(__file__, "--task", variant, *arguments)
+        for number, (cpu, peak, received) in enumerate(result["parts"]):
+            numbers = f"{result['seconds']:.1f}", f"{cpu:.1f}", f"{peak:.2f}", f"{received:.3f}"
+            print_row(variant, f"worker {number}" if number else "fit", *numbers, result["sum"])
+
+
 TASKS = {"generate": generate, "peer": fit_peer}
 TASKS |= {name: partial(fit_stored, name) for name in (THREADS, CLUSTER, "write")}
 
@@ -186,6 +205,9 @@ def main(arguments=None):
         in_child(__file__, "--task", "generate", *arguments)
         if not path.exists():
             sys.exit("the ratings could not be made: see the error above")
+    if options.cluster:
+        compare_cluster(path, arguments)
+        return
     print(
         f"{options.users:,} x {options.items:,}, {options.ratings:,} ratings, k = {options.rank}, "
         f"{options.rounds} rounds, {options.n_jobs} threads; GiB at the peak, and before the fit\n"

@@ -37,17 +37,18 @@ class Blocks:
     """Values of blocks of users.
 
     client: of the cluster; parts: a future for each block, or a value; ends: first user of each
-    block, then the number of all; n_items: columns; homes: the worker of each block, which is asked
-    first; None: whichever; pick: the place of the values where a part is a tuple, or none.
+    block, then the number of all; n_items: columns; homes: for each block the workers that are
+    asked first; none: whichever; pick: the place of the values where a part is a tuple.
     """
 
     def __init__(
-        self, client: Any, parts: Any, ends: Any, n_items: int, homes: Any, pick: Any = ()
+        self, client: Any, parts: Any, ends: Any, n_items: int, homes: Any = (), pick: Any = ()
     ) -> None:
         self.client, self.parts, self.ends, self.homes = client, parts, ends, homes
         self.shape, self.pick = (int(ends[-1]), n_items), pick
 
-    def _like(self, parts: list[Any], pick: Any = ()) -> Blocks:
+    def like(self, parts: list[Any], pick: Any = ()) -> Blocks:
+        """Return other values of the same blocks."""
         return Blocks(self.client, parts, self.ends, self.shape[1], self.homes, pick)
 
     def each(self, function: Callable[..., Any], *args: Any) -> Blocks:
@@ -55,54 +56,46 @@ class Blocks:
 
         Other args come as they are; large ones through one worker, from which others have them.
         """
+        from cloudpickle import dumps
+        from dask import annotate, config
+
         given = self, *args
         own = [one.parts for one in given if isinstance(one, Blocks)]
         picks = [one.pick if isinstance(one, Blocks) else None for one in given]
-        public = [one for one in given if not isinstance(one, Blocks)]
-        return self._like(submit(self.client, function, own, picks, public, self.homes))
+        others = [one for one in args if not isinstance(one, Blocks)]
+        public = dumps((code_version(), function, others))
+        keys = [f"{function.__name__.strip('_')}-{uuid4().hex}" for _ in self.parts]
+        # asked by Dask: its home, anybody where it has none or this has died
+        homes = defaultdict(list, zip(keys, self.homes, strict=False)).__getitem__
+        with _LOCK, config.set({"distributed.admin.large-graph-warning-threshold": "1GB"}):
+            if len(public) > _INLINE:  # as a result, which Dask can make again, and no scatter
+                public = self.client.submit(bytes, public, pure=False)
+            how = {"given": public, "picks": picks, "small": is_small(), "key": keys}
+            with annotate(workers=homes, allow_other_workers=True):
+                return self.like(list(self.client.map(_run, *own, **how)))
 
     def __getitem__(self, key: int) -> Blocks:
-        return self._like(self.parts, (*self.pick, key))
+        return self.like(self.parts, (*self.pick, key))
 
     def total(self) -> Any:
         """Return the sum of arrays, or of tuples of arrays, over all blocks."""
-        parts, pick = self.parts, self.pick
-        while len(parts) > 1 or pick:
+        parts = self.each(_itself).parts if self.pick else self.parts
+        while len(parts) > 1:
             groups = [parts[k : k + _FAN_IN] for k in range(0, len(parts), _FAN_IN)]
-            parts, pick = submit(self.client, _added, [groups], [(), None], [pick]), ()
-        return gathered(self.client, parts)[0]
+            parts = Blocks(self.client, groups, self.ends, 0).each(_added).parts
+        (made,) = self.client.gather(parts)
+        if isinstance(made, _Failed):
+            raise made.error
+        return made
 
     def cut(self, values: Any) -> Blocks:
         """Return values of all users, which are public, in blocks."""
-        return self._like([values[a:b] for a, b in zip(self.ends[:-1], self.ends[1:], strict=True)])
+        return self.like([values[a:b] for a, b in zip(self.ends[:-1], self.ends[1:], strict=True)])
 
     @property
     def first(self) -> Blocks:
         """Number of each block's first user."""
-        return self._like([int(first) for first in self.ends[:-1]])
-
-
-def submit(
-    client: Any, function: Any, own: Any, picks: Any, public: Any, homes: Any = None
-) -> list[Any]:
-    """Return futures of what a function gives in each block.
-
-    own: lists of values, one for each block; picks: for each arg the place in these, see `Blocks`;
-    None: it is public; public: these args; homes: workers that run it, unless they have died.
-    """
-    from cloudpickle import dumps
-    from dask import annotate, config
-
-    name = getattr(function, "__name__", type(function).__name__).strip("_")
-    keys = [f"{name}-{uuid4().hex}" for _ in own[0]]
-    how = {"picks": picks, "small": is_small(), "key": keys}
-    how["given"] = dumps((code_version(), function, public))
-    at = defaultdict(list, zip(keys, homes or (), strict=False)).__getitem__  # others: anywhere
-    with _LOCK, config.set({"distributed.admin.large-graph-warning-threshold": "1GB"}):
-        if len(how["given"]) > _INLINE:  # as a result, which Dask can make again, and no scatter
-            how["given"] = client.submit(bytes, how["given"], pure=False)
-        with annotate(workers=at, allow_other_workers=True):
-            return list(client.map(_run, *own, **how))
+        return self.like([int(first) for first in self.ends[:-1]])
 
 
 @cache
@@ -112,15 +105,6 @@ def code_version() -> str:
     for path in sorted(package.rglob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
     return f"skdpmf {digest.hexdigest()} with NumPy {np.__version__}"
-
-
-def gathered(client: Any, parts: list[Any]) -> list[Any]:
-    """Return values of futures; an error of one of them is raised, without its frames."""
-    made = client.gather(parts)
-    for one in made:
-        if isinstance(one, _Failed):
-            raise one.error
-    return list(made)
 
 
 class _Failed:
@@ -133,7 +117,8 @@ class _Failed:
 
 def _run(*own: Any, given: bytes, picks: Any, small: bool) -> Any:
     """Call a function with values of a block and with public ones, as in the curator's process."""
-    failed = [one for one in own if isinstance(one, _Failed)]
+    flat = [one for part in own for one in (part if isinstance(part, list) else [part])]
+    failed = [one for one in flat if isinstance(one, _Failed)]
     if failed:
         return failed[0]
     try:
@@ -153,14 +138,11 @@ def _run(*own: Any, given: bytes, picks: Any, small: bool) -> Any:
         return _Failed(error)
 
 
-def _added(parts: list[Any], pick: Any) -> Any:
-    failed = [one for one in parts if isinstance(one, _Failed)]
-    if failed:
-        return failed[0]
-    parts = [reduce(getitem, pick, one) for one in parts]
+def _itself(values: Any) -> Any:
+    return values
+
+
+def _added(parts: list[Any]) -> Any:
     if isinstance(parts[0], tuple):
-        return tuple(_added(list(own), ()) for own in zip(*parts, strict=True))
-    total = parts[0].copy()
-    for own in parts[1:]:
-        total += own
-    return total
+        return tuple(_added(list(own)) for own in zip(*parts, strict=True))
+    return sum(parts[1:], start=parts[0])

@@ -27,7 +27,6 @@ from skdpmf import (
     PrivacyLedger,
 )
 from skdpmf.data import ParquetRatings, RatingMatrix, make_ratings, ratings_to_matrix
-from skdpmf.estimators.contract import cluster as intake
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy import blocks, frame
@@ -205,7 +204,7 @@ def test_what_goes_in(kind, client, tmp_path, monkeypatch):
         patch.setattr(ParquetRatings, "_first_ratings", None)
         found = clone(model).fit(matrix)
     assert_same(found, whole)
-    assert found.recommend({0: 5.0}, n=3)[0].shape == (1, 3)
+    assert found.recommend({names[0] if labels else 0: 5.0}, n=3)[0].shape == (1, 3)
     if labels:
         assert list(found.catalogue_["item"]) == names
         assert_same(*(whole.refresh(rows, people="new") for rows in (matrix, known)))
@@ -234,23 +233,23 @@ def test_people_left_out_go_with_their_rows(client, tmp_path):
 def test_workers_get_neither_key_nor_plan_nor_ledger(client, monkeypatch, tmp_path):
     """Down goes what is public or released, and the key of single rows; up come sums."""
     down, up, keys = [], [], []
-    real_submit, real_gathered, real_key = blocks.submit, blocks.gathered, frame.fresh_key
+    real_each, real_total, real_key = Blocks.each, Blocks.total, frame.fresh_key
 
-    def submit(own_client, function, own, picks, public, homes=None):
-        down.append(pickle.dumps((picks, public)) if function is not intake._checked else b"")
-        return real_submit(own_client, function, own, picks, public, homes)
+    def each(self, function, *args):
+        down.append(pickle.dumps([one for one in args if not isinstance(one, Blocks)]))
+        return real_each(self, function, *args)
 
-    def gathered(*args):
-        made = real_gathered(*args)
-        up.append(sum(one.nbytes for one in made if isinstance(one, np.ndarray)))
+    def total(self):
+        made = real_total(self)
+        up.append(made.nbytes)
         return made
 
     def key():
         keys.append(real_key())
         return keys[-1]
 
-    monkeypatch.setattr(blocks, "submit", submit)
-    monkeypatch.setattr(blocks, "gathered", gathered)
+    monkeypatch.setattr(Blocks, "each", each)
+    monkeypatch.setattr(Blocks, "total", total)
     monkeypatch.setattr(frame, "fresh_key", key)
     ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
     model = clone(FITS["pooled, subset"]).set_params(budget__ledger=ledger)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from skdpmf.data.validation import (
     warn_of_scale,
 )
 from skdpmf.exceptions import RatingStoreError
-from skdpmf.privacy.blocks import Blocks, gathered, submit
+from skdpmf.privacy.blocks import Blocks
 from skdpmf.privacy.users import USERS_AT_ONCE
 
 # A block works with more than its ratings, for a short time, and that should stay small.
@@ -76,49 +75,44 @@ def blocks_of(X: Any, bounds: Any, warns: bool) -> Blocks:
 
     warns: whether a warning says that the bounds are not theirs.
     """
-    client = client_of(X)
+    client, n_items = client_of(X), X.shape[1]
     if isinstance(X, ParquetRatings):
-        threads = [address for address, n in client.nthreads().items() for _ in range(n)]
-        (rows, at), n_threads = X._bounds, max(len(threads), 1)
+        threads = [[address] for address, n in client.nthreads().items() for _ in range(n)] or [[]]
+        (rows, at), n_threads = X._bounds, len(threads)
         n_blocks = n_threads * max(1, round(X.nnz / (n_threads * _BLOCK_RATINGS)))
         # a row counts as a rating, and a file in the middle of which a block ends is read twice
         ends = _cut(np.interp(np.linspace(0, at[-1] + rows[-1], n_blocks + 1), at + rows, rows))
-        n_blocks, picks = len(ends) - 1, [(), (), None, None, None]
-        homes = [[threads[k * n_threads // n_blocks]] for k in range(n_blocks) if threads]
-        own, public = [ends[:-1], ends[1:]], [X, X.fingerprint, bounds]
-        parts = submit(client, _read, own, picks, public, homes)
+        homes = [threads[int(k)] for k in np.linspace(0, n_threads, len(ends))[:-1]]
+        made = Blocks(client, ends[:-1], ends, n_items, homes)
+        made = made.each(_read, made.like(ends[1:]), X, X.fingerprint, bounds)
     else:
-        M = X.X if isinstance(X, RatingMatrix) else X
-        M = M if M.numblocks[1] == 1 else M.rechunk({1: -1})
+        M = (X.X if isinstance(X, RatingMatrix) else X).rechunk({1: -1})
+        sizes = [int(n) for n in M.chunks[0]]
         chunks = client.compute(M.to_delayed().ravel().tolist())
-        own, public = [chunks, [int(n) for n in M.chunks[0]]], [X.shape[1], bounds]
-        parts = submit(client, _checked, own, [(), (), None, None], public)
-        rows = np.cumsum([0, *own[1]]).tolist()
-        ends = _cut(rows)
-    facts = submit(client, itemgetter(1), [parts], [()], [])
-    n_outside, n_ratings = np.sum(gathered(client, facts), axis=0)
+        made = Blocks(client, chunks, np.cumsum([0, *sizes]).tolist(), n_items)
+        made = made.each(_checked, made.like(sizes), n_items, bounds)
+    n_outside, n_ratings = made[1].total()
     if warns:
         warn_of_scale(n_outside, n_ratings, bounds)
-    found: Any = client.who_has(parts)
-    homes = [found[part.key] for part in parts]
-    pick: tuple[int, ...] = (0,)
-    if not isinstance(X, ParquetRatings) and ends != rows:
-        pieces: list[Any] = []
-        where, pick = [], ()
-        for start, stop in pairwise(ends):
-            meet = [k for k in range(len(parts)) if rows[k] < stop and rows[k + 1] > start]
-            pieces.append([parts[k] for k in meet])
-            where.append([(max(start - rows[k], 0), stop - rows[k]) for k in meet])
-        homes = [found[block[0].key] for block in pieces]
-        parts = submit(client, _stacked, [pieces, where], [(), ()], [], homes)
-    return Blocks(client, parts, ends, X.shape[1], homes, pick)
+    found, rows, ends = client.who_has(made.parts), made.ends, _cut(made.ends)
+    made.homes = [found[part.key] for part in made.parts]
+    if ends == rows:
+        return made[0]
+    own, where, homes = [], [], []
+    for start, stop in pairwise(ends):
+        meet = [k for k in range(len(rows) - 1) if rows[k] < stop and rows[k + 1] > start]
+        own.append([made.parts[k] for k in meet])
+        where.append([(max(start - rows[k], 0), stop - rows[k]) for k in meet])
+        homes.append(made.homes[meet[0]])
+    made = Blocks(client, own, ends, n_items, homes)
+    return made.each(_stacked, made.like(where))
 
 
 def _cut(rows: Any) -> list[int]:
     """Return ends of blocks near these, at multiples of `USERS_AT_ONCE` but for the last one."""
     near = np.rint(np.asarray(rows[:-1]) / USERS_AT_ONCE).astype(int) * USERS_AT_ONCE
-    inner = near[(near > 0) & (near < rows[-1])]
-    return [0, *np.unique(inner).tolist(), int(rows[-1])]
+    ends: list[int] = np.unique([*near.clip(max=int(rows[-1])), int(rows[-1])]).tolist()
+    return ends
 
 
 def _shown(X: Any) -> str:
@@ -127,9 +121,8 @@ def _shown(X: Any) -> str:
 
 def _with_facts(R: Any, bounds: Any) -> tuple[Any, Any]:
     """Return ratings clipped to bounds, and how many lay outside, of how many."""
-    if bounds is None:
-        return R, (0, R.nnz)
-    return clipped(R, bounds), (count_outside(R.data, bounds), R.nnz)
+    n_outside = 0 if bounds is None else count_outside(R.data, bounds)
+    return R if bounds is None else clipped(R, bounds), np.array([n_outside, R.nnz])
 
 
 def _read(start: int, stop: int, ratings: Any, fingerprint: str, bounds: Any) -> tuple[Any, Any]:
@@ -143,9 +136,7 @@ def _read(start: int, stop: int, ratings: Any, fingerprint: str, bounds: Any) ->
         )
     rows = ratings._bounds[0]
     first, last = np.searchsorted(rows, start, "right") - 1, np.searchsorted(rows, stop)
-    R = ratings.read_rows(first, last)
-    if R.shape[0] != stop - start:
-        R = R[start - rows[first] : stop - rows[first]]
+    R = ratings.read_rows(first, last)[start - rows[first] : stop - rows[first]]
     return _with_facts(as_rating_matrix(R), bounds)
 
 
