@@ -231,7 +231,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self._unit_ = scale.std
         self.intercept_ = scale.mean
         self.user_factors_ = np.ascontiguousarray(model.U[:n_users, :k] / unit, np.float32)
-        self.components_ = scale.std * (model.V[:, :k] * unit).T
+        self.components_ = scale.std * (model.V[:, :k].astype(np.float64) * unit).T
         self.user_biases_ = scale.std * model.user_bias[:n_users].astype(np.float64)
         self.item_biases_ = scale.std * model.item_bias.astype(np.float64)
         self.item_counts_ = batches.item_counts
