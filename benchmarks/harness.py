@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 CACHE = Path(tempfile.gettempdir()) / "skdpmf-bench"
-# Of CacheSGDFactorizer in the published tables, which are older than its learned penalty.
+# Of CacheSGDFactorizer in the published tables, which are older than its learned penalties.
 SGD_SETTINGS = {"alpha": 0.04, "max_iter": 15, "learning_rate_decay": 0.8}
 DATA = "ratings file; default: $SKDPMF_DATA/ml-1m.parquet"
 

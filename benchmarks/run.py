@@ -102,6 +102,9 @@ sgd-throughput
         --budget-seconds 4
     full: bench_sgd throughput
     needs: cornac surprise implicit
+sgd-accuracy
+    quick: bench_sgd accuracy --sets 1M tail
+    full: bench_sgd accuracy
 peers
     quick: bench_peers --data ml-1m.parquet --seeds 1
     full: bench_peers --data ml-1m.parquet --seeds 5

@@ -225,23 +225,21 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                 users = self._folded_in(R)
         trained, batches = self._descend(R, None, users)
         model, scale = trained.factors, batches.scale
-        n_users, k = R.shape[0], int(self.n_components)
-        variances, noise = model.variances, float(model.noise)
+        n_users, k, variances = R.shape[0], int(self.n_components), model.variances
         # factors of users with variance 1, as nothing else fixes their units
-        unit = np.sqrt(np.maximum(variances[0, 1:], 1e-30)) if self.alpha is None else np.ones(k)
+        unit = np.sqrt(np.maximum(variances[0, 1:], 1e-30)) if self.alpha is None else 1.0
         self._unit_ = scale.std
         self.intercept_ = scale.mean
         self.user_factors_ = np.ascontiguousarray(model.U[:n_users, :k] / unit, np.float32)
-        self.components_ = scale.std * (model.V[:, :k] * unit).T
+        self.components_ = scale.std * (model.V[:, :k].astype(np.float64) * unit).T
         self.user_biases_ = scale.std * model.user_bias[:n_users].astype(np.float64)
         self.item_biases_ = scale.std * model.item_bias.astype(np.float64)
         self.item_counts_ = batches.item_counts
         self.loss_curve_ = scale.std * np.array(trained.losses)
         self.n_iter_ = int(self.max_iter)
         self._statement = NO_PRIVACY
-        variances[1, 1:] *= variances[0, 1:]
-        variances[0, 1:] = 1.0
-        self._item_model_ = self._fold_in_model(variances, noise)
+        variances[:, 1:] = np.stack((np.ones(k), np.prod(variances[:, 1:], axis=0)))
+        self._item_model_ = self._fold_in_model(variances, float(model.noise))
         self._rank_by_counts()
 
     def _rank_by_counts(self) -> None:
@@ -250,25 +248,17 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     def _descend(self, R: Any, scale: "Scale | None", users: Any) -> "tuple[solver.Descent, Any]":
         """Run the solver, from the present items and these users (biases, factors) if given."""
         from skdpmf.mechanisms.sgd import cache_sgd as solver
-        from skdpmf.mechanisms.sgd.cache_sgd import Snapshot
         from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, ParquetBatches, Workers
 
-        decay, alpha = self.learning_rate_decay, self.alpha
-        if decay is None:
-            decay = _LAST_RATE ** (1.0 / self.max_iter)
-        settings = solver.Settings(
-            n_components=int(self.n_components),
-            max_iter=int(self.max_iter),
-            learning_rate=float(self.learning_rate),
-            learning_rate_decay=float(decay),
-            alpha=float(alpha or 0.0),
-            fit_bias=bool(self.fit_bias),
-            learned=alpha is None,
-        )
+        decay = self.learning_rate_decay or _LAST_RATE ** (1.0 / self.max_iter)
+        alpha = self.alpha
+        numbers = float(self.learning_rate), float(decay), None if alpha is None else float(alpha)
+        k = int(self.n_components)
+        settings = solver.Settings(k, int(self.max_iter), *numbers, bool(self.fit_bias))
         earlier = self.item_counts_ if scale is not None else None  # partial_fit
         n_threads = effective_n_jobs(self.n_jobs)
         in_files = isinstance(R, ParquetRatings)
-        n_rows = solver.batch_rows(R.shape[0], settings.n_components, n_threads, equal=not in_files)
+        n_rows = solver.batch_rows(R.shape[0], k, n_threads, equal=not in_files)
         bounds = check_rating_range(self.rating_range)
         with Workers(n_threads) as workers:
             batches: Batches
@@ -278,9 +268,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                 batches = MatrixBatches(R, bounds, n_rows, workers, scale)
 
             def start() -> solver.Factors:
-                factors = solver.starting_factors(
-                    batches.shape, settings.n_components, n_threads, self.random_state
-                )
+                factors = solver.starting_factors(batches.shape, k, n_threads, self.random_state)
                 if users is not None:
                     self._put_present(factors, batches.scale, *users)
                 if earlier is not None and alpha is None:
@@ -294,9 +282,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
                 purpose = f"{settings!r} {self.random_state!r} {batches.fingerprint()}"
                 if users is not None:
                     purpose += hashlib.blake2b(self.components_.tobytes()).hexdigest()
-                snapshot = Snapshot(self.snapshots.path, purpose)
-            kept: Any = {"snapshot": snapshot, "snapshot_every": every, "earlier": earlier}
-            descent = solver.Descent(batches, settings, start, workers, **kept)
+                snapshot = solver.Snapshot(self.snapshots.path, purpose)
+            descent = solver.Descent(batches, settings, start, workers, snapshot, every, earlier)
             trained = descent.run(self._rounds())
         if trained.learning_rate < settings.learning_rate:
             rate = trained.learning_rate
@@ -317,11 +304,11 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
     def _folded_in(self, R: Any) -> tuple[np.ndarray, np.ndarray]:
         """Biases and factors of rows under the present items."""
         if isinstance(R, ParquetRatings):
-            raise ValueError(
+            words = (
                 f"warm_start={self.warm_start!r} with ParquetRatings of {R.shape[0]} users needs "
-                f"the {len(self.user_factors_)} users of the last fit: pass warm_start=False, or "
-                "new users as a matrix to partial_fit."
             )
+            words += f"the {len(self.user_factors_)} users of the last fit: pass warm_start=False, "
+            raise ValueError(words + "or new users as a matrix to partial_fit.")
         Z = fold_in(self._item_model_._replace(features=None), R, self.n_jobs)
         U = Z[:, Z.shape[1] - self.components_.shape[0] :]
         # the last fit's fit_bias, which may have been another
@@ -335,13 +322,13 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         """
         from skdpmf.mechanisms.sgd import cache_sgd as solver
 
-        ridges = np.diag(self._item_model_.ridge) / self._unit_**2
+        ridges = np.maximum(np.diag(self._item_model_.ridge), 1e-9) / self._unit_**2
         k, counts = len(self.components_), self.item_counts_
         table = np.column_stack((self.item_biases_, self.components_.T)) / self._unit_
         variances, noise = np.ones((2, 1 + k)), float(ridges[-1])
         variances[0, :1] = noise / ridges[0] if len(ridges) > k else 0.0
         variances[1] = means = counts @ table**2 / max(1, counts.sum())
-        own = solver.counted(np.zeros(1, np.int64)), solver.counted(counts)
+        own = [np.unique(n, return_counts=True) for n in (np.zeros(1, int), counts)]
         for _ in range(20):
             variances[1] = means + solver.posterior_variances(noise, variances, own)[1]
         return variances, noise
@@ -354,21 +341,19 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
 
     def _fold_in_model(self, variances: np.ndarray, noise: float) -> ItemModel:
         """Items, with penalties that follow from the variances unless alpha gives them."""
-        V, unit, items = self.components_.T, self._unit_**2, None
-        alpha = 0.0 if self.alpha is None else float(self.alpha)
-        ridges = np.zeros(1 + V.shape[1])
+        V, unit = self.components_.T, self._unit_**2
+        ridges, items = np.zeros(1 + V.shape[1]), None
         if self.alpha is None:
             ridges = unit * noise / np.maximum(variances[0], 1e-9)
             # An item's mean doubt, of its factors by their size: nearly equal, in these units.
             size = variances[0, 1:] * variances[1, 1:]
-            doubts = noise * size / (noise + self.item_counts_[:, None] * size)
+            doubts = size / (1.0 + self.item_counts_[:, None] * size / noise)
             items = unit * (doubts @ size) / max(float(size.sum()), 1e-30)
         if self.fit_bias:  # b_i in standardised units
             V = np.column_stack((np.full(len(V), self._unit_), V))
-        ridge = np.diag(ridges[-V.shape[1] :])
-        offsets = self.intercept_ + self.item_biases_
-        parts = offsets, np.ascontiguousarray(V), ridge, unit * alpha
-        return ItemModel(*parts, item_ridge=items)
+        parts = self.intercept_ + self.item_biases_, np.ascontiguousarray(V)
+        ridge, alpha = np.diag(ridges[-V.shape[1] :]), unit * float(self.alpha or 0.0)
+        return ItemModel(*parts, ridge, alpha, item_ridge=items)
 
     def _set_items(self, items: ItemModel) -> None:
         n_new = items.offsets.size - self.item_counts_.size
@@ -380,8 +365,6 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         """Check that the fitted items fit the parameters and the catalogue."""
         k, n_items = self.components_.shape
         if int(self.n_components) != k or shape[1] != n_items:
-            raise ValueError(
-                f"n_components={self.n_components!r} for {shape[1]} items must be those of the "
-                f"fitted model to go on from it, {k} for {n_items}: set them so, or fit anew with "
-                "warm_start=False."
-            )
+            words = f"n_components={self.n_components!r} for {shape[1]} items must be those of the "
+            words += f"fitted model to go on from it, {k} for {n_items}: set them so, or fit anew "
+            raise ValueError(words + "with warm_start=False.")

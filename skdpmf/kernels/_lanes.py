@@ -328,8 +328,7 @@ def update_lanes(model, user_bias, batch, numbers, shrinks, user_weights, bound,
         n = np.float32(min(len(group), stop - p))
         bias = (one - n * bias_shrink) * bias + bias_step * vsum(errors)
         weights = broadcast(errors, step)
-        products = zero_products(group)
-        ahead = items[min(next_run + 1, run_stop - 1)] * stride
+        products, ahead = zero_products(group), items[min(next_run + 1, run_stop - 1)] * stride
         for c in range(0, width, CHUNK):
             prefetch(V, ahead + c)
             v = vload(V, item * stride + c)

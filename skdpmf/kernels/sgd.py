@@ -42,16 +42,7 @@ def empty_factors(n_rows: int, n_components: int) -> Array:
 
 
 @jit_fast
-def _update_loops(
-    model: Any,
-    user_bias: Any,
-    batch: Any,
-    numbers: Any,
-    shrinks: Any,
-    user_weights: Any,
-    bound: Any,
-    group: Any,
-) -> Any:
+def _update_loops(model, user_bias, batch, numbers, shrinks, user_weights, bound, group):
     """`update_batch` in plain loops: for other machines, and as plain Python."""
     U, V, item_bias, start, _, width = model
     items, indptr, users, ratings, run_start, run_stop = batch
@@ -171,19 +162,17 @@ def update_batch(
     if run_start >= run_stop:
         return 0.0
     update = _lanes.update_lanes if _lanes.USE_VECTORS else _update_loops
-    bias_penalty = penalty if np.ndim(penalty) == 0 else 0.0
-    numbers = (step, bias_step, bias_step * bias_penalty, clip)
-    squares = update(
-        (U, V, item_bias, start, spare, width),
-        user_bias,
-        (items, indptr, users, ratings, run_start, run_stop),
-        tuple(np.float32(number) for number in numbers),
-        np.ascontiguousarray(np.broadcast_to(step * penalty, (2, width)), np.float32),
+    rates = (step, bias_step, bias_step * penalty if np.ndim(penalty) == 0 else 0.0, clip)
+    shrinks = np.ascontiguousarray(np.broadcast_to(step * penalty, (2, width)), np.float32)
+    model, batch = (U, V, item_bias, start, spare, width), (items, indptr, users, ratings)
+    given: Any = (
+        tuple(np.float32(rate) for rate in rates),
+        shrinks,
         weights,
         None if bound is None else np.float32(bound),
-        (0,) * _group_size(width),
     )
-    return float(squares)
+    place = model, user_bias, (*batch, run_start, run_stop)
+    return float(update(*place, *given, (0,) * _group_size(width)))
 
 
 def _order_by_item_plain(indptr, indices, values, start, stop, mean, std, places, users, out):

@@ -203,7 +203,7 @@ def test_a_snapshot_of_other_settings_is_refused(change, left_over, path):
     with pytest.raises(ValueError, match="a snapshot of another fit") as error:
         fit_with_snapshots(path, left_over, **change)
     assert str(left_over) in str(error.value)
-    assert "delete the file to start from the beginning, or name another" in str(error.value)
+    assert "delete the file to start anew, or name another" in str(error.value)
     assert left_over.read_bytes() == content
     assert own_threads() == []
 

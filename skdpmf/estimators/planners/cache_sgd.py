@@ -8,20 +8,14 @@ from typing import Any, ClassVar
 from skdpmf.estimators.contract.parameters import Options, Planner, is_count, is_finite, require
 from skdpmf.privacy.statement import PrivacyStatement
 
-NO_PRIVACY = PrivacyStatement(
-    epsilon=math.inf,
-    delta=0.0,
-    unit="user",
-    neighbors="add-remove",
-    releases=(),
-    assumptions=(),
-    not_covered=(),
-    notes=(
-        "CacheSGDFactorizer protects nobody: it adds no noise, and nothing bounds what its model "
-        "reveals. The fitted object holds factors and biases of the "
-        "training users, and its item factors depend on single ratings.",
-    ),
+_NOTE = (
+    "CacheSGDFactorizer protects nobody: it adds no noise, and nothing bounds what its model "
+    "reveals. The fitted object holds factors and biases of the training users, and its item "
+    "factors depend on single ratings."
 )
+_NOTHING: Any = dict.fromkeys(("releases", "assumptions", "not_covered"), ())
+_UNIT: Any = {"unit": "user", "neighbors": "add-remove", "notes": (_NOTE,)}
+NO_PRIVACY = PrivacyStatement(epsilon=math.inf, delta=0.0, **_UNIT, **_NOTHING)
 
 
 @dataclass(repr=False)

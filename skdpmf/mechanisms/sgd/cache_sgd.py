@@ -90,9 +90,8 @@ class Settings:
     max_iter: int
     learning_rate: float
     learning_rate_decay: float
-    alpha: float
+    alpha: float | None  # None: learned
     fit_bias: bool
-    learned: bool = False
 
 
 @dataclass
@@ -118,7 +117,7 @@ class Factors:
 def posterior_variances(noise: Any, variances: Any, counts: Any) -> np.ndarray:
     """Return the posterior variances, (2, 1 + k), each the mean over all ratings.
 
-    counts: of users and of items, the numbers of ratings that rows have, and how many rows.
+    counts: of users and of items, the numbers of ratings that rows have, and how many have each.
     """
     found = np.zeros_like(variances)
     for side, (n, rows) in enumerate(counts):
@@ -128,17 +127,11 @@ def posterior_variances(noise: Any, variances: Any, counts: Any) -> np.ndarray:
     return found
 
 
-def counted(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different numbers of ratings, and how many rows have each."""
-    return np.unique(counts, return_counts=True)
-
-
 def moments(F: np.ndarray, counts: np.ndarray, *, crossed: bool = False) -> np.ndarray:
     """Return the sum over rows of the count times F_c^2, (k,), or F_c F_d, (k, k)."""
     total: Any = 0.0
     for start in range(0, len(F), MOST_USERS):
-        own, n = F[start : start + MOST_USERS], counts[start : start + MOST_USERS]
-        n = n.astype(np.float32)
+        own, n = (array[start : start + MOST_USERS].astype(np.float32) for array in (F, counts))
         total = total + ((own * n[:, None]).T @ own if crossed else n @ own**2).astype(np.float64)
     return np.asarray(total)
 
@@ -160,21 +153,15 @@ def batch_rows(n_users: int, n_components: int, n_threads: int, *, equal: bool =
 
 def starting_factors(size: tuple[int, int], rank: int, n_threads: int, seed: int | None) -> Factors:
     """Return zeros for the users and small normal factors for the items."""
-    n_users, n_items = size
-    V = empty_factors(n_items, rank)
+    n_users, n_items = size[0] + n_threads, size[1]
+    U, V = (empty_factors(n, rank) for n in (n_users, n_items))
     source = NoiseSource(None if seed is None else derived_key(seed))
     V[:, :rank] = source.initial_normals((n_items, rank))
     V *= _START_NORM / np.sqrt(rank)
     variances = np.full((2, 1 + rank), rank**-0.5)
     variances[:, 0] = 1.0
-    return Factors(
-        empty_factors(n_users + n_threads, rank),
-        V,
-        np.zeros(n_users + n_threads, np.float32),
-        np.zeros(n_items, np.float32),
-        variances,
-        np.ones(()),
-    )
+    b, c = (np.zeros(n, np.float32) for n in (n_users, n_items))
+    return Factors(U, V, b, c, variances, np.ones(()))
 
 
 @dataclass
@@ -210,7 +197,8 @@ class Descent:
         own = self.batches.item_counts
         earlier = 0 if self.earlier is None else self.earlier
         self.share = (own / np.maximum(1, own + earlier)).astype(np.float32)
-        self.counts = counted(self.batches.user_counts), counted(own + earlier)
+        counts = self.batches.user_counts, own + earlier
+        self.counts = [np.unique(n, return_counts=True) for n in counts]
         saved = self.snapshot.load(self.factors.arrays()) if self.snapshot else None
         for name, value in (saved or {}).items():
             setattr(self, name, value)
@@ -237,57 +225,46 @@ class Descent:
             n = min(self.every - self.done % self.every, len(self.batches) - self.done)
             self.squares += sum(self.workers.run(self.update, islice(self.waiting, n)))
             self.done += n
-            if self.snapshot is not None and self.done < len(self.batches):
+            if self.done < len(self.batches):
                 self.save()
-        if self.settings.learned:
-            self.shrink(1, self.factors.V, self.factors.item_bias, self.share)
+        self.shrink(1, self.factors.V, self.factors.item_bias, self.share)
         loss = np.sqrt(self.squares / max(1, self.batches.nnz))
         self.done, self.squares = 0, 0.0
         if loss <= _DIVERGED * max(1.0, self.batches.spread) and np.isfinite(self.factors.V).all():
             self.losses.append(float(loss))
-            if self.settings.learned and self.earlier is None and loss > 0.0:
+            if self.settings.alpha is None and self.earlier is None and loss > 0.0:
                 self.learn()
         else:
             self.restart()
-        if self.snapshot is not None:
-            self.save()
+        self.save()
 
     def update(self, batch: Batch, worker: int) -> float:
         """Step through a batch, from another item on for each worker."""
-        model, settings = self.factors, self.settings
-        step, largest = self.step(), float(np.max(self.penalty))
-        if step * largest > _LARGEST_SHRINK:
-            step = _LARGEST_SHRINK / largest
-        n_runs = len(batch.items)
+        model = self.factors
+        step = min(self.step(), _LARGEST_SHRINK / max(1e-300, float(np.max(self.penalty))))
+        n_runs, squares = len(batch.items), 0.0
         first = worker * n_runs // self.workers.n_threads
-        squares = 0.0
         for begin, end in ((first, n_runs), (0, first)):
             squares += update_batch(
                 *(model.U, model.user_bias, model.V, model.item_bias),
-                batch.start,
-                self.batches.shape[0] + worker,
-                self.width,
+                *(batch.start, self.batches.shape[0] + worker, self.width),
                 *(batch.items, batch.indptr, batch.users, batch.ratings),
                 *(begin, end),
-                step=step,
-                bias_step=step if settings.fit_bias else 0.0,
-                penalty=self.penalty,
-                clip=_CLIP,
+                *(step, step * self.settings.fit_bias, self.penalty, _CLIP),
             )
-        if settings.learned:
-            own = slice(batch.start, batch.stop)
-            self.shrink(0, model.U[own], model.user_bias[own], np.ones(1, np.float32))
+        own = slice(batch.start, batch.stop)
+        self.shrink(0, model.U[own], model.user_bias[own], np.ones(1, np.float32))
         return squares
 
     def step(self) -> float:
         """Return the length of a step in this round."""
         return self.learning_rate * self.settings.learning_rate_decay ** len(self.losses)
 
-    def penalties(self) -> tuple[Any, np.ndarray]:
+    def penalties(self) -> tuple[Any, Any]:
         """Return this round's penalties for each rating, as for the kernel, and for each row."""
         settings, model = self.settings, self.factors
-        if not settings.learned:
-            return settings.alpha, np.zeros_like(model.variances)
+        if settings.alpha is not None:
+            return settings.alpha, None
         share = 1.0 if self.earlier is not None else self.opened()
         doubts = posterior_variances(model.noise, model.variances, self.counts)
         ratings = np.zeros((2, self.width))
@@ -300,6 +277,8 @@ class Descent:
 
     def shrink(self, side: int, factors: np.ndarray, biases: np.ndarray, share: np.ndarray) -> None:
         """Take the step of a share of the penalty for each row, of users (0) or items (1)."""
+        if self.ridges is None:
+            return
         ridges = (self.step() * self.ridges[side]).astype(np.float32)
         factors[:, : ridges.size - 1] /= 1.0 + share[:, None] * ridges[1:]
         if self.settings.fit_bias:
@@ -310,33 +289,27 @@ class Descent:
         model, n, k = self.factors, max(1, self.batches.nnz), self.settings.n_components
         counts = self.batches.user_counts, self.batches.item_counts
         U, V = model.U[: len(counts[0]), :k], model.V[:, :k]
+        sides = tuple(
+            zip((U, V), (model.user_bias[: len(U)], model.item_bias), counts, strict=True)
+        )
         if len(self.losses) % _TURN_EVERY == 1:
-            users, items = (
-                moments(F, own, crossed=True) / n for F, own in zip((U, V), counts, strict=True)
-            )
+            users, items = (moments(F, own, crossed=True) / n for F, _, own in sides)
             values, vectors = np.linalg.eigh(users)
-            values = np.maximum(values, _LEAST_VARIANCE)
-            root = (vectors * values**0.5) @ vectors.T
+            root = (vectors * np.maximum(values, _LEAST_VARIANCE) ** 0.5) @ vectors.T
             values, vectors = np.linalg.eigh(root @ items @ root)
             turn = root @ vectors[:, ::-1] / np.maximum(values[::-1], _LEAST_VARIANCE**2) ** 0.25
             V[:] = V @ turn.astype(np.float32)
             U[:] = U @ np.linalg.inv(turn).T.astype(np.float32)
-        biases = model.user_bias[: len(U)], model.item_bias
-        means = np.stack(
-            [
-                np.append(moments(bias[:, None], own), moments(F, own)) / n
-                for F, bias, own in zip((U, V), biases, counts, strict=True)
-            ]
-        )
+        both = [np.append(moments(bias[:, None], own), moments(F, own)) for F, bias, own in sides]
+        means = np.array(both) / n
         doubts = posterior_variances(model.noise, model.variances, self.counts)
         doubts[:, 0] *= self.settings.fit_bias
         model.variances[:] = means + doubts
-        product = np.prod(model.variances[:, 1:], axis=0)
-        noise = self.losses[-1] ** 2 + doubts[:, 0].sum()
-        noise += (product - np.prod(means[:, 1:], axis=0)).sum()
+        product, known = (np.prod(one[:, 1:], axis=0) for one in (model.variances, means))
+        noise = self.losses[-1] ** 2 + doubts[:, 0].sum() + (product - known).sum()
         model.noise[()] = min(1.0, max(_LEAST_VARIANCE, noise))
-        rows = np.prod([np.count_nonzero(own) for own in counts], dtype=float)
-        lost = (product < model.noise * rows**0.5 / n) & (self.opened() == 1.0)
+        rows = [np.count_nonzero(own) ** 0.5 for own in counts]
+        lost = (product < model.noise * rows[0] * rows[1] / n) & (self.opened() == 1.0)
         for array in (U, V, model.variances[:, 1:]):
             array[:, lost] = 0.0
 
@@ -346,9 +319,8 @@ class Descent:
         if self.learning_rate < _SMALLEST_SHARE * self.settings.learning_rate:
             raise FloatingPointError(
                 f"learning_rate={self.settings.learning_rate!r} diverged, as did every half of it "
-                f"down to {2 * self.learning_rate!r}: pass a smaller one, near the default of "
-                "0.07; or, when going on from a fitted model, fit anew, as the ratings may be on "
-                "another scale."
+                f"down to {2 * self.learning_rate!r}: pass a smaller one, near 0.07; or fit anew, "
+                "if going on from a fitted model, as the ratings may be on another scale."
             )
         self.close()
         self.factors, self.losses = self.start(), []
@@ -360,10 +332,10 @@ class Descent:
             self.waiting = None
 
     def save(self) -> None:
-        """Write a snapshot of the progress."""
+        """Write a snapshot of the progress, if there is one."""
         names = ("learning_rate", "losses", "done", "squares")
-        assert self.snapshot is not None
-        self.snapshot.save({name: getattr(self, name) for name in names}, self.factors.arrays())
+        if self.snapshot is not None:
+            self.snapshot.save({name: getattr(self, name) for name in names}, self.factors.arrays())
 
 
 class Snapshot:
@@ -384,6 +356,7 @@ class Snapshot:
 
     def load(self, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
         """Fill the arrays from the last snapshot and return its progress; None without one."""
+        place = f"snapshots.path={os.fspath(self.path)!r}"
         if not self.path.exists():
             return None
         try:
@@ -394,18 +367,13 @@ class Snapshot:
                 progress = dict(json.loads(str(saved["head"])))
                 found = {name: saved[name] for name in arrays}
         except Exception as error:
+            words = f"{place} holds no snapshot that can be read ({error}): delete the file to "
+            raise ValueError(words + "start from the beginning.") from error
+        alike = all(found[name].shape == array.shape for name, array in arrays.items())
+        if progress.pop("purpose", None) != self.purpose or not alike:
             raise ValueError(
-                f"snapshots.path={os.fspath(self.path)!r} holds no snapshot that can be read "
-                f"({error}): delete the file to start from the beginning."
-            ) from error
-        shapes = {name: array.shape for name, array in arrays.items()}
-        if progress.pop("purpose", None) != self.purpose or any(
-            found[name].shape != shape for name, shape in shapes.items()
-        ):
-            raise ValueError(
-                f"snapshots.path={os.fspath(self.path)!r} holds a snapshot of another fit, with "
-                "other parameters (n_jobs among them) or ratings: delete the file to start from "
-                "the beginning, or name another one."
+                f"{place} holds a snapshot of another fit, with other parameters (n_jobs among "
+                "them) or ratings: delete the file to start anew, or name another one."
             )
         for name, array in arrays.items():
             array[...] = found[name]

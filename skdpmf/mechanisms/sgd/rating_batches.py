@@ -52,13 +52,10 @@ class Workers:
         try:
             for index, cpu in enumerate(_cpus(self.n_threads)):
                 ended = threading.Event()
-                thread = threading.Thread(
-                    target=copy_context().run,
-                    args=(_serve, self._inbox, self._done, ended, index, cpu),
-                    name=f"skdpmf-worker-{index}",
-                    # Should even __exit__ be interrupted, it does not hold up Python's end.
-                    daemon=True,
-                )
+                run, name = copy_context().run, f"skdpmf-worker-{index}"
+                work = _serve, self._inbox, self._done, ended, index, cpu
+                # Should even __exit__ be interrupted, a daemon does not hold up Python's end.
+                thread = threading.Thread(target=run, args=work, name=name, daemon=True)
                 self._threads.append((thread, ended))
                 thread.start()
         except BaseException:
@@ -84,10 +81,8 @@ class Workers:
         what the task returned, in the order of the items.
         """
         if not self._threads:
-            raise RuntimeError(
-                "run() needs running threads: call it inside `with Workers(n_threads) as workers:`"
-                " and make new Workers after an error."
-            )
+            words = "run() needs running threads: call it inside `with Workers(n_threads) as "
+            raise RuntimeError(words + "workers:` and make new Workers after an error.")
         results: list[Any] = []
         pending = 0
         try:
@@ -334,10 +329,7 @@ class ParquetBatches:
         with closing(read_ahead(self._groups(0), _GROUPS_AHEAD)) as groups:
             for group in groups:
                 batch, rating = self._ordered(group, Scale(0.0, 1.0)), group[-1]
-                users = batch.users[: rating.size]
-                self.user_counts[batch.start : batch.stop] = np.bincount(
-                    users, minlength=batch.stop - batch.start
-                )
+                np.add.at(self.user_counts, batch.start + batch.users[: rating.size].astype(int), 1)
                 self.item_counts[batch.items] += np.diff(batch.indptr)
                 yield np.clip(rating.astype(np.float64), *self._range)
 
