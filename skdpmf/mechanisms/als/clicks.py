@@ -64,12 +64,17 @@ from skdpmf.privacy.plan import Release
 from skdpmf.privacy.sensitivity import count_sensitivity
 from skdpmf.privacy.users import PerUser, Rows
 
-CLIP = 0.7  # C, a typical user's root mean squared residual
-TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0  # of u_i, times alpha
-# The same, and of v_j, without privacy. "pooled" has its own.
+# Guard: norm of u_i that is stretched to 1
+_SMALLEST = 1e-12
+
+# Tuned: bias against noise; "pooled" has its own. C, a typical user's root mean squared residual
+CLIP = 0.7
+# ridges of u_i, times alpha
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0
+RANK_SCALE = 0.8  # see `ClickFit.choose_rank`
+
+# Tuned: without privacy: ridges of u_i and v_j, times alpha
 EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
-RANK_SCALE = 0.8  # see ClickFit.choose_rank
-_SMALLEST = 1e-12  # norm of u_i that is stretched to 1
 
 COUNTS, EVERYBODY = "item counts", "Gram matrix of all users"
 NOTES = (

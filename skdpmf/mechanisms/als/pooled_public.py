@@ -49,10 +49,14 @@ from skdpmf.privacy.users import Rows
 Floats = NDArray[np.float64]
 
 N_LEAD = pooled.N_LEAD
-_ROUNDS = 10  # of the public model
-_SHARES = np.linspace(0.05, 0.95, 19)  # of factors in |phi|^2
-_MOST_SHIFT = 0.06  # variance of the means' shift, over that of items: fans of a genre have less
-_CLIP_DEVIATION = 0.05  # of the mean clip factor of private people from that of public ones
+
+# Guard: rounds of the public model; shares of factors in |phi|^2 that are tried
+_ROUNDS = 10
+_SHARES = np.linspace(0.05, 0.95, 19)
+
+# Tuned: trust in public people. Variance of the means' shift, over that of items, beyond which they
+# do not lead: fans of a genre have less; deviation of private people's mean clip factor from theirs
+_MOST_SHIFT, _CLIP_DEVIATION = 0.06, 0.05
 
 
 class PublicFit(pooled.PooledFit):
