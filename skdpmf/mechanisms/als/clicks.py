@@ -126,8 +126,6 @@ def first_releases(
 class ClickFit(AlternatingFit):
     """One fit, but for the item step; its plan begins with `first_releases`."""
 
-    rank_scale = RANK_SCALE
-
     def __init__(
         self, curator: Curator, settings: Settings, known: PooledKnowledge | None = None
     ) -> None:
@@ -224,7 +222,7 @@ class ClickFit(AlternatingFit):
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
         if not is_known(self.popularity.mean, np.sqrt(self.popularity.variance)):
             return self.n_known
-        rank = int(np.clip(round(self.rank_scale * self.signal**0.63), 1, most))
+        rank = int(np.clip(round(RANK_SCALE * self.signal**0.63), 1, most))
         return max(rank, self.n_known)
 
     def weigh(self) -> None:

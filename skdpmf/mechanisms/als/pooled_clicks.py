@@ -81,7 +81,7 @@ from skdpmf.mechanisms.als.clicks import (
     first_releases,
 )
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.loop import START, plan_of
+from skdpmf.mechanisms.als.loop import SHARE, START, plan_of
 from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, weighted_residuals
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge, packed_evidence
 from skdpmf.mechanisms.knowledge import Knowledge
@@ -90,16 +90,12 @@ from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import Rows
 
-# Guard: p_j is at most this
-MOST_PROBABLE = 0.9
-
 # Tuned: bias against noise. C, below a typical user's root mean squared residual, and a
 CLIP, CONSTANT = 0.4, 0.5
 # sqrt(t), divided by sqrt(alpha); deviation of the started factors, relative to b_j
 FACTOR_DEVIATION, START_DEVIATION = 0.8, 0.5
 # ridge of u_i, times alpha and the rank
 RIDGE = 0.05
-RANK_SCALE = 0.85  # see `ClickFit.choose_rank`
 # share of what own clicks add to gradients that is taken off
 OWN_CLICKS = 0.6
 # ridge of tastes for item features times their variance, which is lowered by so many errors
@@ -110,7 +106,7 @@ TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 CLICK_RIDGE, EXACT_ROUNDS, MOST_FACTORS = 0.06, 10, 128
 
 # Tuned: shares of the budget (of mu^2)
-SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}
+SHARES = {COUNTS: SHARE, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
@@ -143,7 +139,6 @@ def fit(
 
 
 class _Fit(pooled.PooledRounds, ClickFit):
-    rank_scale = RANK_SCALE
     taste_variance = 0.0
     tastes = 0.0, 0.0  # precision of f in all cohorts, and precision times f
 
@@ -160,7 +155,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
             self.tastes = self.known.tastes
         self.N, self.typical_ratings = self.popularity.mean, self.typical_weight**-2.0
         a0, share = self.settings.unobserved_weight, self.N / self.typical_weight / self.n_users
-        share = np.minimum(share, MOST_PROBABLE)
+        share = np.minimum(share, 1.0)
         b = share / (share + a0)
         V = self.start_around(b) if is_started else np.zeros((self.n_items, self.rank))
         self.posterior = _Posterior(self, b, V)
