@@ -141,7 +141,6 @@ PUBLISHED = "    def _publish(self, released: Any) -> None:\n"
 FITTED = "    def _fit(self, R, y, fit=None):\n        super()._fit(R, y, fit)\n"
 FRAMED = "with framed(budget, plan, estimator.random_state, users=users"
 KNOWN = "    curator = frame.curator(*given, public=rows, **own, **public)\n"
-OPEN = "        self._clip_precision, self._clip_shift = deviation**-2.0, mean * deviation**-2.0\n"
 GRAMS = '        H = sums.gram(users, phi, clip=radius, weights=clipped, grid=self.grid)\n'
 GRADS = "        gradients = self.release(GRADIENTS, G, t).copy()\n"
 WIDE = "\n\ndef _wide(rows, start, stop):\n    k = 1 + int(rows.n_ratings.max())\n"

@@ -67,13 +67,15 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
-from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.pooled import RESIDUAL_SCALE, posteriors
+from skdpmf.mechanisms.als.item_update import KEPT, unpack_lower
+from skdpmf.mechanisms.als.loop import SHARE
+from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
 from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import (
     HALF_RELIABLE,
+    KNOTS,
     SIGNAL_PER_FACTOR,
     item_prior,
 )
@@ -90,25 +92,28 @@ from skdpmf.privacy.users import Rows
 
 Floats = NDArray[np.float64]
 
-# a at epsilon 4 and delta 1e-5, and its limits: small budgets go to the items' means
+# Tuned: bias against noise. a at epsilon 4 and delta 1e-5, and its limits: small budgets go to the
+# items' means
 CONSTANT, CONSTANT_LIMITS = 0.4, (0.4, 0.6)
-# C / |(a, 1)| at epsilon 4 and delta 1e-5, and its limits: most contributions are clipped where
-# noise is large. The clip shortens users with large factors, which matters where noise is small.
+# C / |(a, 1)| at epsilon 4 and delta 1e-5, in quarter ranges, and its limits: most contributions
+# are clipped where noise is large; where it is small, the clip shortens users with large factors
 CLIP, CLIP_LIMITS = 0.25, (0.19, 1.0)
-BOUND = 1.25  # B^2 = a^2 + BOUND^2
-SPREAD_SCALE = 0.5  # h sqrt(k)
-MEAN_ROUNDS = 6
-LEAST_SIGNAL = 5.0  # of any factor: see `choose_rank`
-# Guesses of tau and of c; values tried for tau.
-VARIANCE, CLIP_FACTOR = 0.03, 0.5
-VARIANCES = np.geomspace(1e-5, 3.0, 31)
-DRIFT, MEAN_DRIFT = 0.004, 0.002  # of v*_j and b*_j in a step, in units of their prior variances
-STARTING, START_DRIFT = 0.25, 0.2  # share of the steps with a guess of tau; drift in units of P_j
-FIRST_RELIABILITY = 0.25  # a user's ratings know so much of u_i at the start
-# Mean square of x_i, while the trace of M is no smaller than this
+# signal below which there is no factor: see `choose_rank`
+LEAST_SIGNAL = 5.0
+# mean square of x_i, while the trace of M is no smaller than this
 MEAN_SQUARE, LEAST_TRACE = 0.25, 0.1
-KEPT = 0.9  # of what older steps show of H
-SURE, SURE_NOISE = 0.1, 0.3  # deviations of what is expected of M, S and c, and of s2
+
+# Tuned: what is thought before it is seen. tau, in squared quarter ranges, and c
+VARIANCE, CLIP_FACTOR = 0.03, 0.5
+# deviations of what is expected of M, S and c, and of s2
+SURE, SURE_NOISE = 0.1, 0.3
+# a user's ratings know so much of u_i at the start
+FIRST_RELIABILITY = 0.25
+
+# Tuned: speed against noise. Drift of v*_j and b*_j in a step, in prior variances
+DRIFT = 0.004
+# share of the steps with a guess of tau, and their drift, in units of P_j
+STARTING = 0.25
 
 COUNTS, MEANS, MOMENTS, GRADIENTS = ir.COUNTS, ir.RESIDUALS, "second moments", "gradients"
 NOTES = (
@@ -141,7 +146,7 @@ def constant_weight(budget: PrivacyBudget) -> float:
 
 def moment_bound(budget: PrivacyBudget) -> float:
     """Return B."""
-    return float(np.hypot(constant_weight(budget), BOUND))
+    return float(np.hypot(constant_weight(budget), 1.0))
 
 
 def gradient_clip(budget: PrivacyBudget) -> float:
@@ -153,9 +158,9 @@ def gradient_clip(budget: PrivacyBudget) -> float:
 def shares_of(budget: PrivacyBudget) -> dict[str, float]:
     """Return the shares of mu^2, all steps together."""
     shares = {
-        COUNTS: 0.08,
+        COUNTS: SHARE,
         MEANS: float(np.clip(0.07 * common.strength_of(budget) ** -0.5, 0.05, 0.3)),
-        MOMENTS: 0.03,
+        MOMENTS: SHARE,
     }
     return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
 
@@ -343,8 +348,8 @@ def _solve_users(
 
 
 def _spread_scale(rank: int) -> float:
-    """Return h: the squares of h S_i^1/2 add up to h^2 k at most."""
-    return SPREAD_SCALE / float(np.sqrt(rank))
+    """Return h: the squares of h S_i^1/2 add up to 1 at most."""
+    return 1.0 / float(np.sqrt(rank))
 
 
 class _Items:
@@ -417,7 +422,7 @@ class _Items:
         """Move b along its gradients, with noise of this deviation."""
         averages, slope = self.averages, self.constant * self.clip_factor * self.averages.weights
         measured = self.b + G / slope
-        given = self.mean_X, self.mean_P + MEAN_DRIFT * self.variance, measured, noise / slope
+        given = self.mean_X, self.mean_P + DRIFT * self.variance, measured, noise / slope
         self.mean_X, self.mean_P = _filtered(*given)
         doubt = self.mean_P + self.doubt
         guess = averages.prior_variance
@@ -428,7 +433,7 @@ class _Items:
         """Move V along its gradients in units of u, with noise of this deviation; learn tau."""
         K = (self.clip_factor * self.averages.weights)[:, None]
         measured = self.V + G / K - self.S * self.V
-        drift = START_DRIFT * self.P if starting else DRIFT * self.tau
+        drift = STARTING * self.P if starting else DRIFT * self.tau
         self.X, self.P = _filtered(self.X, self.P + drift, measured, noise / K)
         doubt = self.P + self.doubt[:, None]
         if not starting:
@@ -468,7 +473,7 @@ def _filtered(X: Any, P: Any, measured: Any, noise: Any) -> tuple[Any, Any]:
 def _prior_variances(X: Any, variance: Any) -> Floats:
     """Most probable tau of each column of X ~ N(0, tau + variance)."""
     best, found = np.full(X.shape[1], -np.inf), np.full(X.shape[1], VARIANCE)
-    for t in VARIANCES:
+    for t in VARIANCE * KNOTS:
         total = t + variance
         density = -0.5 * np.sum(X**2 / total + np.log(total), axis=0)
         density -= 0.5 * np.log(t / VARIANCE) ** 2

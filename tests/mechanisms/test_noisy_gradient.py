@@ -105,6 +105,7 @@ def test_without_privacy_offsets_and_factors_have_learnt_ridges(one_key):
     rng = np.random.default_rng(0)
     X = base_ratings()
     X[:] = 3.0 + rng.normal(0.0, 0.5, N_USERS)[:, None] + rng.normal(0.0, 0.1, X.shape)
+    X += 0.1 * np.outer(rng.normal(size=len(X)), rng.normal(size=X.shape[1]))
     model, _ = recorded_fit(X, budget=NONPRIVATE, n_components=2)
     ridge = model._item_model_.ridge
     assert ridge[0, 0] < 0.5

@@ -78,7 +78,7 @@ def by_solver(budget, g, v):
     more = {dpsgd.GRADIENTS: (*vectors, 3 * ROUNDS)}
     params = {**IMPLICIT, "solver": "dpsgd", "n_inner_steps": 3}
     yield params, dpsgd.CLICK_SHARES, {**first, **more}
-    square = noisy_gradient.constant_weight(budget) ** 2 + noisy_gradient.BOUND**2
+    square = noisy_gradient.constant_weight(budget) ** 2 + 1.0
     clip = noisy_gradient.gradient_clip(budget)
     more = {
         noisy_gradient.MOMENTS: ((packed(2 * K + 2),), g * square, ROUNDS),

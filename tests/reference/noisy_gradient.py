@@ -43,11 +43,11 @@ def user_sums(y, w, point, settings, *, clip, influence):
         g = np.outer(w[i, own] * (y[i, own] - b[own] - F[own] @ z), phi)
         t = np.zeros(width)
         t[: k + 1] = phi
-        t[width // 2 : width // 2 + k] = np.sqrt(spread[1:] / k) * constants.SPREAD_SCALE
+        t[width // 2 : width // 2 + k] = np.sqrt(spread[1:] / k)
         t[-1] = constants.RESIDUAL_SCALE * np.sqrt(loss / len(own))
         share = min(1.0, f * clip / np.linalg.norm(g))
         G[own] += share * g
-        share = min(share, f, f * (A**2 + constants.BOUND**2) / (t @ t))
+        share = min(share, f, f * (A**2 + 1.0) / (t @ t))
         H += share * np.outer(t, t)
     return G, H
 
@@ -105,7 +105,7 @@ def chain(sums, means, V, settings, *, noise, deviation):
         c = min(max(seen.add(H[0, 0] / A**2, own / A**2, first_c, sure), 0.05), 1.0)
         inner = scale**2 * H[1 : k + 1, 1 : k + 1]
         M = M_seen.add(inner, scale**2 * own, c * M0, c * sure) / c
-        h = constants.SPREAD_SCALE**2 / k
+        h = 1.0 / k
         S = S_seen.add(np.diag(H)[half : half + k] / h, own / h, c * S0, c * sure) / c
         S = np.clip(S, 0.0, 2.0)
         g = constants.RESIDUAL_SCALE**2
@@ -115,7 +115,7 @@ def chain(sums, means, V, settings, *, noise, deviation):
         # means
         for j in range(n_items):
             slope = A * c * weights[j]
-            p = mean_P[j] + constants.MEAN_DRIFT * variance
+            p = mean_P[j] + constants.DRIFT * variance
             measured = b[j] + G[j, 0] / slope
             mean_X[j], mean_P[j] = filtered(mean_X[j], p, measured, noise / slope)
         variance, line = item_means.item_prior(
@@ -131,7 +131,7 @@ def chain(sums, means, V, settings, *, noise, deviation):
             K = c * weights[j]
             for d in range(k):
                 measured = V[j, d] + scale * G[j, 1 + d] / K - S[d] * V[j, d]
-                drift = constants.START_DRIFT * P[j, d] if starting else constants.DRIFT * tau[d]
+                drift = constants.STARTING * P[j, d] if starting else constants.DRIFT * tau[d]
                 X[j, d], P[j, d] = filtered(X[j, d], P[j, d] + drift, measured, scale * noise / K)
         if not starting:
             tau = np.array([prior_variance(X[:, d], P[:, d] + doubt) for d in range(k)])
@@ -160,4 +160,4 @@ def prior_variance(x, variance):
         guess = np.log(t / constants.VARIANCE) ** 2
         return -0.5 * (np.sum(x**2 / (t + variance) + np.log(t + variance)) + guess)
 
-    return max(constants.VARIANCES, key=density)
+    return max(constants.VARIANCE * constants.KNOTS, key=density)

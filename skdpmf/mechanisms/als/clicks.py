@@ -63,12 +63,17 @@ from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.users import PerUser, Rows
 
-CLIP = 0.7  # C, a typical user's root mean squared residual
-TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0  # of u_i, times alpha
-# The same, and of v_j, without privacy. "pooled" has its own.
+# Guard: norm of u_i that is stretched to 1
+_SMALLEST = 1e-12
+
+# Tuned: bias against noise; "pooled" has its own. C, a typical user's root mean squared residual
+CLIP = 0.7
+# ridges of u_i, times alpha
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0
+RANK_SCALE = 0.8  # see `ClickFit.choose_rank`
+
+# Tuned: without privacy: ridges of u_i and v_j, times alpha
 EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
-RANK_SCALE = 0.8  # see ClickFit.choose_rank
-_SMALLEST = 1e-12  # norm of u_i that is stretched to 1
 
 COUNTS, EVERYBODY = "item counts", "Gram matrix of all users"
 NOTES = (
@@ -119,8 +124,6 @@ def first_releases(
 
 class ClickFit(AlternatingFit):
     """One fit, but for the item step; its plan begins with `first_releases`."""
-
-    rank_scale = RANK_SCALE
 
     def __init__(
         self, curator: Curator, settings: Settings, known: PooledKnowledge | None = None
@@ -218,7 +221,7 @@ class ClickFit(AlternatingFit):
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
         if not is_known(self.popularity.mean, np.sqrt(self.popularity.variance)):
             return self.n_known
-        rank = int(np.clip(round(self.rank_scale * self.signal**0.63), 1, most))
+        rank = int(np.clip(round(RANK_SCALE * self.signal**0.63), 1, most))
         return max(rank, self.n_known)
 
     def weigh(self) -> None:

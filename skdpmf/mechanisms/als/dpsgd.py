@@ -70,12 +70,18 @@ from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import PerUser, Rows, Users
 
-STEP, LATE = 0.2, 2.0  # h_t = STEP / (1 + t STEP / LATE); of clicks STEP is 1
+# Fixed: steps of strongly convex losses fall like LATE / t
+LATE = 2.0
+
+# Tuned: speed against noise. h_t = STEP / (1 + t STEP / LATE); of clicks STEP is 1
+STEP = 0.2
 MEAN_SQUARE = 0.2  # a guess of the mean of c_i |x_i|^2
-# Ridge of u_i, times alpha: |x_i| <= 1 regularises, and the longer x_i the less noise in x_i . v_j.
+# ridge of u_i, times alpha: |x_i| <= 1 regularises, and the longer x_i the less noise in x_i . v_j
 TRAINING_RIDGE = 0.05
-OTHER = 0.2  # of clicks: curvature of every direction
-FACTOR_VARIANCE = 0.3  # of v_j, relative to its squared score for everybody, divided by alpha
+# of clicks: curvature of every direction; variance of v_j, relative to its squared score for
+# everybody, divided by alpha
+OTHER, FACTOR_VARIANCE = 0.2, 0.3
+
 GRADIENTS = "gradients"
 SHARES = shares_of(ITEM_STATISTICS, START, rest=GRADIENTS)
 CLICK_SHARES = shares_of(clicks.COUNTS, START, clicks.EVERYBODY, rest=GRADIENTS)

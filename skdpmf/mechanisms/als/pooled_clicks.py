@@ -81,7 +81,7 @@ from skdpmf.mechanisms.als.clicks import (
     first_releases,
 )
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.loop import START, plan_of
+from skdpmf.mechanisms.als.loop import SHARE, START, plan_of
 from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, weighted_residuals
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge, packed_evidence
 from skdpmf.mechanisms.knowledge import Knowledge
@@ -90,22 +90,23 @@ from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import Rows
 
-CLIP = 0.4  # C, below a typical user's root mean squared residual
-CONSTANT = 0.5  # a
-FACTOR_DEVIATION = 0.8  # sqrt(t), divided by sqrt(alpha)
-START_DEVIATION = 0.5  # of the started factors, relative to b_j
-POPULARITY_RIDGE = 0.15  # of what a user's slope on b differs from 1
-# Ridge of u_i, times alpha and the rank: weaker while training, as |x_i| = 1 regularises as well.
-TRAINING_RIDGE, FOLD_IN_RIDGE = 0.006, 0.05
-RANK_SCALE = 0.85  # see `ClickFit.choose_rank`
-OWN_CLICKS = 0.6  # share of what own clicks add to gradients that is taken off
-MOST_PROBABLE = 0.9  # p_j is at most this
-# Ridge of tastes for item features times their variance, which is lowered by so many errors.
+# Tuned: bias against noise. C, below a typical user's root mean squared residual, and a
+CLIP, CONSTANT = 0.4, 0.5
+# sqrt(t), divided by sqrt(alpha); deviation of the started factors, relative to b_j
+FACTOR_DEVIATION, START_DEVIATION = 0.8, 0.5
+# ridge of u_i, times alpha and the rank
+RIDGE = 0.05
+# share of what own clicks add to gradients that is taken off
+OWN_CLICKS = 0.6
+# ridge of tastes for item features times their variance, which is lowered by so many errors
 TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
-CLICK_RIDGE = 0.06  # l; this and what follows hold without privacy
-EXACT_ROUNDS = 10  # recall of held-out users is flat from 4 on
-MOST_FACTORS = 128
-SHARES = {COUNTS: 0.06, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}  # of the budget (of mu^2)
+
+# Tuned: without privacy, where nothing above holds: l; rounds, as recall of held-out users is flat
+# from 4 on; factors
+CLICK_RIDGE, EXACT_ROUNDS, MOST_FACTORS = 0.06, 10, 128
+
+# Tuned: shares of the budget (of mu^2)
+SHARES = {COUNTS: SHARE, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
@@ -138,7 +139,6 @@ def fit(
 
 
 class _Fit(pooled.PooledRounds, ClickFit):
-    rank_scale = RANK_SCALE
     taste_variance = 0.0
     tastes = 0.0, 0.0  # precision of f in all cohorts, and precision times f
 
@@ -155,7 +155,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
             self.tastes = self.known.tastes
         self.N, self.typical_ratings = self.popularity.mean, self.typical_weight**-2.0
         a0, share = self.settings.unobserved_weight, self.N / self.typical_weight / self.n_users
-        share = np.minimum(share, MOST_PROBABLE)
+        share = np.minimum(share, 1.0)
         b = share / (share + a0)
         V = self.start_around(b) if is_started else np.zeros((self.n_items, self.rank))
         self.posterior = _Posterior(self, b, V)
@@ -222,7 +222,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
     def user_half(self, level: NDArray[np.float64]) -> tuple[Any, ...]:  # type: ignore[override]
         posterior, users = self.posterior, self.weighted
         b, V = CONSTANT * posterior.theta[:, 0], np.ascontiguousarray(posterior.theta[:, 1:])
-        ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * np.linalg.inv(level))
+        ridge, centre = self.everywhere(b, V, RIDGE * np.linalg.inv(level))
         phi = self.users.map(_solve_users, b, V, ridge, centre)
         terms = users.map(weighted_residuals, self.weight, phi, posterior.theta, of_clicks=True)
         return users, terms, phi, V, ridge
@@ -243,8 +243,8 @@ class _Fit(pooled.PooledRounds, ClickFit):
             D *= 0.0
         columns = np.column_stack((np.ones(self.n_items), b, D, V))
         tastes = [TASTE_RIDGE / max(self.taste_variance, 1e-3)] * d
-        factors = [FOLD_IN_RIDGE * rank] * rank
-        penalty = np.diag([1.0, POPULARITY_RIDGE, *tastes, *factors])
+        factors = [RIDGE * rank] * rank
+        penalty = np.diag([1.0, 1.0, *tastes, *factors])
         ridge, centre = self.everywhere(b, columns, penalty)
         # the plan's rank: columns of zeros, so that shapes do not show the rank
         size, full = 2 + d + rank, 2 + d + k

@@ -43,8 +43,13 @@ from skdpmf.privacy.frame import curator_of_public
 Floats = NDArray[np.float64]
 
 N_LEAD = pooled.N_LEAD
-_ROUNDS = 10  # of the public model
-_MOST_SHIFT = 0.12  # variance of the means' shift, over that of items: fans of a genre have less
+
+# Guard: rounds of the public model
+_ROUNDS = 10
+
+# Tuned: trust in public people. Variance of the means' shift, over that of items, beyond which they
+# do not lead: fans of a genre have less
+_MOST_SHIFT = 0.12
 
 
 class PublicFit(pooled.PooledFit):

@@ -32,10 +32,13 @@ from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.users import PerUser, Rows
 
-OFFSET = 1.0  # a, the constant coordinate of phi
-# Ridge of u_i, times alpha: weaker while training, where |x_i| <= 1 regularises as well.
+# Fixed: a, the constant coordinate of phi, by the paper
+OFFSET = 1.0
+
+# Tuned: bias against noise. Ridges of u_i, times alpha: weaker while training, where |x_i| <= 1
+# regularises as well; precision of v_j in the prior, times alpha
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
-FACTOR_PRECISION = 7.0  # of v_j in the prior, times alpha
+FACTOR_PRECISION = 7.0
 
 ITEM_STATISTICS = "item counts and means"
 NOTES = (

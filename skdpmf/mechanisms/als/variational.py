@@ -41,7 +41,7 @@ from skdpmf.data.feature_columns import like_others
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.pooled import without_known
 from skdpmf.mechanisms.als.pooled_update import RESIDUAL_VARIANCE, PooledPosterior
-from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING
+from skdpmf.mechanisms.item_means.joint_release import PRIOR_VARIANCE
 from skdpmf.privacy.curator_release import Curator
 
 make_plan = pooled.make_plan  # whose releases have no noise
@@ -79,12 +79,12 @@ class VariationalFit(pooled.PooledFit):
     def start(self, rank: int) -> None:
         """Begin with the means, and few factors; the first user step takes them as they are."""
         self.posterior, lead = PooledPosterior(self.averages, 0, 1.0), self.n_lead
-        self.spare, self.noise = self.directions(rank)[:, :rank], RESIDUAL_VARIANCE
+        self.spare, self.noise = self.directions(rank)[:, -rank:], RESIDUAL_VARIANCE
         self.rank, self.most = 0, self.spare.shape[1]
         self.variance, self.centre = np.zeros((2, self.n_items, 1))
         self.centre += self.overall
-        ridges = np.array([FIT_DAMPING, pooled.SLOPE_RIDGE, pooled.SLOPE_RIDGE][:lead])
-        self.omega: NDArray[Any] = np.diag(RESIDUAL_VARIANCE / ridges)
+        slope = RESIDUAL_VARIANCE / pooled.SLOPE_RIDGE
+        self.omega: NDArray[Any] = np.diag([PRIOR_VARIANCE, slope, slope][:lead])
         self.slopes: NDArray[Any] = np.zeros((lead + 1, lead))
         self.tau = np.array([_START_VARIANCE])
         self.grow(1)

@@ -35,7 +35,7 @@ from skdpmf.privacy.pure import PureRelease
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import Rows, Users
 
-N_ROUNDS = ir.n_average_rounds("gaussian", 0.0)  # the most of all kinds
+N_ROUNDS = max(ir.ROUNDS.values())  # the most of all kinds
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by unit
 

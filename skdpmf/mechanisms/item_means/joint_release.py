@@ -45,9 +45,9 @@ RATING_VARIANCE, PRIOR_VARIANCE, LEVEL_VARIANCE = 0.7, 0.1, 0.25
 # most 2 / d of a rating's, and offsets that vary little lose little.
 FIT_DAMPING, FOLD_IN_DAMPING = 10.0, 1.0
 
-# Tuned: noise against bias of factors: see `choose_rank`. Signal for each squared factor, least one
-# for any; ratings of a user that determine half of the factors' variance
-SIGNAL_PER_FACTOR, _LEAST_SURE_SIGNAL, HALF_RELIABLE = 3.0, 2.0, 20.0
+# Tuned: noise against bias of factors: see `choose_rank`. Signal for each squared factor; ratings
+# of a user that determine half of the factors' variance
+SIGNAL_PER_FACTOR, HALF_RELIABLE = 3.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def choose_rank(means: ItemMeans, mu: float, most: int, max_iter: int | None) ->
     rank = int(np.clip(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1, most))
     if max_iter is None:
         return rank, 0
-    if scale * means.sure_popularity < _LEAST_SURE_SIGNAL:
+    if scale * means.sure_popularity < SIGNAL_PER_FACTOR:
         return 0, max_iter
     return rank, int(max_iter / signal)
 

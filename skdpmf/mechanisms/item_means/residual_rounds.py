@@ -61,7 +61,7 @@ _NOTHING = 1e-12
 _COUNT_SHARES = {"gaussian": 0.08, "laplace": 0.2}
 # rounds among which the rest is divided: Laplace noise grows with their number, Gaussian noise with
 # its root; from `_MUCH` epsilon on it can bear as many as "much"
-_ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
+ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
 
 # Tuned: bias against noise of means. C, in quarter ranges, below a typical user's root mean squared
 # residual: most are clipped; exponent of the popularity, in its weights
@@ -89,7 +89,7 @@ def residual_releases(
 
 def n_average_rounds(noise: str, strength: float) -> int:
     """Rounds of residuals: `strength` is mu, or the epsilon of Laplace noise."""
-    return _ROUNDS["much" if noise == "laplace" and strength >= _MUCH else noise]
+    return ROUNDS["much" if noise == "laplace" and strength >= _MUCH else noise]
 
 
 def residual_shares(noise: str, share: float) -> dict[str, float]:
@@ -124,7 +124,7 @@ def public_averages(rows: Rows, damping: float, norm: str = "l2") -> PublicAvera
     squares = np.bincount(item, weights**2, rows.n_items)
     n = np.bincount(item, minlength=rows.n_items)
     b = np.zeros(rows.n_items)
-    for _ in range(_ROUNDS["gaussian"]):
+    for _ in range(ROUNDS["gaussian"]):
         own = np.bincount(rows.user, rows.data - b[item], rows.n_users)
         offset = own / (rows.n_ratings + damping)
         left = rows.data - offset[rows.user]
