@@ -51,7 +51,7 @@ _SLOPE_VARIANCES = _SLOPE_VARIANCE * np.geomspace(1e-4, 100.0, 25)
 _LEAST_OF_GRAM = 1e-6
 # Mean clip factor, before anything is released, and the deviation of what H / n is thought to be
 # then; what older rounds show of H is discounted.
-_CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
+CLIP_FACTOR, _GRAM_DEVIATION, _GRAM_KEPT = 0.6, 0.15, 0.7
 
 LEAST_LENGTH = 0.1  # of a user's vector, where it is divided by
 
@@ -166,8 +166,8 @@ class PooledPosterior:
         self._grams = _GRAM_KEPT * self._grams + weight * gram
         self._gram_weight = _GRAM_KEPT * self._gram_weight + weight
         d = len(gram)
-        guess = np.full(d, _CLIP_FACTOR / (d - 1))
-        guess[0] = _CLIP_FACTOR * a**2
+        guess = np.full(d, CLIP_FACTOR / (d - 1))
+        guess[0] = CLIP_FACTOR * a**2
         sure = _GRAM_DEVIATION**-2.0
         return _positive((self._grams + sure * np.diag(guess)) / (self._gram_weight + sure))
 
