@@ -151,6 +151,28 @@ def test_public_rows_do_not_depend_on_a_private_row():
     np.testing.assert_array_equal(one.toarray(), two.toarray())
 
 
+def test_where_noise_hides_all_others_the_public_model_is_the_model():
+    X = make_ratings(1200, 30, random_state=0)
+    alone = fitted(AdaptiveWeightALS, X[:500], PrivacyBudget.nonprivate())
+    both = fitted(AdaptiveWeightALS, X[500:1000], PrivacyBudget(0.05, 1e-5), public=X[:500])
+    assert both.score(X[1000:]) == pytest.approx(alone.score(X[1000:]), abs=0.005)
+
+
+def test_lists_know_what_public_people_choose():
+    """Everybody rates items of one half alone; at this budget private rows do not show it."""
+    rng = np.random.default_rng(0)
+    half = rng.integers(2, size=900)
+    R = np.where(rng.random((900, 40)) < 0.3, rng.integers(1, 6, (900, 40)), np.nan)
+    R[(np.arange(40) % 2) != half[:, None]] = np.nan
+
+    def share(**params):
+        model = fitted(AdaptiveWeightALS, R[300:800], PrivacyBudget(0.5, 1e-5), **params)
+        return np.mean(model.recommend(R[800:], 5)[0] % 2 == half[800:, None])
+
+    assert share(public=R[:300]) > 0.9
+    assert share() < 0.7
+
+
 @pytest.mark.parametrize("estimator", SOLVERS)
 def test_they_help(estimator):
     X = make_ratings(2500, 60, random_state=0)

@@ -11,14 +11,17 @@ and all that is computed of them is a public value. Every private release has th
 3. *Means*: `residual_rounds` combines private residuals with the means of public people by
    precision, and learns the variance of their shift: how much further off than by noise and
    sampling they are. Where it is large, the fit goes on as `pooled`, with these counts and means.
-4. *Rounds*: otherwise the posterior of `pooled` begins with P_j and P_j y_j (for b_j in the place
-   of what the means show, and less by their shift), in its units: users' vectors x_i have the
-   length 1 there, and those of the public model the mean square q of their posterior means, so that
-   v_j is times sqrt(q). Factors are those of the public model, and more where private counts
-   support them; their prior variance is q tau, or what `pooled` has, whichever is larger: tau is
-   low where few people show little. All rounds then add to it as without public people.
+4. *Rounds*: otherwise the posterior of `pooled` begins with what P_j and P_j y_j say of v_j, in its
+   units: users' vectors x_i have the length 1 there, and those of the public model the mean square
+   q of their posterior means, so that v_j is times sqrt(q). Factors are those of the public model,
+   and more where private counts support them; their prior variance is q tau, or what `pooled` has,
+   whichever is larger: tau is low where few people show little. All rounds then add to it as
+   without public people.
 5. *Users*: the moments of `pooled` are the mean, by precision, of the released ones and of those of
    public people, whose variance by sampling is taken to be the same for all entries.
+
+Where items have many public ratings and rounds would show next to nothing beside these, means are
+released in the place of gradients, and correct b_j of the public model; all else of it stays.
 """
 
 from collections.abc import Iterable
@@ -48,14 +51,16 @@ N_LEAD = pooled.N_LEAD
 _ROUNDS = 10
 
 # Tuned: trust in public people. Variance of the means' shift, over that of items, beyond which they
-# do not lead: fans of a genre have less
-_MOST_SHIFT = 0.12
+# do not lead, as with fans of a genre; share of the factors' errors that rounds must take off to be
+# made; public ratings of an item, in the mean, by which its factors are known well
+_MOST_SHIFT, _LEAST_WORTH, _KNOWN_WELL = 0.12, 0.01, 40.0
 
 
 class PublicFit(pooled.PooledFit):
     """One fit beside public people."""
 
     public: Any
+    is_led = False  # whether rounds show means alone
 
     def __init__(self, curator: Curator, settings: Any, rows: Any) -> None:
         exact = replace(settings, max_iter=_ROUNDS)
@@ -89,27 +94,63 @@ class PublicFit(pooled.PooledFit):
             self.n_known = beside.rank
         self.rank = self.choose_rank()
         self.start(self.rank)
+        is_known = 0 < self.n_known == self.rank and beside.R.nnz >= _KNOWN_WELL * self.n_items
+        self.is_led = is_known and self.worth_of_rounds() < _LEAST_WORTH
+
+    def worth_of_rounds(self) -> float:
+        """Return the share of the factors' expected error that all rounds would take off."""
+        k, noise = self.rank, self.curator.deviation(pooled.GRADIENTS)
+        doubt = np.einsum("jaa->ja", self.posterior.covariance)[:, 1:]
+        slope = update.CLIP_FACTOR * self.posterior.mass[:, None] / k
+        gain = self.settings.max_iter * (slope / max(noise, 1e-9)) ** 2
+        before, after = (float(np.sum(self.N @ e)) for e in (doubt, doubt / (1.0 + gain * doubt)))
+        return 1.0 - after / before
+
+    def round(self, t: int) -> None:
+        """Release means in the place of gradients that would show next to nothing."""
+        if not self.is_led:
+            super().round(t)
+            return
+        for name in (pooled.GRADIENTS, pooled.GRAM):
+            self.averages.release(name, t)
+
+    def model(self) -> pooled.PooledModel:
+        """Release the users' moments; where no gradients were, fit users as public people are."""
+        model, o, averages = super().model(), self.beside, self.averages
+        if not self.is_led:
+            return model
+        theta, variance, centre, tau = *self.own, o.centre[:, 0], o.tau[0]
+        known, b = np.where(o.counts > 0, 1.0 / variance[:, 0] - 1.0 / tau, 0.0), theta[:, 0]
+        trust = 1.0 / (1.0 + averages.shifted * averages.prior_variance * np.maximum(known, 0.0))
+        own, other = np.where(o.counts > 0, b / variance[:, 0] - centre / tau, 0.0), averages.shift
+        private = 1.0 / (1.0 + averages.precision * averages.sampling)
+        variance[:, 0] = 1.0 / (trust * known + private * averages.precision + 1.0 / tau)
+        theta[:, 0] = variance[:, 0] * (trust * own + private * other + centre / tau)
+        o.posterior.theta, o.variance, self.posterior.theta = theta, variance, theta
+        columns = o.columns()
+        o.user_step(columns)
+        ridge = o.user_ridge()
+        ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
+        doubt = o.variance[:, 1:].mean(axis=1)
+        return self.released(columns, ridge, o.slopes, doubt)._replace(knowledge=model.knowledge)
 
     def first_posterior(self, rank: int) -> update.PooledPosterior:
         """Return what public people, and private ones' means, show of so many factors."""
         posterior, o, k = super().first_posterior(rank), self.beside, self.n_known
         if not k:
             return posterior
-        Z, averages = o.user_step(o.columns())[0][:, N_LEAD:], self.averages
+        Z = o.user_step(o.columns())[0][:, N_LEAD:]
+        self.own = o.posterior.theta.copy(), o.variance.copy()
         moment = Z.T @ Z / self.public.n_users
-        square, own = max(float(np.trace(moment)), 1e-3), range(k + 1)
-        unit, rated = np.sqrt(np.append(1.0, np.full(k, square))), (o.counts > 0)[:, None]
-        P = np.where(rated, np.maximum(1.0 / o.variance - 1.0 / o.tau, 0.0), 0.0)
-        p = np.where(rated, o.posterior.theta / o.variance - o.centre / o.tau, 0.0)
-        trust = 1.0 / (1.0 + averages.shifted * averages.prior_variance * P[:, :1])
-        P[:, :1] *= trust
-        p[:, :1] *= trust
+        square, own = max(float(np.trace(moment)), 1e-3), range(1, k + 1)
+        rated = (o.counts > 0)[:, None]
+        P = np.where(rated, np.maximum(1.0 / o.variance - 1.0 / o.tau, 0.0), 0.0)[:, 1:]
+        p = np.where(rated, o.posterior.theta / o.variance - o.centre / o.tau, 0.0)[:, 1:]
         base = np.zeros_like(posterior.precision), np.zeros_like(posterior.shift)
-        base[0][:, own, own], base[1][:, own] = P / unit**2, p / unit
+        base[0][:, own, own], base[1][:, own] = P / square, p / np.sqrt(square)
         posterior.base = base
-        posterior.precision[:, 0, 0], posterior.shift[:, 0] = averages.precision, averages.shift
-        least = 1.0 / posterior.prior[:, own[1:]]
-        posterior.prior[:, own[1:]] = 1.0 / np.maximum(square * o.tau[1:], least)
+        least = 1.0 / posterior.prior[:, own]
+        posterior.prior[:, own] = 1.0 / np.maximum(square * o.tau[1:], least)
         posterior.spread[:k, :k] = moment / square * (k / rank)
         posterior.solve()
         return posterior
