@@ -142,7 +142,7 @@ EXACT_SPARE = 64  # vectors beyond the rank of the block iteration
 DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
 PUBLIC_HEAD = 1500
 
-# Guard: values above 0, and order without taste; half or double of them changes no list
+# Guard: values above 0, and an order where there is no taste
 LEAST_OWN = 0.06  # of an item's own part, of the mean diagonal
 LEAST_LEVEL = 0.1  # private rows that are not empty, at least
 TIE = 1e-3  # score of the most popular item for a user without clicks
