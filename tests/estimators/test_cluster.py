@@ -253,11 +253,10 @@ def test_workers_get_neither_key_nor_plan_nor_ledger(client, monkeypatch, tmp_pa
     monkeypatch.setattr(frame, "fresh_key", key)
     ledger = PrivacyLedger(tmp_path / "ledger", PrivacyBudget(9.0, 1e-5))
     model = clone(FITS["pooled, subset"]).set_params(budget__ledger=ledger)
-    model.set_params(random_state=None, max_iter=1)
-    traffic = []
+    traffic, few = [], {"random_state": None, "max_iter": 1}
     for n_users in (2000, 4000):
         del down[:], up[:]
-        model.set_params(budget__epsilon=2.0).fit(lazy(ratings(n_users)))
+        model.set_params(budget__epsilon=2.0, **few).fit(lazy(ratings(n_users)))
         secret, row_key = keys[-1], NoiseSource(keys[-1]).row_key()
         assert any(row_key in given for given in down)
         for given in down:
