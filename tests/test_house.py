@@ -51,7 +51,7 @@ RULES = [
     house.number_violations,
 ]
 # Literals of each kind in the constants of mechanisms, at most
-NUMBERS = {"Fixed": 22, "Guard": 61, "Tuned": 30}
+NUMBERS = {"Fixed": 32, "Guard": 95, "Tuned": 134}
 
 
 @pytest.mark.every_case
@@ -69,10 +69,9 @@ def test_no_imports_go_in_circles():
 
 
 def test_mechanisms_have_few_numbers():
-    assert set(MODULES) >= house.WITHOUT_KINDS
     found = Counter()
     for path, file in MODULES.items():
-        if path.startswith("mechanisms/") and path not in house.WITHOUT_KINDS:
+        if path.startswith("mechanisms/"):
             for _, kind, count in house.numbers(file.read_text(encoding="utf-8")):
                 found[kind] += count
     assert found <= Counter(NUMBERS)
