@@ -64,12 +64,6 @@ def rmse(predicted, truth):
     return np.sqrt(np.nanmean((predicted - truth) ** 2))
 
 
-def shifted(X, a, b):
-    X = X.copy()
-    X.data = a + b * X.data
-    return X
-
-
 def fingerprint(model):
     arrays = (model.components_, model.user_factors_, model.user_biases_, model.item_biases_)
     return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
