@@ -16,19 +16,19 @@ from functools import partial
 import numpy as np
 from harness import data_path, note, parser, print_head, print_row, spread
 from ratings import (
+    DELTA,
     LEAST_CLICKS,
     budget_of,
     clicks_of_ratings,
-    popular_part,
+    found_by,
+    part_of,
     public_share,
-    some_users,
 )
 from scipy import sparse
 from sklearn.base import clone
 
 from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, Clicks, DPCovarianceRecommender
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import ndcg_at_k, recall_at_k, split_users
 
 METHODS = {
     "item-item": {"model": DPCovarianceRecommender},
@@ -185,7 +185,6 @@ PARSER = parser(
     __doc__,
     data=None,
     epsilons=[0.5, 1.0, 5.0, 20.0],
-    delta=1e-5,
     seeds=5,
     split=1,  # 0 is that of the defaults' choice
     held_out=0,  # users; 0: a tenth of them
@@ -210,31 +209,28 @@ def most_popular(X, known, budget, seed):
     return np.argsort(-scores, axis=1, kind="stable")[:, :100]
 
 
-def evaluate(ranked, targets):
-    return recall_at_k(targets, ranked, 20), ndcg_at_k(targets, ranked, 100)
-
-
-def measure(name, X, known, targets, budget, n_seeds, n_jobs, share=0.0):
+def measure(name, X, known, targets, budget, options):
     """Both metrics, a row for each noise seed, which draws the public people too."""
     found, everybody = [], X
     params = METHODS.get(name.removesuffix(LOG), {})
     if not budget.is_private and isinstance(params.get("solver"), DPSGD):
         params = {"solver": clone(params["solver"]).set_params(n_inner_steps=MANY_STEPS)}
-    for seed in range(n_seeds if budget.is_private else 1):
+    for seed in range(options.seeds if budget.is_private else 1):
         if name == POPULAR:
             ranked = most_popular(X, known, budget, seed)
         else:
             # Seeded, so that the table can be made again; a real release leaves random_state alone.
             make = params.get("model", AdaptiveWeightALS)
             own = {key: value for key, value in params.items() if key != "model"}
-            if share:
-                public = public_share(everybody.shape[0], share, seed)
+            if options.public:
+                public = public_share(everybody.shape[0], options.public, seed)
                 X = everybody[~public]
                 own |= {"public": everybody[public]} if name == "item-item" else {}
             feedback = Clicks(weighting="log" if name.endswith(LOG) else None)
-            model = make(budget, feedback=feedback, random_state=seed, n_jobs=n_jobs, **own)
+            own |= {"feedback": feedback, "n_jobs": options.n_jobs}
+            model = make(budget, random_state=seed, **own)
             ranked = model.fit(X).recommend(known, 100)[0]
-        found.append(evaluate(ranked, targets))
+        found.append(found_by(ranked, targets))
     note(name, budget.epsilon, np.round(np.mean(found, axis=0), 4))
     return np.array(found)
 
@@ -245,26 +241,19 @@ def main(arguments=None):
     if not make and path is None:
         PARSER.exit(0, "no ratings file: --data, $SKDPMF_DATA or --synthetic\n")
     X = make(options.split) if make else clicks_of_ratings(ratings_to_matrix(read_ratings(path)).X)
-    if options.items:
-        X = popular_part(X, options.items)
-    held_out = options.held_out or 0.1
-    X, known, targets = split_users(X, test_size=held_out, random_state=options.split)
-    if options.users:
-        X = some_users(X, options.users)
-    budgets = [budget_of(epsilon, options.delta) for epsilon in (*options.epsilons, np.inf)]
+    X, known, targets = part_of(X, options, options.held_out or 0.1)
+    budgets = [budget_of(epsilon) for epsilon in (*options.epsilons, np.inf)]
     names = [POPULAR, *options.methods]
     names += [name + LOG for name in options.methods if options.log]
     cells = {
-        (name, budget.epsilon): measure(
-            name, X, known, targets, budget, options.seeds, options.n_jobs, options.public
-        )
+        (name, budget.epsilon): measure(name, X, known, targets, budget, options)
         for budget in budgets
         for name in names
     }
     n_users, n_items = X.shape
     print(
         f"Split {options.split}: {n_users:,} training users x {n_items:,} items, {X.nnz:,} clicks; "
-        f"{known.shape[0]:,} held-out users, {targets.nnz:,} targets; delta {options.delta:g}, "
+        f"{known.shape[0]:,} held-out users, {targets.nnz:,} targets; delta {DELTA:g}, "
         f"{options.seeds} noise seeds\n"
     )
     for column, metric in enumerate(("Recall@20", "NDCG@100")):

@@ -10,12 +10,11 @@ Without a part both run. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.par
 synthetic. Prints Markdown tables.
 """
 
-import statistics
 from functools import partial
 
 import numpy as np
 from harness import from_to, parser, print_head, print_row
-from ratings import budget_of, fits, print_set, split_ratings, splits_of
+from ratings import DELTA, budget_of, fits, print_set, split_ratings, splits_of
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, Pooled, PrivacyBudget
 from skdpmf.data import make_ratings
@@ -37,7 +36,6 @@ PARSER = parser(
     __doc__,
     data=None,
     epsilons=[0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf],
-    delta=1e-5,
     seeds=5,
     minor_seeds=3,
     fresh_splits=[101, 102],
@@ -65,15 +63,10 @@ def covariances(epsilon, kind, X, Y, options, seeds=None, **parameters):
     unit, noise = kind
     if isinstance(parameters.get("covariance__shares"), str):
         parameters |= {"covariance__shares": paper_shares(noise)}
-
-    def make(budget, random_state):
-        model = DPCovarianceRecommender(
-            budget, noise=noise, random_state=random_state, n_jobs=options.n_jobs
-        )
-        return model.set_params(**parameters)
-
-    budget = budget_of(epsilon, options.delta if noise == "gaussian" else 0.0, unit=unit)
-    cell = fits(make, budget, X, Y, seeds or options.seeds, f"{unit}, {noise}, {parameters}")
+    parameters |= {"noise": noise, "n_jobs": options.n_jobs}
+    given = budget_of(epsilon, DELTA if noise == "gaussian" else 0.0, unit=unit), X, Y
+    label = f"{unit}, {parameters}"
+    cell = fits(DPCovarianceRecommender, *given, seeds or options.seeds, label, **parameters)
     return cell, cell.model.covariance_items_.size
 
 
@@ -101,9 +94,8 @@ def main_table(kind, X, Y, options, *, peer):
         row = [means]
         if peer:
             make = partial(AdaptiveWeightALS, solver=Pooled(list_share=None), n_jobs=options.n_jobs)
-            budget = budget_of(epsilon, options.delta)
-            row.append(fits(make, budget, X, Y, options.seeds, "AdaptiveWeightALS"))
-        row += [cell, *[paper_theta(epsilon, options.delta)] * theta, f"{covered:,}"]
+            row.append(fits(make, budget_of(epsilon), X, Y, options.seeds, "AdaptiveWeightALS"))
+        row += [cell, *[paper_theta(epsilon)] * theta, f"{covered:,}"]
         print_row(f"{epsilon:g}", *row, from_to(cell.ranks))
         if (loss := cell.error - means.error) > 0:
             error = np.hypot(cell.standard_error, means.standard_error)
@@ -114,11 +106,11 @@ def main_table(kind, X, Y, options, *, peer):
     )
 
 
-def paper_theta(epsilon, delta):
+def paper_theta(epsilon):
     """The paper's theta that has this epsilon by exact accounting of its three joint releases."""
     if not np.isfinite(epsilon):
         return ""
-    return f"{PrivacyBudget(epsilon, delta).mu / np.linalg.norm(PAPER_PARTS):.3g}"
+    return f"{PrivacyBudget(epsilon, DELTA).mu / np.linalg.norm(PAPER_PARTS):.3g}"
 
 
 def variant_table(kind, X, Y, options):
@@ -135,10 +127,10 @@ def variant_table(kind, X, Y, options):
 
 
 def run_size(options):
-    epsilon = gaussian_epsilon(PAPER_MU, options.delta)
+    epsilon = gaussian_epsilon(PAPER_MU, DELTA)
     kind, n_users = ("rating", "gaussian"), max(options.sizes)
     print(
-        f"Fixed noise: mu {PAPER_MU:.5f}, epsilon {epsilon:.4f}, delta {options.delta:g}, for "
+        f"Fixed noise: mu {PAPER_MU:.5f}, epsilon {epsilon:.4f}, delta {DELTA:g}, for "
         f"one rating; {SIZE_ITEMS} items, {SIZE_RATINGS} ratings a user, a tenth held out; "
         f"{options.size_seeds} noise seeds\n"
     )
@@ -161,8 +153,7 @@ def run_size(options):
             )
             cell.errors = [error - plain.error for error in cell.errors]
             cells.append(cell)
-        seconds = statistics.median(cells[-1].seconds)
-        row = (*cells, f"{covered:,}", f"{seconds:.2f}")
+        row = *cells, f"{covered:,}", cells[-1].median_seconds
         print_row(f"{n:,}", f"{X.nnz:,}", f"{plain.error:.4f}", *row)
     print()
 

@@ -33,6 +33,7 @@ SPARING = {  # settings of Dask that docs/distributed.md explains
     "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
 }
 CLICKS = "DPCovarianceRecommender, clicks"
+PEER = "implicit ALS, Cholesky (float32, implicit feedback)"
 EXACT = "AdaptiveWeightALS", "DPCovarianceRecommender", CLICKS
 PARSER = parser(
     __doc__,
@@ -182,9 +183,9 @@ TASKS = {"generate": generate, "peer": fit_peer}
 TASKS |= {name: partial(fit_stored, name) for name in (THREADS, CLUSTER, "write")}
 
 
-def print_fit(label, result, target):
+def print_fit(label, result):
     seconds, peak = result["seconds"], result["peak"]
-    outcome = verdict(seconds, TARGET_SECONDS, peak, TARGET_GIB) if target else ""
+    outcome = "" if label == PEER else verdict(seconds, TARGET_SECONDS, peak, TARGET_GIB)
     times = f"{seconds:.1f}", f"{result['cpu']:.1f}"
     sizes = shown_size(peak), shown_size(result["loaded"])
     print_row(label, result["rank"], *times, *sizes, outcome)
@@ -214,26 +215,20 @@ def main(arguments=None):
     )
     target = f"< {TARGET_SECONDS:g} s and < {TARGET_GIB:g} GiB"
     print_head("fit", "rank used", "seconds", "CPU seconds", "peak GiB", "before GiB", target)
-    labels = {
-        FORCED: f"epsilon {options.epsilon:g}, all factors forced",
-        USUAL: f"epsilon {options.epsilon:g}",
-        NOT_PRIVATE: "not private",
-    }
-    labels = {variant: f"AdaptiveWeightALS, {label}" for variant, label in labels.items()}
+    ours = f"AdaptiveWeightALS, epsilon {options.epsilon:g}"
+    labels = {FORCED: f"{ours}, all factors forced", USUAL: ours}
+    labels |= {NOT_PRIVATE: "AdaptiveWeightALS, not private", "peer": PEER}
     if options.exact:
         labels = {variant: f"{variant}, not private" for variant in EXACT}
     for variant, label in labels.items():
-        result = in_child(__file__, "--task", variant, *arguments)
-        if result is None:
-            sys.exit("the fit failed: see the error above")
-        print_fit(label, result, target=True)
-    if not options.exact:
         # implicit has threads of its own and asks for one in BLAS
-        result = in_child(__file__, "--task", "peer", *arguments, OPENBLAS_NUM_THREADS="1")
-        if result is None:
+        threads = {"OPENBLAS_NUM_THREADS": "1"} if variant == "peer" else {}
+        if result := in_child(__file__, "--task", variant, *arguments, **threads):
+            print_fit(label, result)
+        elif variant == "peer":
             print("\nimplicit: not available (see above)")
         else:
-            print_fit("implicit ALS, Cholesky (float32, implicit feedback)", result, target=False)
+            sys.exit("the fit failed: see the error above")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from bench_lists import cell, measured, of_lists
+from bench_lists import cell, measured
 from harness import SGD_SETTINGS, data_path, parser, print_head, print_row
-from ratings import budget_of, clicks_of_ratings, liked_of, own_mean_error, split
+from ratings import budget_of, clicks_of_ratings, found_by, liked_of, own_mean_error, split
 from scipy import sparse
 
 from skdpmf import (
@@ -30,7 +30,7 @@ from skdpmf import (
 )
 from skdpmf.data import item_features, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
-from skdpmf.evaluation import ndcg_at_k, popularity, recall_at_k, rmse, split_users
+from skdpmf.evaluation import popularity, recall_at_k, rmse, split_users
 
 EPSILONS = (0.5, 1.0, 4.0, 8.0, 20.0, np.inf)
 CLICK_EPSILONS = (0.5, 1.0, 5.0, 20.0)
@@ -45,10 +45,7 @@ ESTIMATORS = {
     "LocalDPGDDR": (LocalDPGDDR, {}),
     "CacheSGDFactorizer": (CacheSGDFactorizer, SGD_SETTINGS),
 }
-CLICKS = {
-    "DPCovarianceRecommender": DPCovarianceRecommender,
-    "AdaptiveWeightALS": AdaptiveWeightALS,
-}
+CLICKS = DPCovarianceRecommender, AdaptiveWeightALS
 
 
 def model_of(kind, epsilon, seed, features, **settings):
@@ -65,10 +62,9 @@ def fits(kind, epsilon, seeds, features, X, **settings):
         yield model, time.perf_counter() - begin
 
 
-def print_errors(X, Y, variants, names, seeds):
+def print_errors(X, Y, variants, seeds):
     print_head("RMSE", "features", *[f"epsilon {epsilon:g}" for epsilon in EPSILONS], "seconds")
-    for name in names:
-        kind, settings = ESTIMATORS[name]
+    for name, (kind, settings) in ESTIMATORS.items():
         for label, features in variants.items():
             cells, seconds = [], []
             for epsilon in EPSILONS:
@@ -88,24 +84,22 @@ def print_clicks(X, variants, seeds):
     train, known, hidden = split_users(X, test_size=0.1, random_state=1)
     heads = [f"epsilon {epsilon:g}" for epsilon in CLICK_EPSILONS]
     print_head("Recall@20 / NDCG@100 of clicks", "features", *heads)
-    for name, kind in CLICKS.items():
+    for kind in CLICKS:
         for label, features in variants.items():
             cells = []
             for epsilon in CLICK_EPSILONS:
                 found = []
                 for model, _ in fits(kind, epsilon, seeds, features, train, feedback="implicit"):
-                    best = model.recommend(known, 100)[0]
-                    recall = recall_at_k(hidden, best[:, :20], 20)
-                    found.append((recall, ndcg_at_k(hidden, best, 100)))
+                    found.append(found_by(model.recommend(known, 100)[0], hidden))
                 cells.append(" / ".join(f"{value:.4f}" for value in np.mean(found, axis=0)))
-            print_row(name, label, *cells)
+            print_row(kind.__name__, label, *cells)
 
 
-def print_lists(X, variants, split, seeds):
+def print_lists(X, variants, seeds):
     """Lists and errors for users whom the model never saw, beside what needs no model."""
-    train, known, hidden = split_users(X, random_state=split)
+    train, known, hidden = split_users(X, random_state=0)
     liked = liked_of(hidden)
-    popular = of_lists(popularity(train, known, 100)[0], liked)[0]
+    popular = found_by(popularity(train, known, 100)[0], liked)[0]
     found = {
         (name, label): [
             np.array([measured(model, known, hidden, liked) for model, _ in models])
@@ -164,9 +158,7 @@ PARSER = parser(
     data=None,
     items=None,  # the catalogue; without: ml-1m-items.parquet beside the ratings
     seeds=3,
-    split=0,
     parts=["ratings", "clicks", "lists", "cold"],
-    estimators=ESTIMATORS,
 )
 
 
@@ -176,7 +168,7 @@ def main(arguments=None):
     if path is None:
         PARSER.exit(0, "no ratings file: --data or $SKDPMF_DATA\n")
     frame = read_ratings(path)
-    X, Y = split(frame, options.split)
+    X, Y = split(frame, 0)
     ids = np.unique(frame["item"])
     catalogue = options.items or Path(path).with_name("ml-1m-items.parquet")
     features = item_features(read_items(catalogue)).loc[ids].to_numpy()
@@ -184,17 +176,15 @@ def main(arguments=None):
     variants = {"none": None, "genres, years": features, "noise": noise}
     if "ratings" in options.parts:
         constant = np.ones((len(ids), 1))
-        names = options.estimators
-        print_errors(X, Y, {**variants, "constant": constant}, names, options.seeds)
+        print_errors(X, Y, {**variants, "constant": constant}, options.seeds)
         print()
+    ratings = ratings_to_matrix(frame, items=ids).X
     if "clicks" in options.parts:
-        clicks = clicks_of_ratings(ratings_to_matrix(frame, items=ids).X)
-        print_clicks(clicks, variants, options.seeds)
+        print_clicks(clicks_of_ratings(ratings), variants, options.seeds)
         print()
     if "lists" in options.parts:
         chosen = {label: variants[label] for label in ("none", "genres, years")}
-        ratings = ratings_to_matrix(frame, items=ids).X
-        print_lists(ratings, chosen, options.split, options.seeds)
+        print_lists(ratings, chosen, options.seeds)
     if "cold" in options.parts:
         print_cold(X, Y, features, options.seeds)
 

@@ -16,20 +16,21 @@ from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
-from harness import SGD_SETTINGS, note, print_head, print_row
-from ratings import budget_of, split_of, split_parser
+from harness import SGD_SETTINGS, note, parser, print_head, print_row
+from ratings import budget_of, training_of
 from scipy.stats import norm
 
-from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans
 
-DELTA = 1e-5
 HIGHEST = 5.0
 N_REFERENCES = 10  # private fits that Eve averages to know the model without the newcomer
 QUESTIONS = ("who, few known", "who, all known", "which film")
-PARSER = split_parser(
+PARSER = parser(
     __doc__,
+    data=None,
     shape=(1000, 200),
     n_components=8,
+    n_jobs=1,
     choices=50,  # suspects, and films
     known=8,  # ratings on a public profile
     games=30,  # for each model
@@ -139,7 +140,7 @@ def bound(epsilon, n_choices):
     """Return what no attack exceeds."""
     if epsilon == math.inf:
         return 1.0
-    return norm.cdf(norm.ppf(1.0 / n_choices) + PrivacyBudget(epsilon, DELTA).mu)
+    return norm.cdf(norm.ppf(1.0 / n_choices) + budget_of(epsilon).mu)
 
 
 def share(right):
@@ -151,7 +152,7 @@ def share(right):
 def main(arguments=None):
     """Attack and print."""
     options = PARSER.parse_args(arguments)
-    game = Game(split_of(options)[0], options.choices, options.known, options.games)
+    game = Game(training_of(options), options.choices, options.known, options.games)
 
     settings = {"n_components": options.n_components, "n_jobs": options.n_jobs}
     makers = {
@@ -166,27 +167,17 @@ def main(arguments=None):
             budget, random_state=seed, n_jobs=options.n_jobs
         ),
     }
-    results = []
+    print_head("model", "epsilon", *QUESTIONS, "bound")
     for name, make in makers.items():
         epsilons = sorted(options.epsilons, reverse=True) * (name != "CacheSGDFactorizer")
         for epsilon in (math.inf, *epsilons):
-            right = game.play(partial(make, budget_of(epsilon, DELTA)), epsilon < math.inf)
+            right = game.play(partial(make, budget_of(epsilon)), epsilon < math.inf)
             shares = [max(map(share, attacks)) for attacks in right.swapaxes(0, 1)]
             note(f"{name}, epsilon {epsilon:g}: {shares[1][0]:.0%}, {shares[2][0]:.0%}")
-            results.append((name, epsilon, shares))
-    rows = [
-        (
-            name,
-            "none" if epsilon == math.inf else f"{epsilon:g}",
-            *(f"{100 * mean:.1f} ± {100 * error:.1f}" for mean, error in shares),
-            f"{100 * bound(epsilon, options.choices):.1f}",
-        )
-        for name, epsilon, shares in results
-    ]
-    rows.append(("guessing", "", *(f"{100 / options.choices:.1f}" for _ in QUESTIONS), ""))
-    print_head("model", "epsilon", *QUESTIONS, "bound")
-    for row in rows:
-        print_row(*row)
+            shown = "none" if epsilon == math.inf else f"{epsilon:g}"
+            cells = (f"{100 * mean:.1f} ± {100 * error:.1f}" for mean, error in shares)
+            print_row(name, shown, *cells, f"{100 * bound(epsilon, options.choices):.1f}")
+    print_row("guessing", "", *(f"{100 / options.choices:.1f}" for _ in QUESTIONS), "")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ the measures.
     python benchmarks/bench_lists.py --planted --epsilons .5 1 4
 """
 
+from functools import partial
+
 import numpy as np
 from harness import SGD_SETTINGS, note, parser, print_head, print_row, spread
-from ratings import budget_of, liked_of, popular_part, public_share, ratings_of, some_users
+from ratings import DELTA, budget_of, found_by, liked_of, part_of, public_share, ratings_of
 from scipy import sparse
 
 from skdpmf import (
@@ -28,18 +30,16 @@ from skdpmf import (
     DPMFSampler,
     Pooled,
 )
-from skdpmf.evaluation import ndcg_at_k, popularity, recall_at_k, split_ratings, split_users
+from skdpmf.evaluation import popularity, recall_at_k, split_ratings
 
 MODELS = {
-    "AdaptiveWeightALS": lambda budget, seed: AdaptiveWeightALS(budget, random_state=seed),
-    "AdaptiveWeightALS, list_share=None": lambda budget, seed: AdaptiveWeightALS(
-        budget, random_state=seed, solver=Pooled(list_share=None)
+    "AdaptiveWeightALS": AdaptiveWeightALS,
+    "AdaptiveWeightALS, list_share=None": partial(
+        AdaptiveWeightALS, solver=Pooled(list_share=None)
     ),
-    "DPMFSampler": lambda budget, seed: DPMFSampler(budget, random_state=seed),
-    "DPCovarianceRecommender": lambda budget, seed: DPCovarianceRecommender(
-        budget, random_state=seed
-    ),
-    "DPItemMeans": lambda budget, seed: DPItemMeans(budget, random_state=seed),
+    "DPMFSampler": DPMFSampler,
+    "DPCovarianceRecommender": DPCovarianceRecommender,
+    "DPItemMeans": DPItemMeans,
 }
 # n_users, n_items, users' mean number of ratings, lift of liked genres, noise, Zipf exponent of the
 # popularity, odds of choosing liked genres
@@ -53,7 +53,6 @@ PARSER = parser(
     __doc__,
     data=None,
     epsilons=[1.0, 4.0, 20.0],
-    delta=1e-5,
     seeds=3,
     split=0,
     users=0,  # only so many training users, at random; 0: all
@@ -66,23 +65,14 @@ PARSER = parser(
 
 def fitted(name, budget, seed, X, share):
     """Return a method's model of the training users, of whom a share is public."""
-    model, public = MODELS[name](budget, seed), public_share(X.shape[0], share, seed)
+    model, public = MODELS[name](budget, random_state=seed), public_share(X.shape[0], share, seed)
     return model.set_params(public=X[public]).fit(X[~public]) if share else model.fit(X)
 
 
 def measured(model, known, hidden, liked):
     """Recall@20, NDCG@100 and RMSE of a fitted model."""
     ranked = model.recommend(known, 100)[0]
-    return (
-        recall_at_k(liked, ranked, 20),
-        ndcg_at_k(liked, ranked, 100),
-        -model.score(known, hidden),
-    )
-
-
-def of_lists(ranked, liked):
-    """Recall@20 and NDCG@100 of given lists, which predict no rating."""
-    return recall_at_k(liked, ranked, 20), ndcg_at_k(liked, ranked, 100), np.nan
+    return *found_by(ranked, liked), -model.score(known, hidden)
 
 
 def ease(X, known, penalty=500.0):
@@ -144,7 +134,7 @@ def print_planted(options, budgets):
             for budget in budgets:
                 runs = []
                 for seed in range(options.seeds if budget.is_private else 1):
-                    model = MODELS[method](budget, seed)
+                    model = MODELS[method](budget, random_state=seed)
                     model.set_params(item_features=genres, rating_range=(1.0, 10.0)).fit(train)
                     runs.append(of_tastes(model, genres, popular, known, hidden, suits[:300]))
                 found.append(np.transpose(runs))
@@ -155,24 +145,19 @@ def print_planted(options, budgets):
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
-    budgets = [budget_of(epsilon, options.delta) for epsilon in (*options.epsilons, np.inf)]
+    budgets = [budget_of(epsilon) for epsilon in (*options.epsilons, np.inf)]
     if options.planted:
         print_planted(options, budgets)
         return
     X = ratings_of(options, 1500, 200)
-    if options.items:
-        X = popular_part(X, options.items)
-    X, known, hidden = split_users(X, random_state=options.split)
-    if options.users:
-        X = some_users(X, options.users)
+    X, known, hidden = part_of(X, options)
     liked = liked_of(hidden)
     unprivate = {
-        "most popular, exact counts": of_lists(popularity(X, known, 100)[0], liked),
-        "EASE, not private": of_lists(ease(X, known), liked),
+        "most popular, exact counts": (*found_by(popularity(X, known, 100)[0], liked), np.nan),
+        "EASE, not private": (*found_by(ease(X, known), liked), np.nan),
     }
     sgd = CacheSGDFactorizer(random_state=0, **SGD_SETTINGS).fit(X)
-    sgd = measured(sgd, known, hidden, liked)
-    unprivate["CacheSGDFactorizer, not private"] = sgd
+    unprivate["CacheSGDFactorizer, not private"] = measured(sgd, known, hidden, liked)
     found = {}
     for budget in budgets:
         for name in options.methods:
@@ -183,7 +168,7 @@ def main(arguments=None):
             note(name, budget.epsilon, np.mean(runs, axis=0).round(4))
     print(
         f"Split {options.split}: {X.shape[0]:,} training users x {X.shape[1]:,} items, {X.nnz:,} "
-        f"ratings; {known.shape[0]:,} held-out users; delta {options.delta:g}, {options.seeds} "
+        f"ratings; {known.shape[0]:,} held-out users; delta {DELTA:g}, {options.seeds} "
         "noise seeds\n"
     )
     for column, measure in enumerate(("Recall@20", "NDCG@100", "RMSE")):

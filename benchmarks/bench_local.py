@@ -75,13 +75,8 @@ PARSER.add_argument("part", nargs="?", choices=("curve", "forgers"))
 
 def reports(epsilon, X, Y, options, seeds=None, **parameters):
     """Fits at one epsilon."""
-
-    def make(budget, random_state):
-        model = LocalDPGDDR(budget, random_state=random_state, n_jobs=options.n_jobs)
-        return model.set_params(**parameters)
-
-    label = f"LocalDPGDDR, {parameters}"
-    return fits(make, budget_of(epsilon, 0.0), X, Y, seeds or options.seeds, label)
+    given = LocalDPGDDR, budget_of(epsilon, 0.0), X, Y, seeds or options.seeds
+    return fits(*given, f"LocalDPGDDR, {parameters}", n_jobs=options.n_jobs, **parameters)
 
 
 def curve_sets(options):

@@ -24,7 +24,7 @@ WEIGHTINGS = {f"mu = {mu:g}": {"weight_exponent": mu} for mu in EXPONENTS} | {
     for name in ("tail", "uniform")
     for cap in CAPS
 }
-PARSER = parser(__doc__, epsilons_synthetic=[1.0, 5.0, 20.0], delta=1e-5, seeds=10)
+PARSER = parser(__doc__, epsilons_synthetic=[1.0, 5.0, 20.0], seeds=10)
 
 
 def make_tasks(seed):
@@ -43,13 +43,12 @@ def make_tasks(seed):
     return X, sparse.csr_array((y, (user, task)), shape=(USERS, TASKS)), theta
 
 
-def errors_of(params, epsilon, tasks, delta):
+def errors_of(params, epsilon, tasks):
     """Errors by bucket of tasks, rarest first, and of all tasks."""
     squares = []
     for seed, (X, Y, theta) in enumerate(tasks):
         settings = {"max_norm": 1.0, "max_value": 2.0, "alpha": 0.1, **params}
-        budget = budget_of(epsilon, delta)
-        fit = private_multi_task_ridge(X, Y, budget, random_state=seed, **settings)
+        fit = private_multi_task_ridge(X, Y, budget_of(epsilon), random_state=seed, **settings)
         error = np.sum((fit.coef - theta) ** 2, axis=1) / FEATURES
         bucket = popularity_buckets(Y, N_BUCKETS)
         squares.append([*(error[bucket == b].mean() for b in range(N_BUCKETS)), error.mean()])
@@ -68,7 +67,7 @@ def main(arguments=None):
     print_head("epsilon", "weights", *(f"{p[0]:,} to {p[-1]:,}" for p in parts), "all tasks")
     for epsilon in (*options.epsilons_synthetic, np.inf):
         for name, params in WEIGHTINGS.items():
-            errors = errors_of(params, epsilon, tasks, options.delta)
+            errors = errors_of(params, epsilon, tasks)
             print_row(f"{epsilon:g}", name, *(f"{error:.3f}" for error in errors))
     print()
 

@@ -12,12 +12,13 @@ Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet, or are made up. Pri
     python benchmarks/bench_neighbours.py --data ml-1m.parquet --seeds 3
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from bench_clicks import most_popular
 from harness import from_to, note, parser, print_head, print_row, spread
-from ratings import N_BUCKETS, clicks_of_ratings, ratings_of
+from ratings import N_BUCKETS, budget_of, clicks_of_ratings, ratings_of
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
@@ -25,14 +26,12 @@ from skdpmf import AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
 from skdpmf.evaluation import split_users
 from skdpmf.evaluation.popularity import popularity_buckets
 
-DELTA = 1e-5
 N_NEAREST, N_RECOMMENDED = 10, 20
 PARSER = parser(
     __doc__,
     data=None,
     shape=[2000, 300],  # of made-up ratings
     feedback="implicit",
-    rating_range=[1.0, 5.0],
     epsilons=[1.0, 4.0, 20.0],
     exponents=[0.0, 0.25, 0.5],
     seeds=3,
@@ -92,8 +91,7 @@ def popular_lists(problem: Problem, budget: PrivacyBudget, seed: int) -> np.ndar
     """Recommendations that do not know the user."""
     if problem.params["feedback"] == "implicit":
         return most_popular(problem.X, problem.known, budget, seed)[:, :N_RECOMMENDED]
-    scale = problem.params["rating_range"]
-    model = DPItemMeans(budget, rating_range=scale, random_state=seed).fit(problem.X)
+    model = DPItemMeans(budget, random_state=seed).fit(problem.X)
     return model.recommend(problem.known, N_RECOMMENDED)[0]
 
 
@@ -109,15 +107,9 @@ def all_lists(problem: Problem, options: Any) -> dict[str, list[Lists]]:
     for epsilon in options.epsilons:
         for exponent in options.exponents:
             # Seeded, so that the table can be made again; a real release leaves random_state alone.
-            found[f"epsilon {epsilon:g}, exponent {exponent:g}"] = [
-                lists_of(
-                    problem,
-                    PrivacyBudget(epsilon, DELTA),
-                    weight_exponent=exponent,
-                    random_state=seed,
-                )
-                for seed in range(options.seeds)
-            ]
+            fit = partial(lists_of, problem, budget_of(epsilon), weight_exponent=exponent)
+            lists = [fit(random_state=seed) for seed in range(options.seeds)]
+            found[f"epsilon {epsilon:g}, exponent {exponent:g}"] = lists
     return found
 
 
@@ -170,8 +162,7 @@ def print_recommendations(found: dict, problem: Problem, options: Any) -> None:
     impersonal = [popular_lists(problem, PrivacyBudget.nonprivate(), 0)]
     rows["the same for all, not private"] = "", impersonal
     for epsilon in options.epsilons:
-        budget = PrivacyBudget(epsilon, DELTA)
-        own = [popular_lists(problem, budget, seed) for seed in range(options.seeds)]
+        own = [popular_lists(problem, budget_of(epsilon), seed) for seed in range(options.seeds)]
         rows[f"the same for all, epsilon {epsilon:g}"] = "", own
     for name, (rank, lists) in rows.items():
         shares = [
@@ -186,8 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
     R = ratings_of(options, *options.shape, density=0.2)
     liked = clicks_of_ratings(R) if options.feedback == "implicit" else sparse.csr_array(R)
     X, known, _ = split_users(liked, random_state=1)
-    params = {"feedback": options.feedback, "rating_range": tuple(options.rating_range)}
-    problem = Problem(X, known, params)
+    problem = Problem(X, known, {"feedback": options.feedback})
     with threadpool_limits(1, "blas"):
         found = all_lists(problem, options)
     counts = np.bincount(X.indices, minlength=X.shape[1])

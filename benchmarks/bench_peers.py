@@ -32,15 +32,14 @@ from skdpmf.data import make_ratings, read_ratings
 from skdpmf.evaluation import rmse, split_ratings
 
 VALIDATION = 0.1  # of the training ratings
+SCALE = (1.0, 5.0)
 PARSER = parser(
     __doc__,
     data=None,
     synthetic=False,
     shape=[2000, 300],  # of made-up ratings
-    rating_range=[1.0, 5.0],
     epsilons=[1.0, 4.0, 20.0],
     seeds=3,
-    split=0,
 )
 
 
@@ -55,7 +54,6 @@ class Model(NamedTuple):
     package: str
     predict: Callable
     grid: dict[str, list]
-    needs: str = ""  # a module
     private: bool = False  # predict takes a `budget` and a `random_state`
 
 
@@ -113,21 +111,18 @@ MODELS = (
         "scikit-surprise",
         surprise_baseline,
         {"reg_u": [5, 10, 20], "reg_i": [2, 5, 10]},
-        "surprise",
     ),
     Model(
         "SVD",
         "scikit-surprise",
         surprise_svd,
         {"n_factors": RANKS, "reg_all": [0.02, 0.05, 0.1], "n_epochs": [20, 60]},
-        "surprise",
     ),
     Model(
         "MF, with biases",
         "cornac",
         cornac_mf,
         {"k": RANKS, "lambda_reg": [0.02, 0.05, 0.1], "max_iter": [20, 60]},
-        "cornac",
     ),
     Model(
         "CacheSGDFactorizer", "skdpmf", sgd, {"n_components": RANKS, "alpha": [0.02, 0.04, 0.08]}
@@ -139,18 +134,18 @@ MODELS = (
 )
 
 
-def error(model: Model, X, Y, scale, **settings) -> float:
+def error(model: Model, X, Y, **settings) -> float:
     if model.package == "skdpmf":
-        settings["rating_range"] = scale
-    found = rmse(Y.data, np.clip(model.predict(X, Y, **settings), *scale))
+        settings["rating_range"] = SCALE
+    found = rmse(Y.data, np.clip(model.predict(X, Y, **settings), *SCALE))
     note(model.name, settings, round(found, 4))
     return found
 
 
-def chosen_settings(model: Model, X, Y, scale) -> dict:
+def chosen_settings(model: Model, X, Y) -> dict:
     """The best settings of the grid for these training and validation ratings."""
     tried = [
-        (error(model, X, Y, scale, **settings), number, settings)
+        (error(model, X, Y, **settings), number, settings)
         for number, settings in enumerate(ParameterGrid(model.grid))
     ]
     return min(tried)[-1]
@@ -159,12 +154,11 @@ def chosen_settings(model: Model, X, Y, scale) -> dict:
 def main(arguments: list[str] | None = None) -> None:
     options = PARSER.parse_args(arguments)
     path = None if options.synthetic else data_path(options)
-    scale = tuple(options.rating_range)
     if path is not None:
-        X, Y = split(read_ratings(path), options.split)
+        X, Y = split(read_ratings(path), 0)
     else:
         R = make_ratings(*options.shape, density=0.2, random_state=0)
-        X, Y = split_ratings(R, random_state=options.split)
+        X, Y = split_ratings(R, random_state=0)
     inner, held_out = split_ratings(X, test_size=VALIDATION, random_state=0)
     print(
         f"{'Made up' if path is None else path.stem}: {X.shape[0]:,} users x {X.shape[1]:,} items, "
@@ -175,13 +169,13 @@ def main(arguments: list[str] | None = None) -> None:
     columns = [f"epsilon {epsilon:g}" for epsilon in options.epsilons]
     print_head("model", "from", *heads, *columns, "settings chosen")
     for model in MODELS:
-        if reason := missing(model.needs):
+        if reason := missing(model.package.removeprefix("scikit-")):
             dashes = ["-"] * (2 + len(columns))
             print_row(model.name, model.package, *dashes, f"not run: {reason}")
             continue
         with threadpool_limits(1, "blas"):
-            settings = chosen_settings(model, inner, held_out, scale)
-            shown = [spread([error(model, X, Y, scale, **given)]) for given in ({}, settings)]
+            settings = chosen_settings(model, inner, held_out)
+            shown = [spread([error(model, X, Y, **given)]) for given in ({}, settings)]
             for epsilon in options.epsilons:
                 if not model.private:
                     shown.append("not private")
@@ -189,7 +183,7 @@ def main(arguments: list[str] | None = None) -> None:
                 budget = budget_of(epsilon)
                 # Seeded, so that the table can be made again; a real release leaves it alone.
                 given = [{"budget": budget, "random_state": s} for s in range(options.seeds)]
-                shown.append(spread([error(model, X, Y, scale, **one) for one in given]))
+                shown.append(spread([error(model, X, Y, **one) for one in given]))
         words = ", ".join(f"{name} {value}" for name, value in settings.items())
         print_row(model.name, model.package, *shown, words)
 

@@ -9,6 +9,8 @@ of the items, on another scale. A tenth of the ratings is hidden from everybody.
 against the better one of the two parts alone. Prints Markdown tables.
 """
 
+from itertools import product
+
 import numpy as np
 from harness import data_path, parser, print_head, print_row
 from ratings import budget_of, public_share, split
@@ -58,6 +60,19 @@ def error_of(kind, epsilon, seed, X, known, hidden, **settings):
     return rmse(hidden, model.predict_entries(known, hidden))
 
 
+def compared(kind, epsilon, X, Y, people, **settings):
+    """Return the errors with public people, without them, and of them alone; and the shortfall."""
+    found = []
+    for seed, (public, rows) in enumerate(people):
+        known, hidden = X[~public], Y[~public]
+        with_them = error_of(kind, epsilon, seed, known, known, hidden, public=rows, **settings)
+        without = error_of(kind, epsilon, seed, known, known, hidden, **settings)
+        alone = error_of(kind, np.inf, seed, rows, known, hidden, **settings)
+        found.append((with_them, without, alone))
+    both, without, alone = np.mean(found, axis=0)
+    return f"{both:.4f} ({without:.4f} / {alone:.4f}) {both - min(without, alone):+.4f}"
+
+
 def main():
     options = PARSER.parse_args()
     path = data_path(options)
@@ -71,30 +86,13 @@ def main():
         kind = ESTIMATORS[name]
         print(f"\n{name}: with public people (without them / public alone), shortfall\n")
         print_head("public", "share", *[f"epsilon {epsilon:g}" for epsilon in options.epsilons])
-        for people in options.kinds:
-            for label, columns in variants.items():
-                if label and people != "random":
-                    continue
-                for share in options.shares:
-                    cells = []
-                    for epsilon in options.epsilons:
-                        found = []
-                        for seed in range(options.seeds):
-                            public, rows = public_people(people, X, share, seed, horror)
-                            known, hidden = X[~public], Y[~public]
-                            given = seed, known, known, hidden
-                            with_them = error_of(
-                                kind, epsilon, *given, public=rows, item_features=columns
-                            )
-                            without = error_of(kind, epsilon, *given, item_features=columns)
-                            alone = error_of(
-                                kind, np.inf, seed, rows, known, hidden, item_features=columns
-                            )
-                            found.append((with_them, without, alone))
-                        both, without, alone = np.mean(found, axis=0)
-                        gap = both - min(without, alone)
-                        cells.append(f"{both:.4f} ({without:.4f} / {alone:.4f}) {gap:+.4f}")
-                    print_row(people + label, share, *cells)
+        for who, label, share in product(options.kinds, variants, options.shares):
+            if label and who != "random":
+                continue
+            people = [public_people(who, X, share, s, horror) for s in range(options.seeds)]
+            given = {"people": people, "item_features": variants[label]}
+            cells = (compared(kind, epsilon, X, Y, **given) for epsilon in options.epsilons)
+            print_row(who + label, share, *cells)
 
 
 if __name__ == "__main__":

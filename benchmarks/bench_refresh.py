@@ -15,9 +15,9 @@ from functools import partial
 
 import numpy as np
 from harness import note, parser, print_head, print_row
-from ratings import clicks_of_ratings, liked_of, ratings_of
+from ratings import DELTA, budget_of, clicks_of_ratings, liked_of, ratings_of
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, PrivacyBudget
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans
 from skdpmf.evaluation import recall_at_k, split_users
 
 KINDS = {
@@ -31,7 +31,6 @@ PARSER = parser(
     __doc__,
     data=None,
     epsilon=4.0,
-    delta=1e-5,
     months=12,
     share=0.25,  # of mu^2, in a scheduled refresh
     seeds=1,  # of noise and of cohorts
@@ -77,7 +76,7 @@ def main(arguments=None):
     X, clicks = ratings_of(options, 2400, 100), options.model in CLICKS
     if clicks:
         X = clicks_of_ratings(X)
-    budget = PrivacyBudget(options.epsilon, options.delta)
+    budget = budget_of(options.epsilon)
     X, known, hidden = split_users(X, random_state=options.split)
     given = known, hidden, hidden if clicks else liked_of(hidden)
 
@@ -104,7 +103,7 @@ def main(arguments=None):
     print(
         f"{options.model}, split {options.split}: {X.shape[0]:,} training users x {X.shape[1]:,} "
         f"items, {X.nnz:,} entries; {known.shape[0]:,} held-out users; epsilon "
-        f"{options.epsilon:g} at delta {options.delta:g} for life, {options.seeds} seeds\n"
+        f"{options.epsilon:g} at delta {DELTA:g} for life, {options.seeds} seeds\n"
     )
     for measure in whole:
         means = {

@@ -8,7 +8,6 @@ synthetic. Prints Markdown tables.
     python benchmarks/bench_sampler.py --data ml-1m.parquet --n-jobs 2
 """
 
-import statistics
 from functools import partial
 
 import numpy as np
@@ -34,34 +33,25 @@ PARSER = parser(
     parts=["every-step", "posterior", "speed"],
     epsilons=[0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, np.inf],
     posterior_epsilons=[4.0, 16.0, 64.0, 256.0, 1024.0, 2500.0, np.inf],
-    delta=1e-5,
     seeds=5,
     fresh_splits=[101, 102],
     n_jobs=2,
 )
 
 
-def draws(epsilon, X, Y, options, label, delta, **parameters):
-    """Fits of the sampler at one epsilon."""
-
-    def make(budget, random_state):
-        model = DPMFSampler(budget, random_state=random_state, n_jobs=options.n_jobs)
-        return model.set_params(**parameters)
-
-    return fits(make, budget_of(epsilon, delta), X, Y, options.seeds, label)
-
-
-def seconds(cell):
-    return f"{statistics.median(cell.seconds):.2f}"
+def draws(budget, X, Y, options, label, **parameters):
+    """Fits of the sampler with one budget."""
+    parameters["n_jobs"] = options.n_jobs
+    return fits(DPMFSampler, budget, X, Y, options.seeds, label, **parameters)
 
 
 def run_every_step(X, Y, options):
     print_head("epsilon", *PEERS, "every-step", "rank", "seconds a fit")
     for epsilon in options.epsilons:
-        budget = budget_of(epsilon, options.delta)
+        budget = budget_of(epsilon)
         peers = [fits(kind, budget, X, Y, options.seeds, name) for name, kind in PEERS.items()]
-        cell = draws(epsilon, X, Y, options, "every-step", options.delta)
-        print_row(f"{epsilon:g}", *peers, cell, from_to(cell.ranks), seconds(cell))
+        cell = draws(budget, X, Y, options, "every-step")
+        print_row(f"{epsilon:g}", *peers, cell, from_to(cell.ranks), cell.median_seconds)
     print()
 
 
@@ -75,19 +65,18 @@ def run_posterior(X, Y, options):
         bound = loss_bound if item_bias else item_loss_bound
         factor = 4.0 * loss_bound(*BOUND_INPUTS) / bound(*BOUND_INPUTS)
         for epsilon in options.posterior_epsilons:
-            cell = draws(epsilon, X, Y, options, variant.lower(), 0.0, **settings)
+            cell = draws(budget_of(epsilon, 0.0), X, Y, options, variant.lower(), **settings)
             spent = cell.model.privacy_spent_.epsilon
-            cells = f"{spent:.4g}", f"{factor * spent:.4g}", cell, seconds(cell)
+            cells = f"{spent:.4g}", f"{factor * spent:.4g}", cell, cell.median_seconds
             print_row(f"{epsilon:g}", *cells)
         print()
 
 
 def run_speed(X, Y, options):
-    settings = {"n_components": 4, "max_iter": 50}
-    cell = draws(4.0, X, Y, options, "speed", options.delta, **settings)
+    cell = draws(budget_of(4.0), X, Y, options, "speed", n_components=4, max_iter=50)
     print(
         f"every-step at k = 4, 50 steps, epsilon 4, {options.n_jobs} threads: median "
-        f"{seconds(cell)} s a fit, test RMSE {cell}\n",
+        f"{cell.median_seconds} s a fit, test RMSE {cell}\n",
         flush=True,
     )
 

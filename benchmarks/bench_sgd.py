@@ -14,28 +14,23 @@ import statistics
 import time
 
 import numpy as np
+from bench_shapes import FIVE, LOW
 from bench_shapes import SETS as SHAPES
 from harness import integers, parser, print_head, print_row, seconds_of
-from ratings import budget_of, own_mean_error
+from ratings import budget_of, own_mean_error, with_factors
 from sgd_solvers import SOLVERS, made, missing
 from threadpoolctl import threadpool_limits
 
 from skdpmf import AdaptiveWeightALS, CacheSGDFactorizer, DPItemMeans
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import rmse, split_ratings
-from skdpmf.kernels.rows import predict_entries
 
 SAMPLE_SECONDS = 0.4  # Short epochs are timed together.
-PARSER = parser(
-    __doc__,
-    repeats=5,
-    budget_seconds=10.0,  # for a solver in one row
-)
+PARSER = parser(__doc__, repeats=5, budget_seconds=10.0)  # for a solver in one row
 PARSER.add_argument("command", nargs="?", choices=["throughput", "accuracy"])
 PARSER.add_argument("--shapes", type=lambda text: text.split(","), default=["S", "M"])
 PARSER.add_argument("--sizes", type=integers, default=[16, 32, 128, 512, 1024, 2048])
 PARSER.add_argument("--threads", type=integers, default=[1, 2])
-PARSER.add_argument("--solvers", type=lambda text: text.split(","), default=list(SOLVERS))
 
 
 def timed_rates(solvers, nnz, repeats, budget):
@@ -62,34 +57,26 @@ def timed_rates(solvers, nnz, repeats, budget):
 
 def long_tail(n_users=6000, n_items=3700, n_ratings=1_000_000):
     """Return ratings on -10..10 with 60 factors, each with .93 of the one before, mostly noise."""
-    R = make_ratings(
+    variance = 0.93 ** np.arange(60)
+    return with_factors(
         *(n_users, n_items),
+        scale=LOW,
+        variance=variance * (6.25 / variance.sum()),
+        spread=0.3,
         n_ratings=n_ratings,
         min_ratings_per_user=10,
-        n_components=0,
-        rating_range=(-1000.0, 1000.0),
-        step=None,
         mean=3.0,
         user_bias_std=1.75,
         item_bias_std=1.75,
         noise_std=3.0,
         item_exponent=0.9,
-        random_state=0,
     )
-    rng, variance = np.random.default_rng(1), 0.93 ** np.arange(60)
-    variance *= 6.25 / variance.sum()
-    U, V = (variance**0.25 * rng.normal(size=(n, 60)) for n in R.shape)
-    U *= np.exp(0.3 * rng.normal(size=n_users) - 0.045)[:, None]
-    products = np.empty(R.nnz)
-    predict_entries(R.indptr, R.indices, U, V, 0, n_users, products)
-    R.data = np.clip(np.rint(R.data + products), -10.0, 10.0)
-    return R
 
 
 SETS = SHAPES | {
-    "1M": (lambda: made("S").astype(float), (1.0, 5.0)),
-    "tail": (long_tail, (-10.0, 10.0)),
-    "tail, 17M": (lambda: long_tail(49_670, 8_773, 19_200_000), (-10.0, 10.0)),
+    "1M": (lambda: made("S").astype(float), FIVE),
+    "tail": (long_tail, LOW),
+    "tail, 17M": (lambda: long_tail(49_670, 8_773, 19_200_000), LOW),
 }
 PARSER.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS)[:-1])
 
@@ -100,7 +87,7 @@ def accuracy(options):
     kinds = {"SGD": CacheSGDFactorizer, "exact": AdaptiveWeightALS, "item means": DPItemMeans}
     print_head("set", "ratings", "own means", *kinds, "SGD, s", "exact, s", "ratio")
     for name in [None, *options.sets]:  # the first one compiles
-        make, scale = SETS.get(name, (lambda: small, (1.0, 5.0)))
+        make, scale = SETS.get(name, (lambda: small, FIVE))
         X, Y = split_ratings(make(), random_state=0)
         errors, seconds = [own_mean_error(X, Y)], []
         for kind in kinds.values():
@@ -119,7 +106,7 @@ def main(arguments=None):
     if options.command == "accuracy":
         accuracy(options)
         return
-    names = [name for name in options.solvers if not missing(SOLVERS[name].needs)]
+    names = [name for name in SOLVERS if not missing(SOLVERS[name].needs)]
     peers = [name for name in names if name != "ours"]
     print("Million ratings/s of the training loop (* one epoch or two only: the time budget)\n")
     print_head("data", "k", "threads", *names, *(f"ours / {name}" for name in peers))

@@ -8,7 +8,6 @@ rounds after the first, alternating between the two.
     python benchmarks/bench_sgd_disk.py --shape S --repeats 1
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -47,11 +46,16 @@ def fit(options):
 
 
 STEPS = {"make": make, "memory": fit, "disk": fit}
-PARSER = parser(__doc__, size=32, rounds=6, repeats=2)  # k; of SGD; of the fits
+PARSER = parser(
+    __doc__,
+    size=32,  # k
+    rounds=6,  # of SGD
+    repeats=2,  # of the fits
+    folder=None,  # where to write; a temporary one
+    step=None,  # of a process of its own, and its threads
+    threads=1,
+)
 PARSER.add_argument("--shape", choices=list(SHAPES), default="L")
-PARSER.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
-PARSER.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
-PARSER.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
 
 
 def run(step, options, threads=1):
@@ -82,7 +86,7 @@ def compare(options):
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        options.folder = options.folder or Path(folder)
+        options.folder = Path(options.folder or folder)
         options.store = options.folder / f"{options.shape}.ratings"
         if options.step:
             print(json.dumps(STEPS[options.step](options)))

@@ -34,13 +34,8 @@ from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.rows import predict_entries
 
 EPSILONS = (0.1, 0.5, 1.0, 4.0, 8.0, 20.0, 57.0, np.inf)
-KINDS = {
-    "AdaptiveWeightALS": AdaptiveWeightALS,
-    "DPCovarianceRecommender": DPCovarianceRecommender,
-    "DPMFSampler": DPMFSampler,
-    "DPItemMeans": DPItemMeans,
-    "LocalDPGDDR": LocalDPGDDR,
-}
+KINDS = AdaptiveWeightALS, DPCovarianceRecommender, DPMFSampler, DPItemMeans, LocalDPGDDR
+KINDS = {kind.__name__: kind for kind in KINDS}
 GRID_RIDGES, GRID_RANKS, GRID_ROUNDS = (3.0, 10.0, 30.0), (4, 12), 10
 WORSE = 1.003
 
@@ -61,8 +56,9 @@ def heavy_tailed():
     return as_rating_matrix(np.where(known, np.clip(values, *LOW), np.nan))
 
 
-def made(**parameters):
-    return lambda: make_ratings(**parameters, random_state=0)
+def made(*shape, rating_range=FIVE, **parameters):
+    parameters |= {"rating_range": rating_range, "random_state": 0}
+    return partial(make_ratings, *shape, **parameters), rating_range
 
 
 def small(shape, n_ratings, scale, stds, item_exponent=0.7):
@@ -71,25 +67,18 @@ def small(shape, n_ratings, scale, stds, item_exponent=0.7):
     parameters = {
         name: std * (scale[1] - scale[0]) / 4.0 for name, std in zip(names, stds, strict=True)
     }
-    parameters |= {"n_users": shape[0], "n_items": shape[1], "n_ratings": n_ratings}
-    parameters |= {"rating_range": scale, "item_exponent": item_exponent}
-    return made(**parameters, min_ratings_per_user=3), scale
+    parameters |= {"n_ratings": n_ratings, "rating_range": scale, "item_exponent": item_exponent}
+    return made(*shape, **parameters, min_ratings_per_user=3)
 
 
 SETS = {
     "dense 25,000 x 100, -10..10": (heavy_tailed, LOW),
-    "500 x 200": (made(n_users=500, n_items=200), FIVE),
-    "5,000 x 60": (made(n_users=5000, n_items=60), FIVE),
-    "943 x 1,682, 100,000 ratings": (
-        made(n_users=943, n_items=1682, n_ratings=100_000, min_ratings_per_user=20),
-        FIVE,
-    ),
-    "exactly of rank 3": (
-        made(n_users=3000, n_items=200, n_components=3, noise_std=0.0, step=None),
-        FIVE,
-    ),
-    "no factors": (made(n_users=3000, n_items=200, n_components=0), FIVE),
-    "heavy noise": (made(n_users=3000, n_items=200, noise_std=2.0), FIVE),
+    "500 x 200": made(500, 200),
+    "5,000 x 60": made(5000, 60),
+    "943 x 1,682, 100,000 ratings": made(943, 1682, n_ratings=100_000, min_ratings_per_user=20),
+    "exactly of rank 3": made(3000, 200, n_components=3, noise_std=0.0, step=None),
+    "no factors": made(3000, 200, n_components=0),
+    "heavy noise": made(3000, 200, noise_std=2.0),
     "small, flat, 200 x 50": small((200, 50), 1200, FIVE, (0.45, 0.0, 0.0, 0.8)),
     "small, flat, 1,000 x 1,000": small((1000, 1000), 9000, FIVE, (0.8, 0.1, 0.1, 0.8)),
     "small, 1,000 x 1,700": small((1000, 1700), 30_000, FIVE, (0.8, 0.2, 0.2, 0.7)),
@@ -106,10 +95,6 @@ SETS = {
 
 PARSER = parser(__doc__, data=None, seeds=3, epsilons=EPSILONS, methods=KINDS, n_jobs=1)
 PARSER.add_argument("--sets", nargs="+", help="parts of the sets' names; default: all")
-
-
-def test_error(fit, X, Y):
-    return rmse(Y, fit.fit(X).predict_entries(X, Y))
 
 
 def best_of_grid(X, Y, scale):
@@ -140,11 +125,8 @@ def with_bias(R, values, other, ridge):
 
 def broken_rules(found, others, options):
     """Say which rules do not hold."""
-    means = {key: float(errors.mean()) for key, errors in found.items()}
-    error = {
-        key: float(e.std(ddof=1) / np.sqrt(e.size)) if e.size > 1 else 0.0
-        for key, e in found.items()
-    }
+    means = {key: cell.error for key, cell in found.items()}
+    error = {key: cell.standard_error for key, cell in found.items()}
     losses = []  # of what, against what, how much, and its standard error
     for name, (low, high) in product(options.methods, pairwise(options.epsilons)):
         rise = means[name, high] - means[name, low]
@@ -172,22 +154,21 @@ def broken_rules(found, others, options):
 
 def run(label, X, Y, scale, options):
     print(f"{label}: {X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training ratings\n")
+    sgd = CacheSGDFactorizer(rating_range=scale, random_state=0, **SGD_SETTINGS)
     others = {
         "users' own means": own_mean_error(X, Y),
-        "CacheSGDFactorizer": test_error(
-            CacheSGDFactorizer(rating_range=scale, random_state=0, **SGD_SETTINGS), X, Y
-        ),
+        "CacheSGDFactorizer": rmse(Y, sgd.fit(X).predict_entries(X, Y)),
         "best of a grid": best_of_grid(X, Y, scale),
     }
     common = {"rating_range": scale, "n_jobs": options.n_jobs}
-    found = {}
-    for name, epsilon in product(options.methods, options.epsilons):
-        make, budget = partial(KINDS[name], **common), budget_of(epsilon)
-        found[name, epsilon] = np.array(fits(make, budget, X, Y, options.seeds, name).errors)
+    found = {
+        (name, epsilon): fits(KINDS[name], budget_of(epsilon), X, Y, options.seeds, name, **common)
+        for name, epsilon in product(options.methods, options.epsilons)
+    }
     own = others["users' own means"]
     print_head("", *(f"{epsilon:g}" for epsilon in options.epsilons), "worst less own mean")
     for name in options.methods:
-        means = [found[name, epsilon].mean() for epsilon in options.epsilons]
+        means = [found[name, epsilon].error for epsilon in options.epsilons]
         print_row(name, *(f"{mean:.4f}" for mean in means), f"{max(means) - own:+.4f}")
     print("\n" + ", ".join(f"{name} {value:.4f}" for name, value in others.items()) + "\n")
     for line in broken_rules(found, others, options) or ["all rules hold"]:

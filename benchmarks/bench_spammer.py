@@ -13,19 +13,20 @@ import math
 
 import numpy as np
 import scipy.sparse as sp
-from harness import note, print_head, print_row
-from ratings import budget_of, split_of, split_parser
+from harness import note, parser, print_head, print_row
+from ratings import budget_of, training_of
 from scipy.stats import norm
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans
 
-DELTA = 1e-5
 LOWEST, HIGHEST = 1.0, 5.0
 N_WATCHED = 200  # real users whose predictions count
-PARSER = split_parser(
+PARSER = parser(
     __doc__,
+    data=None,
     shape=(1000, 200),
     n_components=8,
+    n_jobs=1,
     ratings=5,  # real ones of the film
     users=[1, 10, 100],  # of the spammer
     epsilons=[1.0, 4.0, 20.0],
@@ -115,7 +116,7 @@ def allowed(spread, mu):
 def main(arguments=None):
     """Attack and print."""
     options = PARSER.parse_args(arguments)
-    attacks = Attacks(split_of(options)[0], options.ratings, options.users)
+    attacks = Attacks(training_of(options), options.ratings, options.users)
 
     print_head("model", "epsilon", "attack", "rise, stars", "allowed", "spread", "rank")
     for estimator in (DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender):
@@ -123,7 +124,7 @@ def main(arguments=None):
         if estimator is not DPItemMeans:
             settings["n_components"] = options.n_components
         for epsilon in (math.inf, *sorted(options.epsilons, reverse=True)):
-            budget = budget_of(epsilon, DELTA)
+            budget = budget_of(epsilon)
             n_seeds = options.seeds if budget.is_private else 1
 
             def make(seed, estimator=estimator, budget=budget, settings=settings):

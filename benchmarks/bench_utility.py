@@ -9,7 +9,6 @@ their other ratings, and all settings are the defaults. Prints Markdown tables.
     python benchmarks/bench_utility.py --data synth10m --epsilons 1 4 8 20 inf --seeds 2 --n-jobs 2
 """
 
-import statistics
 from functools import partial
 
 import numpy as np
@@ -19,6 +18,7 @@ from ratings import LARGE, budget_of, fits, print_set, split, split_ratings
 from skdpmf import DPALS, AdaptiveWeightALS, DPItemMeans, Pooled
 from skdpmf.data import make_ratings, read_ratings
 
+FIVE = (1.0, 5.0)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0, np.inf)
 # "pooled" predicts ratings and does nothing else; "with lists" is the default
 METHODS = {
@@ -37,9 +37,7 @@ SYNTHETIC = {
 PARSER = parser(
     __doc__,
     data=None,
-    rating_range=[1.0, 5.0],
     epsilons=EPSILONS,
-    delta=1e-5,
     seeds=5,
     methods=METHODS,
     fresh_splits=[101, 102],
@@ -54,9 +52,7 @@ def run(name, X, Y, scale, methods, options):
     common = {"rating_range": scale, "n_jobs": options.n_jobs}
     cells = {
         (method, epsilon): fits(
-            partial(METHODS[method], **common),
-            budget_of(epsilon, options.delta),
-            *(X, Y, options.seeds, method),
+            METHODS[method], budget_of(epsilon), X, Y, options.seeds, method, **common
         )
         for epsilon in options.epsilons
         for method in methods
@@ -66,8 +62,7 @@ def run(name, X, Y, scale, methods, options):
     for epsilon in options.epsilons:
         cell = cells[shown, epsilon]
         row = (cells[method, epsilon] for method in methods)
-        seconds = statistics.median(cell.seconds)
-        print_row(f"{epsilon:g}", *row, from_to(cell.ranks), f"{seconds:.2f}")
+        print_row(f"{epsilon:g}", *row, from_to(cell.ranks), cell.median_seconds)
     print()
     if {"DPItemMeans", "pooled"} <= set(methods):
         print_never_worse(cells, options, name)
@@ -97,14 +92,14 @@ def main(arguments=None):
     if path is None:
         print("no ratings file: --data or $SKDPMF_DATA; synthetic sets only\n")
     else:
-        frame, scale = read_ratings(path), tuple(options.rating_range)
+        frame = read_ratings(path)
         for seed in [0, *options.fresh_splits]:
             methods = options.methods if seed == 0 else three
-            run(f"Split {seed}", *split(frame, seed), scale, methods, options)
+            run(f"Split {seed}", *split(frame, seed), FIVE, methods, options)
     if not options.no_synthetic:
         for label, shape in SYNTHETIC.items():
             X, Y = split_ratings(make_ratings(**shape, random_state=0), random_state=0)
-            run(f"Synthetic, {label}", X, Y, (1.0, 5.0), three, options)
+            run(f"Synthetic, {label}", X, Y, FIVE, three, options)
 
 
 if __name__ == "__main__":

@@ -58,17 +58,16 @@ THEMES = {
 }
 
 
-def panels(n=1, height=4.0, width=7.0, **axes):
-    """Return a figure, in inches, and an array of its n axes beside one another."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def panel():
+    """Return a figure and its axes."""
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")  # inches
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
-    return figure, figure.subplots(1, n, squeeze=False, **axes)[0]
+    return figure, figure.subplots()
 
 
 def heading(axes, message, measure):
-    """Put the message above the axes, and below it in small letters the measure with its unit."""
-    lines = measure.count("\n") + 1
-    axes.set_title(message, pad=10.0 + 15.0 * lines)
+    """Put the message and, in small letters, the measure above the axes, and name the lines."""
+    axes.set_title(message, pad=25.0)
     axes.annotate(
         measure,
         (0.0, 1.0),
@@ -77,6 +76,7 @@ def heading(axes, message, measure):
         textcoords="offset points",
         color=mpl.rcParams["axes.labelcolor"],
     )
+    name_ends(axes)
 
 
 def epsilon_axis(axes, epsilons):

@@ -91,20 +91,6 @@ def seconds_of(work, *arguments, clock=time.perf_counter, **settings):
     return clock() - begin
 
 
-def medians_by_turns(runs, n_repeats):
-    """Return median seconds of each of {name: call}, which run by turns after a warm-up.
-
-    So what else the machine does meets all of them.
-    """
-    taken = {name: [] for name in runs}
-    for repeat in range(n_repeats + 1):
-        for name, run in runs.items():
-            seconds = seconds_of(run)
-            if repeat > 0:
-                taken[name].append(seconds)
-    return {name: statistics.median(times) for name, times in taken.items()}
-
-
 def in_child(script, *arguments, timeout=None, **environment):
     """Run a script in a fresh process; return what it printed last, JSON, or None if it failed."""
     try:

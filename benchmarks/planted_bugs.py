@@ -8,7 +8,6 @@ House rules read the file, then some small fits run, then the tests of the bug's
 first tier, then the rest. Prints a Markdown table.
 """
 
-import argparse
 import importlib
 import os
 import subprocess
@@ -17,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from harness import parser, print_head, print_row
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -350,7 +351,7 @@ def finder(folder, mutant):
     return next((tiers[tier] for tier in tiers if is_found(folder, mutant, tier)), "nothing")
 
 
-PARSER = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+PARSER = parser(__doc__)
 PARSER.add_argument("names", nargs="*", help="beginnings of names")
 
 
@@ -358,7 +359,7 @@ def main():
     options = PARSER.parse_args()
     sys.path.insert(0, str(CHECKOUT))
     chosen = [m for m in MUTANTS if not options.names or m.name.startswith(tuple(options.names))]
-    print("| bug | found by | seconds |\n| --- | --- | --- |")
+    print_head("bug", "found by", "seconds")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         copy_of(folder)
@@ -370,8 +371,7 @@ def main():
             file.write_text(changed.replace(*mutant.also, 1), encoding="utf-8")
             found = finder(folder, mutant)
             file.write_text(before, encoding="utf-8")
-            seconds = time.perf_counter() - start
-            print(f"| {mutant.name} | {found} | {seconds:.0f} |", flush=True)
+            print_row(mutant.name, found, f"{time.perf_counter() - start:.0f}")
 
 
 if __name__ == "__main__":

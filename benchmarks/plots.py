@@ -12,7 +12,7 @@ import json
 import re
 from pathlib import Path
 
-from figures import LEVEL, epsilon_axis, heading, name_ends, panels, save
+from figures import LEVEL, epsilon_axis, heading, panel, save
 from harness import parser
 from render import RESULTS, TABLE, cells_of
 
@@ -73,7 +73,7 @@ def plot(axes, curve, name, **look):
 
 def against_epsilon(curves, levels, message, measure, adjust=lambda axes: None):
     """Return a picture of {name: {epsilon: value}} and of {name: value}."""
-    figure, (axes,) = panels()
+    figure, axes = panel()
     for name, curve in curves.items():
         epsilons = plot(axes, curve, name)
     for name, value in levels.items():
@@ -84,7 +84,6 @@ def against_epsilon(curves, levels, message, measure, adjust=lambda axes: None):
     adjust(axes)
     epsilon_axis(axes, epsilons)
     heading(axes, message, measure)
-    name_ends(axes)
     return figure
 
 
@@ -148,7 +147,7 @@ def multi_task():
         "uniform, k = 30": "uniform sampling",
     }
     found = {row[1]: list(map(number, row[2:-1])) for row in rows if row[0] == "5"}
-    figure, (axes,) = panels()
+    figure, axes = panel()
     for method, name in names.items():
         plot(axes, dict(enumerate(found[method])), name)
     buckets = [cell.replace(" to ", "\nto ") for cell in head[2:-1]]
@@ -160,7 +159,6 @@ def multi_task():
         "Adaptive weights help rare tasks most",
         "Error of predictions in standard deviations of the truth, at epsilon 5",
     )
-    name_ends(axes)
     return figure
 
 
@@ -188,7 +186,7 @@ def spammer():
     """How far k false accounts raise a film."""
     rows = [row for row in rows_of("spammer") if row["model"] == "AdaptiveWeightALS"]
     names = {"none": "no privacy", "20": "epsilon 20", "4": "epsilon 4", "1": "epsilon 1"}
-    figure, (axes,) = panels()
+    figure, axes = panel()
     for epsilon, name in names.items():
         rise = {
             number(row["attack"]): number(row["rise, stars"])
@@ -205,7 +203,6 @@ def spammer():
         "Privacy stops one false account, but not a hundred",
         "Rise of a new film's predicted rating, in stars",
     )
-    name_ends(axes)
     return figure
 
 

@@ -9,17 +9,41 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
-from harness import data_path, note, parser, spread
+from harness import data_path, note, spread
 from scipy import sparse
 
 from skdpmf import PrivacyBudget
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
-from skdpmf.evaluation import by_popularity, rmse, split_ratings, split_table
+from skdpmf.evaluation import (
+    by_popularity,
+    ndcg_at_k,
+    recall_at_k,
+    rmse,
+    split_ratings,
+    split_table,
+    split_users,
+)
 from skdpmf.kernels.rows import predict_entries
 from skdpmf.mechanisms.common import most_popular
 
+DELTA = 1e-5
 N_BUCKETS = 5
 LEAST_CLICKS = 5  # a user
+
+
+def with_factors(*shape, scale, variance, steps=1.0, spread=0.0, **given):
+    """Return made-up ratings with a factor of each variance, in so many steps a unit.
+
+    `spread` is the standard deviation of the logarithm of a user's share in the factors.
+    """
+    wide = {"n_components": 0, "rating_range": (-1000.0, 1000.0), "step": None}
+    R, rng = make_ratings(*shape, random_state=0, **wide, **given), np.random.default_rng(1)
+    U, V = (variance**0.25 * rng.normal(size=(n, variance.size)) for n in shape)
+    U *= np.exp(spread * rng.normal(size=(len(U), 1)) - spread**2 / 2.0)
+    products = np.empty(R.nnz)
+    predict_entries(R.indptr, R.indices, U, V, 0, len(U), products)
+    R.data = np.clip(np.rint(steps * (R.data + products)) / steps, *scale)
+    return R
 
 
 def synth10m():
@@ -28,29 +52,20 @@ def synth10m():
     Parameters are such that a tenth held out gives about the RMSE .957 for users' means, .869 with
     items' as well, and .81 for a factorisation without noise.
     """
-    R = make_ratings(
-        70_000,
-        10_700,
+    variance = 0.6 ** np.arange(10.0)
+    return with_factors(
+        *(70_000, 10_700),
+        scale=(0.5, 5.0),
+        variance=variance * (0.175 / variance.sum()),
+        steps=2.0,
         n_ratings=9_300_000,
         min_ratings_per_user=20,
-        n_components=0,
-        rating_range=(-99.0, 99.0),
-        step=None,
         mean=3.46,
         user_bias_std=0.43,
         item_bias_std=0.43,
         noise_std=0.815,
         item_exponent=0.87,
-        random_state=0,
     )
-    rng = np.random.default_rng(1)
-    variance = 0.6 ** np.arange(10.0)
-    variance *= 0.175 / variance.sum()
-    U, V = (variance**0.25 * rng.normal(size=(n, 10)) for n in R.shape)
-    products = np.empty(R.nnz)
-    predict_entries(R.indptr, R.indices, U, V, 0, R.shape[0], products)
-    R.data = np.clip(np.rint(2.0 * (R.data + products)) / 2.0, 0.5, 5.0)
-    return R
 
 
 LARGE = {"synth10m": (synth10m, (0.5, 5.0))}
@@ -87,27 +102,28 @@ def ratings_of(options, *shape, **made_up):
     return ratings_to_matrix(read_ratings(path)).X
 
 
-def split_parser(doc, *, shape, n_components, **defaults):
-    """Return a parser with what `split_of` reads, threads and factors."""
-    found = parser(doc, data=None, shape=shape, n_components=n_components, **defaults)
-    found.add_argument("--n-jobs", type=int, help="threads")
-    return found
+def training_of(options):
+    """Training ratings of a file or, without one, made-up ones of --shape."""
+    return split_ratings(ratings_of(options, *options.shape), random_state=0)[0]
 
 
-def split_of(options):
-    """Training and test ratings of a file or, without one, made-up ones of --shape."""
-    return split_ratings(ratings_of(options, *options.shape), random_state=0)
+def part_of(X, options, test_size=0.1):
+    """Return training users, and known and hidden entries of others, with --items and --users.
+
+    The items are the most popular ones, of users who have enough of them; the users random ones.
+    """
+    if options.items:
+        X = X[:, most_popular(np.bincount(X.indices, minlength=X.shape[1]), options.items)]
+        X = X[np.diff(X.indptr) >= LEAST_CLICKS]
+    X, *held_out = split_users(X, test_size=test_size, random_state=options.split)
+    if options.users:
+        X = X[np.random.default_rng(0).permutation(X.shape[0])[: options.users]]
+    return X, *held_out
 
 
-def popular_part(X, n_items, least=LEAST_CLICKS):
-    """Return the most popular items of users who have so many of them."""
-    X = X[:, most_popular(np.bincount(X.indices, minlength=X.shape[1]), n_items)]
-    return X[np.diff(X.indptr) >= least]
-
-
-def some_users(X, n_users):
-    """Return so many rows, at random."""
-    return X[np.random.default_rng(0).permutation(X.shape[0])[:n_users]]
+def found_by(ranked, targets):
+    """Return Recall@20 and NDCG@100 of lists."""
+    return recall_at_k(targets, ranked, 20), ndcg_at_k(targets, ranked, 100)
 
 
 def public_share(n_users, share, seed):
@@ -129,7 +145,7 @@ def clicks_of_ratings(R):
     return liked[np.diff(liked.indptr) >= LEAST_CLICKS]
 
 
-def budget_of(epsilon, delta=1e-5, **kind):
+def budget_of(epsilon, delta=DELTA, **kind):
     """Return a budget of this epsilon; inf: without privacy."""
     if not np.isfinite(epsilon):
         return PrivacyBudget.nonprivate()
@@ -155,18 +171,22 @@ class Cell:
         n = len(self.errors)
         return statistics.stdev(self.errors) / np.sqrt(n) if n > 1 else 0.0
 
+    @property
+    def median_seconds(self):
+        return f"{statistics.median(self.seconds):.2f}"
+
     def __str__(self):
         return spread(self.errors)
 
 
-def fits(make, budget, X, Y, n_seeds, label):
-    """Fit make(budget, random_state=seed) for each seed, one without privacy.
+def fits(make, budget, X, Y, n_seeds, label, **params):
+    """Fit make(budget, random_state=seed) with these parameters for each seed, one if not private.
 
     Seeded, so that a table can be made again; a real release leaves random_state alone.
     """
     cell = Cell()
     for seed in range(n_seeds if budget.is_private else 1):
-        cell.model = model = make(budget, random_state=seed)
+        cell.model = model = make(budget, random_state=seed).set_params(**params)
         begin = time.perf_counter()
         model.fit(X)
         cell.seconds.append(time.perf_counter() - begin)
@@ -192,7 +212,7 @@ def print_set(name, X, Y, options):
     """Print the size of a set, and the errors that cost no release."""
     print(
         f"{name}: {X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training and {Y.nnz:,} "
-        f"test ratings, delta {options.delta:g}, {options.seeds} noise seeds\n\n"
+        f"test ratings, delta {DELTA:g}, {options.seeds} noise seeds\n\n"
         f"global mean {rmse(Y.data, np.full(Y.nnz, X.data.mean())):.4f}, "
         f"each user's own mean {own_mean_error(X, Y):.4f} (neither costs a release here: the "
         "first is exact, the second stays with the user)\n"

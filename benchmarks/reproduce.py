@@ -22,7 +22,7 @@ from bench_covariance import paper_shares as covariance_shares
 from bench_sgd import timed_rates
 from harness import parser, print_head, print_row
 from published_recipe import RECIPES, accounting_rows
-from ratings import LARGE, budget_of, fits, own_mean_error, split
+from ratings import DELTA, LARGE, budget_of, fits, own_mean_error, split
 from sgd_solvers import SOLVERS
 
 from skdpmf import (
@@ -42,7 +42,6 @@ from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.mechanisms.posterior_draw.guarantee import item_loss_bound, loss_bound
 from skdpmf.privacy.accounting import gaussian_delta, gaussian_epsilon
 
-DELTA = 1e-5
 HOLDS, PART, FAILS, SCALE = "holds", "in part", "does not hold", "for scale"
 
 
@@ -86,11 +85,8 @@ def sets_of(options: Namespace) -> Iterator[Set]:
 
 
 def least_squares(data: Set, budget: PrivacyBudget, options: Namespace, **params: Any):
-    return fitted(
-        *(AdaptiveWeightALS, budget, data.X, data.Y, options, data.seeds),
-        rating_range=data.scale,
-        **params,
-    )
+    given = AdaptiveWeightALS, budget, data.X, data.Y, options, data.seeds
+    return fitted(*given, rating_range=data.scale, **params)
 
 
 def fitted(
@@ -103,11 +99,8 @@ def fitted(
     **params: Any,
 ) -> tuple[float, Any]:
     """Test RMSE and the RMSE of five buckets of items, rarest first, means over the noise seeds."""
-
-    def make(own: PrivacyBudget, random_state: int) -> Any:
-        return kind(own, random_state=random_state, n_jobs=options.n_jobs).set_params(**params)
-
-    cell = fits(make, budget, X, Y, seeds or options.seeds, f"{kind.__name__}, {params}")
+    label, params = f"{kind.__name__}, {params}", {"n_jobs": options.n_jobs, **params}
+    cell = fits(kind, budget, X, Y, seeds or options.seeds, label, **params)
     return cell.error, np.mean(cell.buckets, axis=0)
 
 
@@ -249,9 +242,8 @@ def liu(options: Namespace) -> Iterator[Row]:
         )
     for epsilon in (1.0, 4.0):
         error, _ = fitted(DPMFSampler, budget_of(epsilon), X, Y, options, n_components=16)
-        yield Row(
-            f"noise in each step, epsilon {epsilon:g}, our default", "", f"{error:.4f}", SCALE
-        )
+        claim = f"noise in each step, epsilon {epsilon:g}, our default"
+        yield Row(claim, "", f"{error:.4f}", SCALE)
     yield from price_of_a_rating()
     wide = loss_bound(TAU, 2.5, KAPPA)  # Yahoo's ratings, scaled to 0..5
     yield judged(
@@ -318,12 +310,8 @@ def mcsherry(options: Namespace) -> Iterator[Row]:
     for epsilon in options.epsilons:
         budget = PrivacyBudget(epsilon, DELTA, unit="rating")
         error, _ = fit(budget, **published)
-        yield judged(
-            f"svd, one rating protected, epsilon {epsilon:g}, below Cinematch",
-            "below",
-            f"{error:.4f}",
-            error < goal,
-        )
+        claim = f"svd, one rating protected, epsilon {epsilon:g}, below Cinematch"
+        yield judged(claim, "below", f"{error:.4f}", error < goal)
         error, _ = fit(budget_of(epsilon), **published)
         claim = f"svd, one user protected, epsilon {epsilon:g}"
         yield Row(claim, "", f"{error:.4f}", SCALE)

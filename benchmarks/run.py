@@ -175,20 +175,22 @@ class Entry:
     source: str = ""  # the published figure, or our question
     page: str = ""  # of docs/benchmarks, that discusses it
 
+    def text(self, full):
+        """Return the script and its arguments, "" where there is no such run."""
+        return (self.full if full else self.quick) or ""
+
     def arguments(self, full):
-        """Return the script and its arguments, None where there is no such run."""
-        text = self.full if full else self.quick
-        return None if text is None else shlex.split(text)
+        """Return the script and its arguments one by one, None where there is no such run."""
+        return shlex.split(self.text(full)) or None
 
     def command(self, full):
         """Return the line that a reader types, None where there is no such run."""
-        text = self.full if full else self.quick
-        script, _, rest = (text or "").partition(" ")
-        return f"python benchmarks/{script}.py {rest}".strip() if text else None
+        script, _, rest = self.text(full).partition(" ")
+        return f"python benchmarks/{script}.py {rest}".strip() if script else None
 
     def seeds(self, full):
         """Return the seeds of noise or, where only times come out, of made-up ratings."""
-        found = re.search(r"--(?:size-)?seeds (\d+)", (self.full if full else self.quick) or "")
+        found = re.search(r"--(?:size-)?seeds (\d+)", self.text(full))
         return list(range(int(found[1]) if found else 1))
 
 
@@ -217,16 +219,14 @@ def entries():
 
 def machine():
     """Return the facts that times depend on, and nothing that identifies the machine."""
-    found = {
+    total = _read("/proc/meminfo", r"MemTotal:\s+(\d+) kB")
+    return {
         "processor": _read("/proc/cpuinfo", r"model name\s*: (.+)") or platform.processor(),
         "cores": _cores(),
         "caches": _caches(),
-        "memory_gib": None,
+        "memory_gib": round(int(total) / 2**20) if total else None,
         "system": f"{platform.system()} {platform.machine()}",
     }
-    if total := _read("/proc/meminfo", r"MemTotal:\s+(\d+) kB"):
-        found["memory_gib"] = round(int(total) / 2**20)
-    return found
 
 
 def _read(path, pattern):
