@@ -172,7 +172,7 @@ def test_an_exchange_between_two_users_moves_a_score_by_what_is_declared():
     records = recorded(searched(budget, random_state=0), X)
     replayed = recorded(searched(budget, random_state=0), other, records)
     (score,) = [ratio for name, ratio in ratios(records, replayed) if name == "score"]
-    assert 0.97 < score <= ROUNDING
+    assert 0.96 < score <= ROUNDING
 
 
 @pytest.mark.parametrize(("unit", "relation"), NEIGHBOR_WORDS)

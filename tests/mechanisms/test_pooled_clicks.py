@@ -146,7 +146,7 @@ def test_rounds_release_what_the_formulas_say(monkeypatch):
         k = theta.shape[1] - 1
         b, V = a * theta[:, 0], theta[:, 1:]
         level = 0.3 * np.eye(k) / k + 0.7 * spread
-        penalty = s.alpha * pooled_clicks.RIDGE * np.linalg.inv(level)
+        penalty = s.alpha * pooled_clicks.TRAINING_RIDGE * np.linalg.inv(level)
         own_G, own_H = np.zeros((N_ITEMS, k + 1)), np.zeros((k + 1, k + 1))
         for c in C:
             known = c > 0.0
@@ -204,8 +204,8 @@ def test_fold_in_minimises_the_stated_loss(epsilon):
     private = budget.is_private
     penalty = [0.0] * columns.shape[1]
     if private:
-        penalty[:2] = 1.0, 1.0
-    penalty[-k:] = [rank * pooled_clicks.RIDGE if private else 0.0] * k
+        penalty[:2] = 1.0, pooled_clicks.POPULARITY_RIDGE
+    penalty[-k:] = [rank * pooled_clicks.FOLD_IN_RIDGE if private else 0.0] * k
     each = 0.0 if private else pooled_clicks.CLICK_RIDGE
 
     def loss(z, c):

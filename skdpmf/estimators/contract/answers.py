@@ -367,7 +367,7 @@ class TableOutput:
         >>> import numpy as np
         >>> from skdpmf import CacheSGDFactorizer
         >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0], [1.0, 5.0, np.nan]])
-        >>> CacheSGDFactorizer(1).fit(X).similar_users(X[:1], X, n=1)[0]
+        >>> CacheSGDFactorizer(1, alpha=0.05).fit(X).similar_users(X[:1], X, n=1)[0]
         array([[0]])
         """
         check_count(n, "n")

@@ -451,7 +451,8 @@ class BaseRecommender(
         --------
         >>> from skdpmf import CacheSGDFactorizer, DPItemMeans, PrivacyBudget
         >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0]])
-        >>> sorted(CacheSGDFactorizer(2).fit(X).similar_items(0, n=2)[0].tolist())
+        >>> model = CacheSGDFactorizer(2, alpha=0.05).fit(X)
+        >>> sorted(model.similar_items(0, n=2)[0].tolist())
         [1, 2]
         >>> DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(X).similar_items(0, n=2)[0]  # no factors
         array([-1, -1])

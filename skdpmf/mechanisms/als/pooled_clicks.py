@@ -94,8 +94,9 @@ from skdpmf.privacy.users import Rows
 CLIP, CONSTANT = 0.4, 0.5
 # sqrt(t), divided by sqrt(alpha); deviation of the started factors, relative to b_j
 FACTOR_DEVIATION, START_DEVIATION = 0.8, 0.5
-# ridge of u_i, times alpha and the rank
-RIDGE = 0.05
+# ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank: weaker
+# while training, as |x_i| = 1 regularises as well
+POPULARITY_RIDGE, TRAINING_RIDGE, FOLD_IN_RIDGE = 0.15, 0.006, 0.05
 # share of what own clicks add to gradients that is taken off
 OWN_CLICKS = 0.6
 # ridge of tastes for item features times their variance, which is lowered by so many errors
@@ -222,7 +223,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
     def user_half(self, level: NDArray[np.float64]) -> tuple[Any, ...]:  # type: ignore[override]
         posterior, users = self.posterior, self.weighted
         b, V = CONSTANT * posterior.theta[:, 0], np.ascontiguousarray(posterior.theta[:, 1:])
-        ridge, centre = self.everywhere(b, V, RIDGE * np.linalg.inv(level))
+        ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * np.linalg.inv(level))
         phi = self.users.map(_solve_users, b, V, ridge, centre)
         terms = users.map(weighted_residuals, self.weight, phi, posterior.theta, of_clicks=True)
         return users, terms, phi, V, ridge
@@ -243,8 +244,8 @@ class _Fit(pooled.PooledRounds, ClickFit):
             D *= 0.0
         columns = np.column_stack((np.ones(self.n_items), b, D, V))
         tastes = [TASTE_RIDGE / max(self.taste_variance, 1e-3)] * d
-        factors = [RIDGE * rank] * rank
-        penalty = np.diag([1.0, 1.0, *tastes, *factors])
+        factors = [FOLD_IN_RIDGE * rank] * rank
+        penalty = np.diag([1.0, POPULARITY_RIDGE, *tastes, *factors])
         ridge, centre = self.everywhere(b, columns, penalty)
         # the plan's rank: columns of zeros, so that shapes do not show the rank
         size, full = 2 + d + rank, 2 + d + k
