@@ -160,7 +160,7 @@ def test_lists_by_choice_find_more(budget, split):
     assert found["auto"] > found[None] + 0.1
 
 
-SINGLE = 2e-6  # what a ranking adds by choices is in single precision
+SINGLE = 2e-5  # what a ranking adds by choices is in single precision
 
 
 @pytest.mark.parametrize("budget", [TINY, LARGE, NONPRIVATE], ids=lambda b: f"{b.epsilon:g}")
