@@ -63,7 +63,7 @@ ANY_VERSION := $(addprefix tests/, \
 	core/test_files.py core/test_planted.py core/test_search.py core/test_statistics.py \
 	core/test_refresh_replay.py local/test_aggregator.py local/test_device.py mechanisms/test_plan.py \
 	mechanisms/test_private_search.py privacy/test_accounting.py privacy/test_budget.py \
-	privacy/test_composition.py privacy/test_pair_sensitivity.py privacy/test_sensitivity.py \
+	privacy/test_composition.py privacy/test_pair_sensitivity.py \
 	privacy/test_statement.py evaluation/test_audit_bugs.py evaluation/test_exchanged_ratings.py)
 
 test-oldest: $(OLDEST)/.stamp  ## the first tier of what depends on versions, oldest supported dependencies

@@ -247,7 +247,7 @@ def test_kept_ratings_have_places_of_their_own():
     """Whatever a map says of them: norms are those of rows with an entry per item."""
     kept = users_of(matrix()).keep(in_one_column)
     assert reveal(kept).nnz == N_USERS
-    with pytest.raises(ValueError, match="indices must be <"):
+    with pytest.raises(ValueError, match="must be <"):
         users_of(matrix()).keep(beyond_the_last_item)
 
 
