@@ -69,8 +69,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         Strength >= 0 of the L2 penalty, for each rating, in standardised units. None: the variance
         of the noise and those of biases and of each factor are learned, and the penalties follow
         from them: a factor is penalised the less the stronger it is, a user or an item the less
-        the more ratings there are. Penalties begin at 0 and are whole after a quarter of the
-        rounds.
+        the more ratings there are. Penalties begin at 0 and are whole after two fifths of the
+        rounds, and after twelve rounds at the earliest.
     fit_bias : bool, default=True
         Whether b_i and c_j are fitted. Without them they are 0; b_0 is the mean in both cases.
     snapshots : `Snapshots` or None, default=None
@@ -296,7 +296,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         """Overwrite starting factors by the fitted items and by users' biases and factors."""
         (n_users, k), balance = U.shape, self._balance()
         factors.U[:n_users, :k] = U * balance
-        factors.V[:, :k] = self.components_.T / (scale.std * balance)
+        V = self.components_.T / (scale.std * balance)
+        alive = np.flatnonzero(V.any(axis=0))  # a factor that was lost starts anew
+        factors.V[:, alive] = V[:, alive]
         if self.fit_bias:
             factors.user_bias[:n_users] = b / scale.std
             factors.item_bias[:] = (self.item_biases_ + self.intercept_ - scale.mean) / scale.std
@@ -322,7 +324,9 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         """
         from skdpmf.mechanisms.sgd import cache_sgd as solver
 
-        ridges = np.maximum(np.diag(self._item_model_.ridge), 1e-9) / self._unit_**2
+        ridges = np.maximum(np.diag(self._item_model_.ridge) / self._unit_**2, 1e-9)
+        if ridges[-1] <= 1e-9:  # the last fit had an alpha
+            ridges[:] = max(float(self.loss_curve_[-1] / self._unit_) ** 2, 1e-9)
         k, counts = len(self.components_), self.item_counts_
         table = np.column_stack((self.item_biases_, self.components_.T)) / self._unit_
         variances, noise = np.ones((2, 1 + k)), float(ridges[-1])

@@ -113,3 +113,27 @@ def test_partial_fit_checks_its_input(data):
     with pytest.raises(ValueError, match="alpha=-1"):
         model.set_params(alpha=-1).partial_fit(data[0][:10])
     assert fingerprint(model) == before
+
+
+def test_lost_factors_come_back(data):
+    """Of twelve people no factor can be told from noise, and of all of them some can."""
+    X = data[0]
+    cold = fitted(X).score(X)
+    model = fitted(X[:12], warm_start=True)
+    assert not model.components_.any()
+    assert model.fit(X).score(X) > cold - 0.01
+    short = fitted(X, max_iter=3, warm_start=True)
+    for _ in range(7):
+        short.fit(X)
+    assert short.score(X) > cold - 0.02
+
+
+def test_partial_fit_after_an_alpha_or_in_small_units(data):
+    X = data[0]
+    known = fitted(X[:1000], alpha=0.05)
+    assert known.set_params(alpha=None).partial_fit(X[1000:]).score(X) > -1.0
+    small, scores = X * 1e-5, []
+    for R, unit in ((X, 1.0), (small, 1e-5)):
+        model = fitted(R[:1000], rating_range=(unit, 5.0 * unit)).partial_fit(R[1000:])
+        scores.append(model.score(R) / unit)
+    assert scores[0] == pytest.approx(scores[1], rel=1e-6)

@@ -180,3 +180,12 @@ def test_they_help(estimator):
     alone = fitted(estimator, rows, budget).score(held_out)
     both = fitted(estimator, rows, budget, public=X[:1000]).score(held_out)
     assert both > alone
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_people_who_rate_nearly_all_items_may_be_public(seed):
+    """Noise may leave a matrix of choices without a diagonal, which is nobody's fault."""
+    X = np.random.default_rng(seed).integers(1, 6, (400, 7)).astype(float)
+    for epsilon in (1.0, 10.0):
+        model = fitted(AdaptiveWeightALS, X, PrivacyBudget(epsilon, 1e-6), public=X[::-1][:21])
+        assert np.isfinite(model.decision_function(X[:2])).all()

@@ -18,7 +18,7 @@ with the same sums of rows and columns. A round is
 5. a change of coordinates in which the u_i have the second moment I and the v_j a diagonal one: the
    model is the same, and the next round's diagonal covariances fit it better.
 
-A fit starts with one factor, as many more would drown in their own doubt. Their number doubles
+A fit starts with few factors, as many more would drown in their own doubt. Their number doubles
 as long as posterior means have a share `_LIVELY` in each one's second moment. A factor with a share
 below `_DEAD` would only shrink from then on, and is left out.
 
@@ -51,8 +51,8 @@ _LEAST_VARIANCE = 1e-9
 
 # Tuned: factors that are missed against chance. Share of posterior means in each factor's second
 # moment above which there may be more of them, and in one below which it goes; variance of b_j, and
-# of all v_j together, before the first round
-_LIVELY, _DEAD, _START_VARIANCE = 0.1, 0.02, 0.3
+# of all v_j together, before the first round; factors to start with, and how many of choices
+_LIVELY, _DEAD, _START_VARIANCE, _FIRST_RANK, _CHOICES = 0.1, 0.02, 0.3, 8, 6
 
 
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> pooled.PooledModel:
@@ -80,7 +80,9 @@ class VariationalFit(pooled.PooledFit):
     def start(self, rank: int) -> None:
         """Begin with the means, and few factors; the first user step takes them as they are."""
         self.posterior, lead = PooledPosterior(self.averages, 0, 1.0), self.n_lead
-        self.spare, self.noise = self.directions(rank)[:, -rank:], RESIDUAL_VARIANCE
+        found, self.noise = self.directions(rank), RESIDUAL_VARIANCE
+        chosen = found[:, : found.shape[1] - rank][:, :_CHOICES]
+        self.spare = np.column_stack((chosen, found[:, chosen.shape[1] - rank :]))[:, :rank]
         self.rank, self.most = 0, self.spare.shape[1]
         self.variance, self.centre = np.zeros((2, self.n_items, 1))
         self.centre += self.overall
@@ -88,7 +90,7 @@ class VariationalFit(pooled.PooledFit):
         self.omega: NDArray[Any] = np.diag([PRIOR_VARIANCE, slope, slope][:lead])
         self.slopes: NDArray[Any] = np.zeros((lead + 1, lead))
         self.tau = np.array([_START_VARIANCE])
-        self.grow(1)
+        self.grow(_FIRST_RANK)
 
     def grow(self, rank: int) -> None:
         """Add factors up to this rank: directions that the others have not."""

@@ -516,7 +516,7 @@ def with_public_gram(
         public = _worth(public, once, chance, np.tril(spread))
         K = 1.0 / (public.worth * chance + spread)
         C = A + W @ (K * R) @ W.T
-        W = W**2 / M.diagonal()[:, None]
+        W = W**2 / np.maximum(M.diagonal(), 1e-300)[:, None]
         variance = np.maximum(1.0 - W @ K @ W.T, 1e-6) * of_one / public.worth
         ridge = (RIDGE + deviation) * level / unit
     ridge = min(ridge, n_users / public.worth)

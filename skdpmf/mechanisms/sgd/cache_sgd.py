@@ -76,10 +76,11 @@ CACHE_BYTES, MOST_USERS, LEAST_USERS, _BATCHES_PER_THREAD = 1 << 21, 4096, 512, 
 _START_NORM, _CLIP, _LARGEST_SHRINK = 0.2, 10.0, 1.0 / 8.0
 _DIVERGED, _SMALLEST_SHARE, _LEAST_VARIANCE = 2.0, 2.0**-20, 1e-9
 
-# Tuned: the share of the rounds until learned penalties are whole (more finds weaker factors in few
-# ratings, and leaves fewer rounds to remove those that are noise); rounds between two changes of
-# coordinates (accuracy against time, of which each takes as much as a round where k is 512).
-_OPENING, _TURN_EVERY = 0.4, 3
+# Tuned: the share of the rounds, of so many at least, until learned penalties are whole (more finds
+# weaker factors in few ratings, and leaves fewer rounds to remove those that are noise); rounds
+# between two changes of coordinates (accuracy against time, of which each takes as much as a round
+# where k is 512).
+_OPENING, _SHORT, _TURN_EVERY = 0.4, 30, 3
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ class Descent:
 
     def opened(self) -> float:
         """Return the share of the learned penalties that there is after the rounds so far."""
-        return min(1.0, len(self.losses) / max(1.0, _OPENING * self.settings.max_iter))
+        return min(1.0, len(self.losses) / (_OPENING * max(_SHORT, self.settings.max_iter)))
 
     def shrink(self, side: int, factors: np.ndarray, biases: np.ndarray, share: np.ndarray) -> None:
         """Take the step of a share of the penalty for each row, of users (0) or items (1)."""
