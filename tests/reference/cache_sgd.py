@@ -25,7 +25,7 @@ def fit(X, V, *, rate, decay, rounds, alpha, fit_bias, bounds, rows, group, clip
 
     Within a batch the ratings go by item, in groups: a group's errors are all taken before its
     update. Without an alpha the penalties are learned: they are 0 at first, whole after two fifths
-    of the rounds.
+    of the rounds, of 30 at least.
     """
     learned, field = alpha is None, MeanField(~np.isnan(X), V.shape[1], fit_bias)
     X = np.clip(X, *bounds)
@@ -35,12 +35,12 @@ def fit(X, V, *, rate, decay, rounds, alpha, fit_bias, bounds, rows, group, clip
     n_users, n_items = X.shape
     U, V = np.zeros((n_users, V.shape[1])), V.astype(np.float64)
     b, c = np.zeros(n_users), np.zeros(n_items)
-    losses = []
+    losses, opening = [], 0.4 * max(30, rounds)
     for t in range(rounds):
         step = rate * decay**t
         bias_step = step if fit_bias else 0.0
         squares = 0.0
-        share = min(1.0, t / max(1.0, 0.4 * rounds)) * learned
+        share = min(1.0, t / opening) * learned
         of_users, of_items, ridges = (
             field.penalties() if learned else (alpha, alpha, np.zeros((2, 1)))
         )
@@ -67,7 +67,7 @@ def fit(X, V, *, rate, decay, rounds, alpha, fit_bias, bounds, rows, group, clip
         if learned:
             V /= kept[1, 1:]
             c /= kept[1, 0] if fit_bias else 1.0
-            U, V = field.learn(U, V, b, c, squares / known.sum(), t + 1, (t + 1) / rounds >= 0.4)
+            U, V = field.learn(U, V, b, c, squares / known.sum(), t + 1, t + 1 >= opening)
     return Model(mean, std * b, std * c, U, std * V, losses, field.fold_in() if learned else alpha)
 
 
