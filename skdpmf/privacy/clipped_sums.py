@@ -57,7 +57,7 @@ from skdpmf.privacy.sampler.grid import as_float, check_exact, truncate_to_grid
 from skdpmf.privacy.users import Handle, PerUser, Rows, Users, each, reveal, sealed, total
 
 HAIR, _MOST = 2.0**-40, 1e50
-_LEAST, _LARGEST = 1e-100, 1e100  # whose squares, and those of what they clip, are no 0 or inf
+_LEAST, _LARGEST = 1e-100, 1e100  # their squares, and those of what they clip, are no 0 or inf
 
 
 class Bound(NamedTuple):

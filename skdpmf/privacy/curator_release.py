@@ -36,7 +36,7 @@ from skdpmf.privacy.users import (
     set_once,
 )
 
-# of bounds that are computed in two ways; `calibrate_grid` makes all noise larger by 2^-40
+# Bounds are computed in two ways, which may differ so much; `calibrate_grid` adds 2^-40 to noise.
 _ROUNDING = 1.0 + 2.0**-44
 
 

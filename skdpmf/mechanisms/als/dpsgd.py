@@ -78,8 +78,8 @@ STEP = 0.2
 MEAN_SQUARE = 0.2  # a guess of the mean of c_i |x_i|^2
 # ridge of u_i, times alpha: |x_i| <= 1 regularises, and the longer x_i the less noise in x_i . v_j
 TRAINING_RIDGE = 0.05
-# of clicks: curvature of every direction; variance of v_j, relative to its squared score for
-# everybody, divided by alpha
+# clicks have a curvature in every direction, and a variance of v_j, relative to its squared score
+# for everybody, divided by alpha
 OTHER, FACTOR_VARIANCE = 0.2, 0.3
 
 GRADIENTS = "gradients"

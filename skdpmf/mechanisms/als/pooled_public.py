@@ -60,7 +60,7 @@ class PublicFit(pooled.PooledFit):
     """One fit beside public people."""
 
     public: Any
-    is_led = False  # whether rounds show means alone
+    shows_means = False  # whether rounds release means alone
 
     def __init__(self, curator: Curator, settings: Any, rows: Any) -> None:
         exact = replace(settings, max_iter=_ROUNDS)
@@ -95,7 +95,7 @@ class PublicFit(pooled.PooledFit):
         self.rank = self.choose_rank()
         self.start(self.rank)
         is_known = 0 < self.n_known == self.rank and beside.R.nnz >= _KNOWN_WELL * self.n_items
-        self.is_led = is_known and self.worth_of_rounds() < _LEAST_WORTH
+        self.shows_means = is_known and self.worth_of_rounds() < _LEAST_WORTH
 
     def worth_of_rounds(self) -> float:
         """Return the share of the factors' expected error that all rounds would take off."""
@@ -108,7 +108,7 @@ class PublicFit(pooled.PooledFit):
 
     def round(self, t: int) -> None:
         """Release means in the place of gradients that would show next to nothing."""
-        if not self.is_led:
+        if not self.shows_means:
             super().round(t)
             return
         for name in (pooled.GRADIENTS, pooled.GRAM):
@@ -117,7 +117,7 @@ class PublicFit(pooled.PooledFit):
     def model(self) -> pooled.PooledModel:
         """Release the users' moments; where no gradients were, fit users as public people are."""
         model, o, averages = super().model(), self.beside, self.averages
-        if not self.is_led:
+        if not self.shows_means:
             return model
         theta, variance, centre, tau = *self.own, o.centre[:, 0], o.tau[0]
         known, b = np.where(o.counts > 0, 1.0 / variance[:, 0] - 1.0 / tau, 0.0), theta[:, 0]
