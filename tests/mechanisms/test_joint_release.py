@@ -74,28 +74,34 @@ def test_popularity_is_seldom_seen_in_noise_alone():
     assert np.count_nonzero([m.sure_popularity for m in means]) <= 8
 
 
+@pytest.mark.parametrize("noise", [1.0, 1e3])
 @pytest.mark.parametrize("guess", [0.03, 0.3])
-def test_the_posterior_of_averages(guess):
-    """Given t, by conditioning the joint normal law; t is its geometric mean over all tried."""
+def test_the_posterior_of_averages(guess, noise):
+    """By the joint normal law of each t tried, and of items that do not differ."""
     rng = np.random.default_rng(0)
     n_items, truth = 40, 0.3
     variance, N = rng.uniform(0.01, 0.5, n_items), rng.uniform(1.0, 50.0, n_items)
+    variance *= noise
     design = im.design_of(N, np.log(N))
     np.testing.assert_allclose(N @ design, [N.sum(), 0.0], atol=1e-9)
     x = design @ [0.3, 0.1] + rng.normal(0.0, np.sqrt(truth + variance))
     found, spread = im.posterior(x, variance, design, guess)
-    S = im.LEVEL_VARIANCE * design @ design.T
 
-    def line(t):
-        return S @ np.linalg.solve(S + np.diag(variance + t), x)
-
-    def density(t):
-        left = -0.5 * np.sum((x - line(t)) ** 2 / (variance + t) + np.log(variance + t))
-        return left - 0.5 * np.log(t / guess) ** 2
+    def law(t):
+        S = design @ np.diag([im.LEVEL_VARIANCE, t]) @ design.T
+        total = S + np.diag(variance + t)
+        line = S @ np.linalg.solve(total, x)
+        return -0.5 * (x @ np.linalg.solve(total, x) + np.linalg.slogdet(total)[1]), line
 
     tried = guess * np.geomspace(1e-3, 10.0, 2001)
-    t = np.exp(np.average(np.log(tried), weights=np.exp([density(t) for t in tried])))
-    expected = (t * x + variance * line(t)) / (t + variance)
+    prior = np.exp(-0.5 * np.log(tried / guess) ** 2)
+    alike, level = law(0.0)
+    chance = prior / prior.sum() * np.exp([law(t)[0] - alike for t in tried])
+    t, differ = np.exp(np.average(np.log(tried), weights=chance)), chance.sum() / (1 + chance.sum())
+    assert (differ > 0.99) == (noise == 1.0)
+    line = level + differ * (law(t)[1] - level)
+    t *= differ
+    expected = (t * x + variance * line) / (t + variance)
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=5e-3)
     np.testing.assert_allclose(spread, t * variance / (t + variance), rtol=0.02)
 

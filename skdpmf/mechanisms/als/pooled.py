@@ -459,16 +459,17 @@ class PooledFit(PooledRounds):
             np.zeros((len(guess) + 1, len(guess))), guess, update.RESIDUAL_VARIANCE
         )
         b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
+        scales = moment_scales(len(guess))
+        total = np.zeros((len(scales), len(scales)))
         for t in range(MOMENT_ROUNDS):
             moments = sums.products(
                 *(self.users, moment_vectors, features, users, b, columns), clip=1.0, grid=self.grid
             )
-            released = unpack_lower(self.release(MOMENTS, moments, t))
-            deviation = self.curator.deviation(MOMENTS)
+            total += unpack_lower(self.release(MOMENTS, moments, t))
+            # a mean of all rounds so far, as of stochastic approximations of EM
+            released, deviation = total / (t + 1), self.curator.deviation(MOMENTS) / np.sqrt(t + 1)
             released, deviation = self.known_moments(released, deviation, users, b, columns)
-            users = update.learnt_users(
-                released, deviation, moment_scales(len(guess)), guess, self.n_users
-            )
+            users = update.learnt_users(released, deviation, scales, guess, self.n_users)
         users.ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
         model = self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
         return model._replace(knowledge=knowledge)

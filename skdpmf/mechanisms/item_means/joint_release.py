@@ -36,8 +36,8 @@ CLIP = 0.8
 
 # Tuned: what is thought of ratings before they are seen, in squared quarter ranges. Variance of one
 # around its item's and user's means, which sets how much an item's own mean is trusted when noise
-# is small; of items around their line, and of factors; of the line's level and slopes, of the mean
-# rating, and of users' means
+# is small; of items around their line, and of factors; of the line's level, of the mean rating,
+# and of users' means
 RATING_VARIANCE, PRIOR_VARIANCE, LEVEL_VARIANCE = 0.7, 0.1, 0.25
 
 # Tuned: fictitious ratings in a user's offset: predictions believe users more than a fit does.
@@ -203,33 +203,40 @@ def posterior(x: Floats, variance: Floats, design: Floats, guess: float) -> tupl
 def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tuple[float, Floats]:
     """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
 
-    Where items differ little, or noise hides it, t and with it all differences become small: the
-    prediction is then the user's own mean.
+    Items differ, in the mean of a rating, or they do not: either is as likely beforehand. If they
+    do not, line is one level ~ N(0, LEVEL_VARIANCE) and t = 0. If they do, log(t / guess) ~ N(0, 1)
+    and all other entries of beta are N(0, t): what is explained varies as what is left. t and line
+    are those of both cases, by their probabilities given x: where noise hides all differences, or
+    there are none, the prediction is nearly the user's own mean.
 
     x, variance (n_items,): measurements and the variance of their errors; design (n_items, 2 + d):
-    of `design_of`; guess: of t. Returns t: its posterior geometric mean, of `KNOTS` times the
-    guess with log(t / guess) ~ N(0, 1), the most probable beta ~ N(0, LEVEL_VARIANCE) being of
-    each; line (n_items,): of that t.
+    of `design_of`; guess: of t. Returns t > 0: its posterior geometric mean, of `KNOTS` times the
+    guess, times the probability that items differ; line (n_items,).
     """
-    precision = np.eye(design.shape[1]) / LEVEL_VARIANCE
 
-    def line(t: float) -> Floats:
-        weighted = design / (variance + t)[:, None]
-        return np.asarray(design @ np.linalg.solve(weighted.T @ design + precision, weighted.T @ x))
-
-    def log_density(t: float) -> float:
-        total, left = variance + t, x - line(t)
-        likely = -0.5 * float(np.sum(left**2 / total + np.log(total)))
-        return likely - 0.5 * float(np.log(t / guess)) ** 2
+    def fitted(t: float, design: Floats) -> tuple[float, Floats]:
+        """Log density of x, but for a constant, and the posterior mean of the line."""
+        total, slopes = variance + t, np.full(design.shape[1] - 1, t)
+        prior = np.append(LEVEL_VARIANCE, slopes)
+        weighted = design / total[:, None]
+        gram, right = weighted.T @ design + np.diag(1.0 / prior), weighted.T @ x
+        beta = np.linalg.solve(gram, right)
+        square = np.sum(x**2 / total + np.log(total)) - right @ beta
+        size = np.linalg.slogdet(gram)[1] + np.log(prior).sum()
+        return -0.5 * float(square + size), design @ beta
 
     from scipy.interpolate import CubicSpline  # heavy
 
     # many items know t better than the distance of two values tried
     tried = np.log(guess * KNOTS)
     logs = np.linspace(tried[0], tried[-1], _BETWEEN * (tried.size - 1) + 1)
-    density = CubicSpline(tried, [log_density(t) for t in np.exp(tried)])(logs)
-    t = geometric_mean(np.exp(logs), density)
-    return t, line(t)
+    prior = -0.5 * (logs - np.log(guess)) ** 2
+    density = prior + CubicSpline(tried, [fitted(t, design)[0] for t in np.exp(tried)])(logs)
+    t, top = geometric_mean(np.exp(logs), density), float(density.max())
+    alike, level = fitted(0.0, design[:, :1])
+    odds = np.exp(min(alike - top, 700.0)) * np.exp(prior).sum() / np.exp(density - top).sum()
+    differ = 1.0 / (1.0 + float(odds))
+    return max(differ * t, guess * KNOTS[0]), level + differ * (fitted(t, design)[1] - level)
 
 
 def geometric_mean(values: Floats, log_density: Any) -> float:
