@@ -51,8 +51,8 @@ def test_the_short_form_stands_before_the_long_one(tmp_path):
         (statement, statement.summary(), str(statement)),
         (searched, searched.summary(), str(searched)),
         (card, f"<b>books</b> & more\n{statement.summary()}", card.to_markdown()),
-        (report, "30.8% of epsilon 8, delta 1e-05 spent, entries: 1", str(report)),
-        (ledger, "30.8% of epsilon 8, delta 1e-05 spent, entries: 1", str(report)),
+        (report, "30.8% of epsilon 8, delta 1e-05 is spent; entries: 1", str(report)),
+        (ledger, "30.8% of epsilon 8, delta 1e-05 is spent; entries: 1", str(report)),
     ):
         first, full = shown(value)
         assert first == short
