@@ -59,7 +59,7 @@ def test_the_short_form_stands_before_the_long_one(tmp_path):
         assert full.endswith(long) or long in " ".join(full.split())
         assert len(first) < len(full)
         if value is not BUDGET:  # whose repr is as short
-            assert in_console(value) == f"{short}\nIn full: print it."
+            assert in_console(value) == f"{short}\nPrint it to see all of it."
     assert str(card) == card.to_markdown()
 
 
