@@ -240,7 +240,7 @@ def test_rating_range_is_told_and_not_read(run):
     )
     X = matrix("train.csv")
     n = np.sum((X.data < 2) | (X.data > 4))
-    assert f"note: ratings outside 2 to 4: {n} ({n / X.nnz:.0%}); fit clips them." in err
+    assert f"note: ratings outside 2 to 4: {n} ({n / X.nnz:.0%}). fit clips them." in err
     assert load_model("again").rating_range == (2.0, 4.0)
 
 
@@ -508,7 +508,7 @@ MISTAKES = [
     (("recommend", "model", "train.csv", "-n", "0"), 2, "'0' must be a whole number from 1"),
     (("ledger", "new", "create"), 2, "create needs --epsilon, the most that may ever be spent"),
     # errors, with the code 1
-    (("fit", "none.csv", "--epsilon", "1", "-o", "new"), 1, "none.csv does not exist; expected"),
+    (("fit", "none.csv", "--epsilon", "1", "-o", "new"), 1, "none.csv does not exist: pass"),
     ((*FIT, "-o", "no/new"), 1, "no/new: there is no folder no; make it first."),
     ((*FIT, "-o", "folder", "--overwrite"), 1, "is no regular file, and only regular files are"),
     ((*FIT, "-o", "n" * 250), 1, "no file can be written here"),
@@ -516,10 +516,10 @@ MISTAKES = [
     ((*FIT, "-o", "new", "--columns", "user=a", "item"), 2, "'item' must be NAME=VALUE"),
     ((*FIT, "-o", "new", "--columns", "user=who"), 1, "Name it by --columns user=NAME; for a file"),
     ((*FIT, "-o", "new", "--columns", "user"), 1, "--columns ['user'] has 1 name,"),
-    ((*FIT, "-o", "new", "--sep", ";"), 1, "Pass --columns  (and --sep , if the fields are"),
+    ((*FIT, "-o", "new", "--sep", ";"), 1, "Pass --columns  to name them (and --sep , if"),
     ((*FIT, "-o", "model"), 1, "model exists already: choose another name, or pass --overwrite."),
     ((*FIT, "-o", "new", "--items", "few.csv"), 1, "few.csv does not have, such as ['i3',"),
-    ((*FIT, "-o", "new", "--items", "twice.csv"), 1, "'i0' occurs more than once"),
+    ((*FIT, "-o", "new", "--items", "twice.csv"), 1, "'i0' more than once: pass each id once"),
     ((*FIT, "-o", "new", "--items", "broken.csv"), 1, "take control characters, such as line"),
     ((*FIT, "-o", "new", "--rating-range", "5", "1"), 2, "--rating-range 5.0 1.0 must be a pair"),
     ((*FIT, "-o", "new", "--set", "alpha=much"), 2, "alpha='much' must be a finite number > 0"),
