@@ -75,7 +75,7 @@ answer = served.recommend(visitor, n=5)
 answer[["rank", "title", "score"]].round(2)
 
 # %%
-# The same as a picture, for a page of your own. :doc:`A web service
+# You can draw the same as a picture, for a page of your own. :doc:`A web service
 # </auto_examples/serve_model>` gives such answers over HTTP.
 
 import matplotlib.pyplot as plt

@@ -3,8 +3,8 @@ Devices and a server that crashes
 =================================
 
 Without a trusted server every device randomises its ratings, and sends the result once. Networks
-lose answers and servers crash: does a report then get lost, or count twice? Neither: the server
-knows a report that it has saved, and the devices send again whatever was not acknowledged.
+lose answers and servers crash: does a report then get lost, or count twice? Neither happens: the
+server knows a report that it has saved, and devices send again whatever was not acknowledged.
 """
 
 # %%

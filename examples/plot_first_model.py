@@ -4,7 +4,7 @@ A first private model
 
 Can a recommender learn from people without giving any one of them away? This page fits one under
 a budget of epsilon = 4, asks it for films, measures what privacy costs, and saves the model with
-its statement. The answer: with two thousand people the price is less than a tenth of a star.
+its statement. With two thousand people, privacy costs less than a tenth of a star.
 """
 
 # %%

@@ -36,7 +36,7 @@ pd.DataFrame(tastes[:3], ["Ann", "Bob", "Cid"], GENRES).round(1)
 # %%
 # With and without genres
 # -----------------------
-# The same fit twice at each budget: ``item_features`` is the only difference. For a table of films
+# You fit twice at each budget, and ``item_features`` is the only difference. For a table of films
 # of your own, `skdpmf.data.item_features` makes the columns, and :doc:`What is public
 # </what-is-public>` says which facts qualify.
 

@@ -4,7 +4,7 @@ One private draw, or private steps?
 
 A posterior can be made private in two ways: release one draw from it, as Liu, Wang and Smola (2015)
 do, or add noise to every step of the chain. Which one predicts better at the same epsilon? The
-steps, by far; and their guarantee needs no converged chain.
+steps do, by far, and their guarantee needs no converged chain.
 """
 
 # %%

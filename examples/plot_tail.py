@@ -42,8 +42,8 @@ def errors(budget, **settings):
 # %%
 # The price of noise
 # ------------------
-# The same model without privacy and at two epsilons. The columns say how many ratings the films of
-# a bucket have; each bucket has about as many hidden ratings. The figure has what noise adds.
+# You fit the same model without privacy and at two epsilons. The columns say how many ratings the
+# films of a bucket have; buckets have about as many hidden ratings. The figure has what noise adds.
 
 levels = {
     "no privacy": PrivacyBudget.nonprivate(),

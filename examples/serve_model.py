@@ -212,7 +212,7 @@ if __name__ == "__main__":
     print(json.dumps(answer, indent=2))
 
 # %%
-# The nearest films to the one that the visitor liked, as a picture:
+# The picture shows the films that are nearest to the one that the visitor liked:
 
 if __name__ == "__main__":
     import matplotlib.pyplot as plt
@@ -228,7 +228,7 @@ if __name__ == "__main__":
     plt.show()
 
 # %%
-# And what anybody may ask about the privacy of all this:
+# This is what anybody may ask about the privacy of all this:
 
 if __name__ == "__main__":
     print(ask("GET", "/privacy")["short"])

@@ -170,7 +170,7 @@ def _fetched(archive: _Archive, data_home: Any, download_if_missing: bool, licen
     if path.exists():
         with path.open("rb") as file:
             found = hashlib.file_digest(file, archive.algorithm).hexdigest()
-        _require_published(found, archive, path, "delete it, and it is downloaded anew")
+        _require_published(found, archive, path, "delete it, so that it is downloaded anew")
     elif download_if_missing:
         folder.mkdir(parents=True, exist_ok=True)
         _download(archive, path, licence)

@@ -108,7 +108,7 @@ def test_what_is_not_the_published_archive_is_refused(serve, tmp_path):
         fetch_movielens("1m", data_home=tmp_path)
     assert list((tmp_path / "skdpmf").iterdir()) == []
     (tmp_path / "skdpmf" / "ml-1m.zip").write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="delete it, and it is downloaded anew"):
+    with pytest.raises(ValueError, match="delete it, so that it is downloaded anew"):
         fetch_movielens("1m", data_home=tmp_path)
 
 
@@ -156,5 +156,7 @@ def test_plays_are_fetched_once_and_fit(serve, tmp_path):
     model = AdaptiveWeightALS(PrivacyBudget.nonprivate(), feedback="implicit").fit(data.matrix)
     assert model.catalogue_["item"].tolist() == [51, 52]
     data.path.write_bytes(b"damaged")
-    with pytest.raises(ValueError, match=r"has the SHA256 hash .* delete it, and it is downloaded"):
+    with pytest.raises(
+        ValueError, match=r"has the SHA256 hash .* delete it, so that it is downloaded"
+    ):
         fetch_lastfm(data_home=tmp_path)

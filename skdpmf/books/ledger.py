@@ -498,7 +498,7 @@ class PrivacyLedger(BudgetKeeper):
             secret = connection.execute(query).fetchone()[0]
         people = people_of(users, secret)
         if shape is not None and people.n_rows != shape[0]:
-            words = f"users has {people.n_rows} ids and must have {shape[0]}, one for each row."
+            words = f"users has {people.n_rows} ids, and must have {shape[0]}: pass one for a row."
             raise PrivacyParameterError(words)
         return people
 
@@ -514,7 +514,7 @@ class PrivacyLedger(BudgetKeeper):
             return ""
         return (
             f"users holds ids of type {people.kinds}, and must hold {known}, as earlier fits of "
-            f"{self._path!r} did: one person has one id, of one type. Convert them."
+            f"{self._path!r} did: convert them, so that one person has the same id in all fits."
         )
 
     def _open(self, limit: PrivacyBudget | None, rule: str | None, at_most: int | None) -> None:
@@ -522,9 +522,9 @@ class PrivacyLedger(BudgetKeeper):
         if not os.path.exists(self._path):
             if limit is None:
                 raise PrivacyParameterError(
-                    f"limit=None must be a PrivacyBudget to make a new ledger, and "
-                    f"path={self._path!r} has none: pass the limit of this data set, or the path "
-                    "of its ledger."
+                    f"limit=None must be a PrivacyBudget to make a new ledger, as there is none at "
+                    f"path={self._path!r}: pass the limit of this data set, or the path of its "
+                    "ledger."
                 )
             rule = rule or ("gaussian" if limit.delta else "basic")
             ledger_file.make(self._path, _terms_of(limit, rule, at_most))
@@ -554,9 +554,9 @@ class PrivacyLedger(BudgetKeeper):
     ) -> None:
         for name in ("unit", "neighbors"):
             asked, kept = getattr(plan.budget, name), getattr(self, name)
-            words = f"{kept!r} in a plan for {self._path!r}: other guarantees do not add up to its "
-            words += f"own. Make a ledger with {name}={asked!r}, or pass a budget without ledger."
-            words += " (Each device counts what it reports of its own.)" if plan.local else ""
+            words = f"{kept!r} in a plan for {self._path!r}: guarantees of two kinds do not add "
+            words += f"up. Make a ledger with {name}={asked!r}, or pass a budget without ledger."
+            words += " (Each device keeps count of its own reports.)" if plan.local else ""
             require_that(asked == kept, name, asked, words)
         if not private and not self._allow_nonprivate:
             what = "nonprivate=True must be False" if spending.is_private else ""
@@ -564,7 +564,7 @@ class PrivacyLedger(BudgetKeeper):
                 f"{what or 'epsilon=inf must be finite'} for a data set with a ledger: a release "
                 "without noise spends everything. Pass a finite epsilon and ask for no "
                 f"nonprivate_* extras, or open {self._path!r} with allow_nonprivate=True, which "
-                "records the fit; no limit holds for it."
+                "records the fit, although no limit then holds for it."
             )
         words = "False for a data set with a ledger: noise from a seed (random_state=int) hides "
         words += "nothing from anybody who guesses it. Pass random_state=None, or open "
@@ -580,27 +580,24 @@ class PrivacyLedger(BudgetKeeper):
         most = 0.0 if fits is None else float(fits.epsilon)
         largest = rounded_down(most)
         fitted = f"the largest such request that fits is epsilon={largest!r}{at}"
-        remedy = fitted if largest else "no such request fits"
-        where = "has left"
+        remedy, where = fitted if largest else "no such request fits", "has left"
 
         def parts(i: int) -> tuple[str, str]:
             asks, has = (partial(amount.text, self._rule) for amount in (asked, left))
             return rules.apart(lambda n: asks(n)[i], lambda n: has(n)[i], 6, 60)
 
         if self._at_most is not None:
-            where = (
-                "has left for somebody in the rows; each takes part in at most "
-                f"{counted(self._at_most, 'fit')}, and a private step of a pipeline, or a fit of "
-                "a search, is one"
-            )
+            n_fits = counted(self._at_most, "fit")
+            where += f" for somebody in the rows (each takes part in at most {n_fits}, and a "
+            where += "private step of a pipeline, or a fit of a search, is one)"
         costs, remains = map(" and ".join, zip(*map(parts, (0, 1)), strict=True))
         needs, fitting = rules.apart(
             lambda n: f"{plan.epsilon:.{n}g}", lambda n: f"{rounded_down(most, n):.{n}g}", 3, 17
         )
         error = errors.BudgetExceededError(
-            f"epsilon={needs}{at} must fit into what the ledger {self._path!r} {where}: "
-            f"{fitting} of {self._limit.epsilon:g} are left for such a request, this one "
-            f"needs {needs} (it costs {costs}, left are {remains}; {remedy}). Nothing was charged."
+            f"epsilon={needs}{at} must fit into what the ledger {self._path!r} {where}. "
+            f"Its limit is {self._limit.epsilon:g}, of which {fitting} is left for such a request: "
+            f"{remedy}. (This one costs {costs}; {remains} are left.) Nothing was charged."
         )
         error.largest = largest
         return error
@@ -636,8 +633,8 @@ def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudg
     words = "a PrivacyBudget with a finite epsilon and no ledger of its own, the most that may be "
     words += "spent: pass for example PrivacyBudget(4.0, 1e-5)."
     require_that(holds, "limit", limit, words)
-    words = "'basic' for a limit with delta=0: the others then allow nothing. Leave the rule out, "
-    words += "or pass a delta such as 1e-5."
+    words = "'basic' for a limit with delta=0, as the other rules then allow nothing: leave the "
+    words += "rule out, or pass a delta such as 1e-5."
     require_that(rule in (None, "basic") or limit.delta > 0.0, "rule", rule, words)
     return limit
 
@@ -645,7 +642,7 @@ def _checked_limit(limit: PrivacyBudget | None, rule: str | None) -> PrivacyBudg
 def _checked_at_most(at_most: Any, limit: PrivacyBudget | None, rule: str | None) -> int | None:
     if at_most is None:
         return None
-    words = "None or an integer >= 1: in how many fits one person may take part."
+    words = "None or an integer >= 1: pass in how many fits one person may take part."
     require_that(is_integer(at_most, 1), "at_most", at_most, words)
     words = f"None for limit={limit!r} and rule={rule!r}: a ledger by person has unit 'user' and "
     words += "rule 'gaussian', which needs a delta such as 1e-5."

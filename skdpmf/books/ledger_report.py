@@ -18,6 +18,7 @@ from skdpmf.privacy.text import Kept, field_lines, outward
 _SHOWN = 20
 _LONGEST: dict[type, int] = {str: 200, tuple: 16, list: 16}  # of a recorded parameter
 _HEAD = ("entry", "time", "status", "estimator", "epsilon", "delta", "mu", "share", "remark")
+_LEGEND = "mu: the cost of all Gaussian noise of the entry; share: of the limit, by the rule."
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class LedgerReport(Kept):
 
     def _in_short(self) -> str:
         limit = f"epsilon {self.limit.epsilon:g}, delta {self.limit.delta:g}"
-        spent = "spent" if self.at_most is None else "spent by whoever spent most"
-        return f"{self._share(self.spent):.1%} of {limit} {spent}, entries: {len(self.entries)}"
+        spent = "is spent" if self.at_most is None else "is spent by whoever spent most"
+        return f"{self._share(self.spent):.1%} of {limit} {spent}; entries: {len(self.entries)}"
 
     def _share(self, number: float) -> float:
         whole = self.allowed.number
@@ -108,8 +109,7 @@ class LedgerReport(Kept):
     def __str__(self) -> str:
         name = rules.RULES[self.rule]
         counts = Counter(entry["status"] for entry in self.entries)
-        lines = ["Privacy ledger", ""]
-        lines += field_lines("File", self.path)
+        lines = ["Privacy ledger", "", *field_lines("File", self.path)]
         lines += field_lines(
             "Limit",
             f"epsilon = {self.limit.epsilon:g}, delta = {self.limit.delta:g}, unit "
@@ -129,7 +129,9 @@ class LedgerReport(Kept):
         lines += field_lines("Entries", f"{len(self.entries)}{': ' if states else ''}{states}.")
         marks = Counter(mark for entry in self.entries for mark in _marks(entry))
         for mark in filter(marks.get, _REMARKS):
-            lines += field_lines("Warning", f"{marks[mark]} {_REMARKS[mark]}")
+            lines += field_lines("Warning", f"{marks[mark]} of the fits {_REMARKS[mark]}")
+        if self.entries:
+            lines += field_lines("Columns", _LEGEND)
         if len(self.entries) > _SHOWN:
             lines += ["", f"The last {_SHOWN}:"]
         return "\n".join([*lines, "", *self._table()]).rstrip()
@@ -167,9 +169,9 @@ _RECORD = (
 )
 _BY_PERSON = ["people", "left_out", "ids"]
 _REMARKS = {
-    "nonprivate": "with something exact: no limit holds for what they release.",
-    "seeded": "seeded: they hide nothing from anybody who guesses the seed.",
-    "conditional": "conditional: no code checks the condition of their guarantee.",
+    "nonprivate": "released something exact, for which no limit holds.",
+    "seeded": "had noise from a seed, which hides nothing from anybody who guesses the seed.",
+    "conditional": "had a guarantee with a condition, which no code checks.",
 }
 
 

@@ -169,8 +169,8 @@ class SearchPlan(Printed):
         if others or spent > most:
             noise = "with a pure guarantee" if pure else "with Gaussian noise"
             raise PrivacyParameterError(
-                f"estimator would spend {unit}={spent!r} in one fit, {len(others)} of its releases "
-                f"not {noise}; a trial may spend {unit}={most!r} {noise}: use candidates {noise}, "
+                f"estimator would spend {unit}={spent!r} in one fit, of {most!r} for a trial, and "
+                f"{len(others)} of its releases are not {noise}: use cheaper candidates {noise}, "
                 f"or a budget with delta {'> 0' if pure else '= 0'}."
             )
         if not pure and plan.n_values + 1 > self.n_values:

@@ -158,8 +158,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Recommenders with differential privacy: what they publish reveals little "
         "about any single person.",
         epilog="Begin with: skdpmf fit ratings.csv --epsilon 1 -o model.skdpmf, then skdpmf "
-        "recommend model.skdpmf ratings.csv. Exit codes: 0 done, 1 an error, 2 wrong usage, 3 the "
-        "ledger has not enough left.",
+        "recommend model.skdpmf ratings.csv. The exit code is 0 when all went well, 1 after an "
+        "error, 2 for wrong options and 3 where the ledger has not enough left.",
     )
     parser.add_argument("--version", action="version", version=f"skdpmf {skdpmf.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -170,51 +170,51 @@ def _parser() -> argparse.ArgumentParser:
         for file in files:
             added.add_argument(file, metavar=file.upper(), help=_FILES[file])
         if formats:
-            words = f"of the output ({formats[0]})"
+            words = f"the format of the output (default: {formats[0]})"
             added.add_argument("--format", choices=formats, default=formats[0], help=words)
         return added
 
     words = "learn from ratings, and write the publishable model to a file"
     fit = command("fit", words, "ratings")
-    words = "the catalogue: a file of item ids and titles, in the same formats. It is public, and "
-    words += "all items of RATINGS must be in it. Without it those of RATINGS are the catalogue, "
-    words += "and the privacy statement says that this condition is not met. Genres and years in "
-    words += "it are used as public item features"
+    words = "the catalogue, a file of item ids and titles, is public and holds all items of "
+    words += "RATINGS. Without it they are read off RATINGS, and the statement says that a "
+    words += "condition is not met. Genres and years in it are used as public features"
     _writing(fit, "MODEL", words)
-    fit.add_argument("--no-item-features", action="store_true", help="use no genres and years")
+    fit.add_argument("--no-item-features", action="store_true", help="use no genres or years")
     words = "ratings of people who agreed that theirs are public, in the same formats: they are "
-    words += "used without noise. Who is in RATINGS too is public"
+    words += "used without noise. Whoever is in RATINGS as well is public"
     fit.add_argument("--public", metavar="FILE", help=words)
-    words = "repeatable noise, for tests and papers: anybody who guesses N can subtract it"
+    words = "repeat the noise, for tests and papers: anybody who guesses N can subtract it"
     fit.add_argument("--seed", type=partial(_count, least=0), metavar="N", help=words)
     _reading(fit)
     _describing(fit)
 
     words = "learn from ratings of new users, starting from a model, and write a new model"
     refresh = command("refresh", words, "model", "ratings")
-    words = "ids and titles of new items: public, and all that RATINGS adds to the catalogue"
+    words = "a file of ids and titles of new items, which are public: all that RATINGS may add"
     _writing(refresh, "NEW", words)
-    words = "of this refresh (that of MODEL's fit)"
+    words = "of this refresh (default: as in MODEL's fit)"
     refresh.add_argument("--epsilon", type=float, metavar="E", help=words)
     refresh.add_argument("--delta", type=float, metavar="D", help=words)
-    words = "what RATINGS has of people who come again: what is new (default), or all they rated"
+    words = "what RATINGS holds of people who come again: new ratings (default), or all of theirs"
     refresh.add_argument("--rows", choices=("new", "whole"), default="new", help=words)
-    words = "who is in RATINGS: anybody (default: epsilon adds up), or nobody of an earlier fit"
+    words = "who is in RATINGS: anybody (default; epsilon adds up), or nobody of an earlier fit"
     refresh.add_argument("--people", choices=("any", "new"), default="any", help=words)
     _reading(refresh)
 
-    words = "recommend items to users, from their own ratings"
+    words = "recommend items to users, from their own ratings; a higher score is better"
     recommend = command("recommend", words, "model", "ratings", formats=("csv", "json"))
     words = "say in words why each item is listed"
     recommend.add_argument("--why", action="store_true", help=words)
-    words = "say why an item is listed: which of a user's own ratings argue for it, and how much"
+    words = "say why an item is listed: what each of a user's own ratings adds to its score"
     explain = command("explain", words, "model", "ratings", formats=("csv", "json"))
     explain.add_argument("--item", required=True, metavar="ID", help="the item to explain")
     for asked in (recommend, explain):
-        words = "users of RATINGS (all of them)"
+        words = "which users of RATINGS (default: all of them)"
         asked.add_argument("--user", nargs="+", action="extend", metavar="ID", help=words)
         _reading(asked)
-    recommend.add_argument("-n", type=_count, default=10, metavar="N", help="items of a list (10)")
+    words = "how many items a list has (default: 10)"
+    recommend.add_argument("-n", type=_count, default=10, metavar="N", help=words)
 
     words = "measure a model on known ratings of users, beside simple baselines"
     evaluate = command("evaluate", words, "model", "ratings")
@@ -223,43 +223,44 @@ def _parser() -> argparse.ArgumentParser:
     _reading(evaluate)
 
     plan = command("plan", "show what a fit would publish, with which noise; reads no data")
-    plan.add_argument("--items", type=_count, required=True, metavar="N", help="items of the data")
-    plan.add_argument("--users", type=_count, metavar="N", help="users of the data")
+    plan.add_argument("--items", type=_count, required=True, metavar="N", help="how many items")
+    plan.add_argument("--users", type=_count, metavar="N", help="how many users")
     _describing(plan)
 
     words = "show what a model file is, and what its privacy statement says"
     show = command("show", words, "model")
-    words = "write the privacy card to this file instead: .html to print and to sign, .md, or "
-    words += ".json for programs"
+    words = "write the privacy card to this file instead: .html (to print and sign), .md or .json"
     show.add_argument("-o", "--output", metavar="CARD", help=words)
     show.add_argument("--overwrite", action="store_true", help="replace CARD if it exists")
 
     words = "open a page in the browser that recommends from a model file"
     serve = command("serve", words, "model", formats=())
-    words, port = "of this machine; 0: any (8000)", partial(_count, least=0, most=65535)
+    words = "the port on this machine, or 0 for any that is free (default: 8000)"
+    port = partial(_count, least=0, most=65535)
     serve.add_argument("--port", type=port, default=8000, metavar="N", help=words)
-    serve.add_argument("--no-open", action="store_true", help="only say the address")
+    serve.add_argument("--no-open", action="store_true", help="only print the address")
     words = "write the page with the model to a folder, for any web server, and serve nothing"
     serve.add_argument("--write", metavar="FOLDER", help=words)
     serve.add_argument("--overwrite", action="store_true", help="replace files in FOLDER")
 
     ledger = command("ledger", "keep the privacy that fits spend within one limit")
-    ledger.add_argument("file", metavar="FILE", help="the ledger's file, one for a data set")
-    words = "report: what is spent and left (default); verify: check the file; create: make it"
+    ledger.add_argument("file", metavar="FILE", help="the ledger's file; a data set has one")
+    words = "report what is spent and left (default), verify the file, or create it"
     actions = ("report", "verify", "create")
     ledger.add_argument("action", nargs="?", choices=actions, default="report", help=words)
-    limit = ledger.add_argument_group("for create: the limit, which is fixed for ever")
+    limit = ledger.add_argument_group("for create: the limit, which can never be changed")
     _privacy(limit)
-    limit.add_argument("--neighbors", choices=_NEIGHBORS, default="add-remove", help="(add-remove)")
-    words = "make the limit each person's own: a fit charges the users of its ratings only, and "
-    words += "one user takes part in K fits at most"
+    words = "what one change is (default: add-remove)"
+    limit.add_argument("--neighbors", choices=_NEIGHBORS, default="add-remove", help=words)
+    words = "give each person this limit: a fit charges only its own users, each in K fits at most"
     limit.add_argument("--at-most", type=_count, metavar="K", help=words)
-    limit.add_argument("--rule", choices=("gaussian", "zcdp", "basic"), help="how costs add up")
+    words = "how costs add up (default: gaussian, or basic with --delta 0)"
+    limit.add_argument("--rule", choices=("gaussian", "zcdp", "basic"), help=words)
     return parser
 
 
 _FILES = {
-    "model": "a file that fit or refresh wrote, from anyone",
+    "model": "a file that fit or refresh wrote; it is safe to read from anyone",
     "ratings": "ratings, one a row: CSV, TSV, .dat or Parquet (also zipped, or a MovieLens folder; "
     "- is the standard input) with columns for user, item and rating",
 }
@@ -270,22 +271,21 @@ def _writing(parser: argparse.ArgumentParser, name: str, titles: str) -> None:
     parser.add_argument("-o", "--output", required=True, metavar=name, help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help=f"replace {name} if it exists")
     parser.add_argument("--items", metavar="TITLES", help=titles)
-    words = "how many users there may be, or a file of their ids: public like the items. Without "
-    words += "it the users of RATINGS are counted, rounded up, and the privacy statement says that "
-    words += "this condition is not met"
+    words = "how many users there may be, or a file of their ids: public. Without it they are "
+    words += "counted in RATINGS, and the statement says that a condition is not met"
     parser.add_argument("--users", type=_users, metavar="N|FILE", help=words)
-    words = "charge the fit to this ledger first; refused (exit code 3) if too little is left. One "
-    words += "with --at-most leaves out who is spent"
+    words = "charge the fit to this ledger first, which refuses it (exit code 3) if too little is "
+    words += "left. A ledger with --at-most leaves out people who have nothing left"
     parser.add_argument("--ledger", metavar="FILE", help=words)
 
 
 def _privacy(group: Any) -> None:
-    words = "how much may be revealed: with or without one person no outcome gets more than "
-    words += "exp(E) times as likely. Smaller is more private; inf is no privacy"
+    words = "how much may be revealed: with or without one person no outcome becomes more than "
+    words += "exp(E) times as likely. Smaller is more private, and inf is no privacy"
     group.add_argument("--epsilon", type=float, metavar="E", help=words)
-    words = "chance to reveal more, far below 1 / number of users (1e-5)"
+    words = "the chance to reveal more, far below 1 / number of users (default: 1e-5)"
     group.add_argument("--delta", type=float, metavar="D", help=words)
-    words = "what is protected: all of a user's ratings, or each single one (user)"
+    words = "what is protected: all ratings of a user (default), or each single rating"
     group.add_argument("--unit", choices=_UNITS, default="user", help=words)
 
 
@@ -294,24 +294,24 @@ def _reading(parser: argparse.ArgumentParser) -> None:
     words = "which columns hold user, item, rating where their headers do not say so, such as "
     words += "user=person item=film; or, without a header, the names of all columns in order"
     group.add_argument("--columns", nargs="+", action=_Columns, metavar="NAME=HEADER", help=words)
-    group.add_argument("--sep", help="text between the fields (found from the first line)")
-    words = "threads (-1: all cores)"
+    words = "text between the fields (default: found from the first line)"
+    group.add_argument("--sep", help=words)
+    words = "how many threads to use (default: -1, all cores)"
     group.add_argument("--n-jobs", type=_threads, default=-1, metavar="N", help=words)
 
 
 def _describing(parser: argparse.ArgumentParser) -> None:
     _privacy(parser.add_argument_group("privacy"))
     group = parser.add_argument_group("the recommender")
-    words = f"the method ({_ESTIMATORS[0]}; with --implicit {_FOR_CLICKS}). CacheSGDFactorizer "
-    words += "protects nobody"
+    words = f"the method (default: {_ESTIMATORS[0]}; with --implicit {_FOR_CLICKS}). "
+    words += "CacheSGDFactorizer protects nobody"
     group.add_argument("--estimator", choices=_ESTIMATORS, help=words)
-    words = "the scale of the ratings (1 5): declared, as reading it off the ratings would leak. "
-    words += "Ratings outside are clipped to it"
+    words = "the scale of the ratings (default: 1 5). You declare it, as one read off the ratings "
+    words += "would leak, and ratings outside are clipped to it"
     numbers: Any = {"nargs": 2, "type": float, "default": (1.0, 5.0), "metavar": ("LOW", "HIGH")}
     group.add_argument("--rating-range", **numbers, help=words)
-    words = "rows are clicks, plays or purchases: values up to 1 are their weights (larger ones "
-    words += "count as 1, or by their logarithm with --set feedback__weighting=log), and items "
-    words += "without one count as weak evidence against"
+    words = "rows are clicks, plays or purchases, and none is weak evidence against an item. "
+    words += "Values above 1 count as 1, or by their logarithm with --set feedback__weighting=log"
     group.add_argument("--implicit", action="store_true", help=words)
     words = "other parameters of the method, such as n_components=32 solver=dpals"
     pairs: Any = {"nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}

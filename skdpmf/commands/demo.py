@@ -40,7 +40,7 @@ def _show(options: argparse.Namespace, folder: Path) -> None:
     known, held_out, private, exact = (str(folder / file) for file in files)
     terms = ["--rating-range", *map(str, options.rating_range)]
     if options.data is None:
-        print("made-up ratings of made-up films (DATA=file takes yours)")
+        print("This demo makes up ratings of made-up films. DATA=ratings.csv takes your own.")
         made = make_ratings(4000, 400, density=0.15, random_state=0, as_frame=True)
         frame, options.items = made.ratings, str(folder / "items.csv")
         made.catalogue.to_csv(options.items, index=False)
@@ -56,9 +56,9 @@ def _show(options: argparse.Namespace, folder: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()):  # the full statement
         _run("fit", known, "--epsilon", 4, *terms, "-o", private)
         _run("fit", known, "--epsilon", "inf", *terms, "-o", exact)
-    print("\nOn a tenth of the ratings, held out (for the curator's eyes only), with privacy:")
+    print("\nErrors on a tenth of the ratings, held out (exact, so for their holder alone):")
     _run("evaluate", private, known, "--held-out", held_out)
-    print("\nand without:")
+    print("\nThe same of a model without privacy:")
     _run("evaluate", exact, known, "--held-out", held_out)
     counts = train["user"].value_counts()
     user = counts.index[len(counts) // 2]
@@ -67,10 +67,10 @@ def _show(options: argparse.Namespace, folder: Path) -> None:
     names = ", ".join(str(titles.get(item, item)) for item in best)
     print(f"\nUser {user} rated {names} highest, and the private model recommends:")
     _run("recommend", private, known, "--user", user, "-n", 5)
-    print("\nPrivacy of the first model")
+    print("\nWhat the private model promises:")
     for line in load_description(Path(private)).privacy_spent_.summary().splitlines():
         print(textwrap.fill(line, 96, subsequent_indent="  "))
-    print("skdpmf show has the full statement of a model, with each release and its noise.")
+    print("The command skdpmf show prints all of it, with each release and its noise.")
 
 
 def _run(*words: Any) -> None:

@@ -24,6 +24,8 @@ from skdpmf.privacy.budget import PrivacyBudget, public_rows
 
 N_RANKED = 20
 POPULAR = "most popular items (exact, not private)"
+_LEGEND = """(recall: share of these items in the list; NDCG, MAP, MRR: more if near the top;
+coverage: share of all items in some list; novelty: how few people know an item, in bits)"""
 _DOUBTS = ("n_out_of_range", "all_rated", "large_delta")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet computes
 
@@ -41,9 +43,8 @@ def fit(options: argparse.Namespace) -> None:
     if options.items is None:
         catalogue = frame[["item"]].drop_duplicates().sort_values("item", ignore_index=True)
         remark(
-            f"note: the catalogue is the {counted(len(catalogue), 'item')} of {options.ratings}, "
-            "so that the model shows that just these have ratings. --items FILE declares it "
-            "beforehand."
+            f"note: the model shows that exactly the {counted(len(catalogue), 'item')} of "
+            f"{options.ratings} have ratings. Declare a catalogue beforehand by --items FILE."
         )
     else:
         catalogue = _titles(options.items)
@@ -97,7 +98,7 @@ def refresh(options: argparse.Namespace) -> None:
         undeclared.append("items")
         remark(
             f"note: {options.ratings} names {counted(len(new), 'new item')}, and the model shows "
-            "that just these have ratings. --items FILE declares them beforehand."
+            "that exactly these have ratings. Declare new items beforehand by --items FILE."
         )
     items = [*catalogue["item"].tolist(), *new]
     X, users = _matrix_of(frame, items, model, options)
@@ -144,8 +145,8 @@ def evaluate(options: argparse.Namespace) -> None:
         known, held_out = keep_entries(X, ~hidden), keep_entries(X, hidden)
         what = "a fifth of each user's ratings, hidden from the fold-in"
         remark(
-            "note: if these ratings have trained the model, the errors are too small. Keep some "
-            "ratings out of the fit, and pass them by --held-out."
+            "note: if the model was fitted to these ratings, the errors below are too small. Keep "
+            "some ratings out of the fit, and pass them by --held-out."
         )
     else:
         other = _known_ratings(options.held_out, catalogue, model, options)
@@ -159,16 +160,16 @@ def evaluate(options: argparse.Namespace) -> None:
         what = options.held_out
     if held_out.nnz == 0 or known.nnz == 0:
         raise ValueError(
-            f"{options.held_out or options.ratings} leaves nothing to evaluate: more ratings of "
-            "the model's items are needed."
+            f"{options.held_out or options.ratings} leaves nothing to evaluate: pass more ratings "
+            "of the model's items."
         )
     name = f"{type(model).__name__}, epsilon {model.privacy_spent_.epsilon:.4g}"
     lists = _lists(model, name, known, held_out)
     if _is_implicit(model):
         if not lists:
             raise ValueError(
-                f"{options.ratings} leaves nothing to evaluate: its users have clicked on every "
-                "item, and some must have an unseen one."
+                f"{options.ratings} leaves nothing to evaluate, as its users have clicked on every "
+                "item: pass some who have not."
             )
         metric = f"recall@{N_RANKED}"
         scored = {label: measures[metric] for label, measures in lists.items()}
@@ -180,7 +181,7 @@ def evaluate(options: argparse.Namespace) -> None:
         bound = f"{least_liked(model.rating_range):g}"
         if not lists:
             remark(
-                f"note: lists of items are not measured, as no held-out rating is above {bound}, "
+                f"note: lists of items are not measured, as no held-out rating is above {bound} "
                 "or the users have rated every item."
             )
     if options.format == "json":
@@ -192,7 +193,7 @@ def evaluate(options: argparse.Namespace) -> None:
     elif _is_implicit(model):
         _print_lists(lists, f"against {counted(held_out.nnz, 'click')}: {what}")
     else:
-        print(f"RMSE of {counted(held_out.nnz, 'rating')}: {what}")
+        print(f"RMSE (lower is better) of {counted(held_out.nnz, 'rating')}: {what}")
         for label, value in scored.items():
             print(f"  {value:.4f}  {label}")
         if lists:
@@ -255,6 +256,7 @@ def _print_lists(lists: dict[str, dict[str, float]], against: str) -> None:
     print("".join(f"  {head:>9}" for head in next(iter(lists.values()))))
     for label, measures in lists.items():
         print("".join(f"  {value:9.4f}" for value in measures.values()) + f"  {label}")
+    print(_LEGEND)
 
 
 def _print_written(output: Path, model: Any, options: argparse.Namespace, **facts: Any) -> None:
@@ -301,9 +303,9 @@ def _declared_users(path: str, rated: Any) -> Any:
     header = users.name
     if header in set(rated) - set(users):  # a person who has the name of a column
         users, header = type(users)([header, *users], dtype=object), None
-    first = f"below its header {header!r}"
+    first = f"listed below its header {header!r}"
     if header is None:
-        first = f"of whom its first line, {str(users.iloc[0])!r}, is one: leave out any header"
+        first = f"of whom its first line, {str(users.iloc[0])!r}, is one: a header must be left out"
     remark(f"{path} declares {counted(len(users), 'user')}, {first}")
     return users
 
@@ -339,15 +341,13 @@ def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
     if options.users is None:
         n_slots = public_rows(n_users)
         remark(
-            f"note: the number of users is that of {options.ratings}, rounded up to {n_slots}. "
-            "--users N|FILE declares it beforehand."
+            f"note: the number of users was read off {options.ratings}, and rounded up to "
+            f"{n_slots:,}. Declare it beforehand by --users N or --users FILE."
         )
         return n_slots
     if n_users > options.users:
-        raise ValueError(
-            f"--users {options.users}: {options.ratings} has {counted(n_users, 'user')}, and the "
-            "declared number must include all of them."
-        )
+        enough = f"{n_users} at least, the number of users in {options.ratings}"
+        raise ValueError(f"--users {options.users} must be {enough}.")
     return int(options.users)
 
 
@@ -391,9 +391,9 @@ def _known_ratings(path: str, catalogue: Any, model: Any, options: argparse.Name
     known = frame["item"].isin(catalogue["item"])
     if not known.any():
         raise ValueError(
-            f"{path} has no item that the model knows (it begins with "
-            f"{frame['item'].head(2).tolist()}, the model with "
-            f"{catalogue['item'].head(2).tolist()}): ids must be those of the fit."
+            f"{path} has no item that the model knows: it begins with "
+            f"{frame['item'].head(2).tolist()}, and the model's catalogue with "
+            f"{catalogue['item'].head(2).tolist()}. Write ids as they were in the fit."
         )
     _remark_left_out(int((~known).sum()), path, "of items that the model knows")
     return frame[known]
@@ -449,8 +449,8 @@ def _use_features(catalogue: Any, model: Any) -> None:
         return
     kinds = sorted({"years" if "year" in name else name.split("=")[0] for name in features})
     remark(
-        f"using {counted(features.shape[1], 'public feature')} of the items ({', '.join(kinds)}): "
-        "they must be known without these ratings"
+        f"using {counted(features.shape[1], 'public feature')} of the items ({', '.join(kinds)}), "
+        "which must be known without these ratings"
     )
     model.set_params(item_features=features.to_numpy())
 
@@ -465,9 +465,9 @@ def _remark_doubts(X: Any, model: Any) -> None:
         zeros = f", {report.n_zeros} of them 0" if report.n_zeros else ""
         low, high = model.rating_range
         raise ValueError(
-            f"rating_range=({low:g}, {high:g}) must be the scale of the ratings, and "
-            f"{report.n_out_of_range} of {report.n_ratings} lie outside{zeros}: pass the scale by "
-            "--rating-range, and leave unknown ratings out. Nothing was spent."
+            f"rating_range=({low:g}, {high:g}) must be the scale of the ratings, but "
+            f"{report.n_out_of_range:,} of {report.n_ratings:,} lie outside{zeros}: pass the scale "
+            "by --rating-range, and leave unknown ratings out. Nothing was spent."
         )
     for name in filter(report.problems.__contains__, _DOUBTS):
         remark(f"note: {report.problems[name]}")

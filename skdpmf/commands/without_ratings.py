@@ -78,8 +78,8 @@ def serve(options: argparse.Namespace) -> None:
     path = model_path(options)
     if getattr(load_description(path), "_predictor_", None) == "knn":
         raise ValueError(
-            f"{path} predicts by neighbours (predictor='knn'), which the page cannot: fit another "
-            "estimator, or predictor='svd'."
+            f"{path} predicts by neighbours (predictor='knn'), which the page cannot do: fit "
+            "another estimator, or use predictor='svd'."
         )
     files = page_files(path.read_bytes())
     if options.write is not None:
@@ -88,7 +88,7 @@ def serve(options: argparse.Namespace) -> None:
         return
     with page_server(files, options.port) as server:
         address = f"http://127.0.0.1:{server.server_port}/"
-        print(f"{path} is open at {address}\nStop by Ctrl+C", flush=True)
+        print(f"{path} is open at {address}\nPress Ctrl+C to stop.", flush=True)
         if not options.no_open:  # beside the server, as a browser may not return before its end
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         try:
@@ -155,8 +155,8 @@ def _write_card(options: argparse.Namespace) -> None:
     writers = {".html": "to_html", ".md": "to_markdown", ".json": "to_json"}
     if ending not in writers:
         options.usage(
-            f"--output {options.output}: the ending must be .html, .md or .json; browsers print "
-            "the first, also to PDF"
+            f"--output {options.output} must end in .html, .md or .json: browsers print an .html "
+            "file, also to PDF"
         )
     output, path = output_of(options), model_path(options)
     model = load_description(path)
@@ -210,10 +210,10 @@ def described(options: argparse.Namespace, book: Any, cls: Any) -> Any:
     params["random_state"] = getattr(options, "seed", None)
     if "budget" not in known:
         if options.epsilon is not None or book is not None:
-            options.usage(f"--epsilon: {options.estimator} protects nobody; leave it out")
+            options.usage(f"--epsilon: {options.estimator} protects nobody, so leave it out")
         model = cls()
     elif options.epsilon is None:
-        options.usage("--epsilon is needed: how much the model may reveal, such as 1 (inf: all)")
+        options.usage("--epsilon is needed: say how much a model may reveal, such as 1 (inf: all)")
     else:
         delta = options.delta
         if delta is None:
@@ -256,7 +256,7 @@ def write_page(files: dict[str, bytes], folder: Path, overwrite: bool = False) -
         raise ValueError(f"{folder}: there is no folder {folder.parent}; make it first.")
     taken = sorted(name for name in files if (folder / name).exists())
     if taken and not overwrite:
-        raise ValueError(f"{folder} has a {taken[0]} already: name a new folder, or --overwrite.")
+        raise ValueError(f"{folder} has {taken[0]} already: name a new one, or pass --overwrite.")
     folder.mkdir(exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)

@@ -253,8 +253,8 @@ def item_features(
     made: pd.DataFrame = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=table.index)
     if made.shape[1] == 0:
         raise ValueError(
-            f"items has the columns {list(table.columns)!r}, which say nothing of use: name "
-            "columns by labels, years or numbers."
+            f"items has the columns {list(table.columns)!r}, none of which is known: name columns "
+            "by labels, years or numbers."
         )
     return made.astype(np.float64)
 

@@ -190,7 +190,7 @@ class RatingMatrix:
             missing = wanted[int(np.flatnonzero(places < 0)[0])]
             raise ValueError(
                 f"users names {missing!r}, which has no row in this matrix of {self.shape[0]:,} "
-                f"users; its ids begin with {self.users[:3].tolist()}. Pass ids of its rows."
+                f"users: pass ids of its rows, which begin with {self.users[:3].tolist()}."
             )
         return self[places]
 
@@ -368,7 +368,7 @@ def _of_dicts(
                 row[column] = np.nan
             if not np.isfinite(row[column]):
                 raise ValueError(
-                    f"{name} has the rating {rating!r} of the item {item!r} and must have a finite "
+                    f"{name} gives the item {item!r} the rating {rating!r}, which must be a finite "
                     "number: leave out what was not rated."
                 )
         rows.append(row)

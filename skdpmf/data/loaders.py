@@ -185,14 +185,14 @@ def read_ratings(path: Any, *, columns: Any = None, sep: str | None = None) -> "
         bad = np.flatnonzero(numbers.isna() & frame["rating"].notna())
         if len(bad):
             value = str(frame["rating"].iloc[bad[0]])
-            remedy = "If another column holds the ratings, name it by columns=."
+            remedy = "If another column holds the ratings, name it by columns={'rating': ...}."
             if value.replace(",", "", 1).lstrip("+-").isdecimal():
                 remedy = (
                     "It has a decimal comma, or a comma between thousands: write decimal points, "
                     "or pass the table that pandas.read_csv(..., decimal=',') returns."
                 )
             raise ValueError(
-                f"{label}: the rating in data row {bad[0] + 1} is {value!r}; expected a number. "
+                f"{label}: the rating in data row {bad[0] + 1} is {value!r} and must be a number. "
                 f"{remedy}"
             )
         frame["rating"] = numbers.astype("float64")
@@ -271,9 +271,9 @@ def _read(path: Any, kind: _Kind, columns: Any, sep: str | None) -> "tuple[pd.Da
         absent = np.flatnonzero(frame[role].isna())
         if absent.size:
             raise ValueError(
-                f"{label}: {absent.size} of {len(frame)} data rows have no {role} (first: "
-                f"data row {absent[0] + 1}); expected one in every row. A wrong sep= or a "
-                "truncated file has this effect too."
+                f"{label}: {absent.size} of {len(frame)} data rows have no {role}, the first of "
+                f"them data row {absent[0] + 1}, and every row must have one. A wrong sep= or "
+                "a truncated file has this effect too."
             )
     return frame[[role for role in kind.roles if role in frame]], label, header
 
@@ -299,8 +299,8 @@ def _source(path: Any, kind: _Kind) -> Iterator[tuple[IO[bytes], str]]:
             if path.is_dir():
                 path /= _pick([p.name for p in path.iterdir() if p.is_file()], str(path), kind)
             if not path.exists():
-                wanted = f"a file, folder or archive with {kind.row}s"
-                raise FileNotFoundError(f"{path} does not exist; expected {wanted}.")
+                wanted = f"pass the path of a file, folder or archive with {kind.row}s"
+                raise FileNotFoundError(f"{path} does not exist: {wanted}.")
             stream, label = stack.enter_context(path.open("rb")), str(path)
         if not stream.seekable():  # a pipe gives its bytes to its first reader
             stream = io.BytesIO(stream.read())
@@ -362,13 +362,13 @@ def _pick(members: list[str], label: str, kind: _Kind) -> str:
         if len(found) == 1:
             return found[0]
         if found:
-            raise ValueError(f"{label} holds several files {name}: {found}. Give the path of one.")
+            raise ValueError(f"{label} holds several files {name}: {found}. Pass the path of one.")
     data_files = [m for m in members if plain[m].suffix.lower() in _SUFFIXES]
     if len(data_files) == 1:
         return data_files[0]
     raise ValueError(
-        f"{label} holds no file with {kind.row}s: found {sorted(members)[:20]}, expected one of "
-        f"{list(kind.files)}. Give the path of the file itself."
+        f"{label} must hold one of {list(kind.files)} with its {kind.row}s, and holds "
+        f"{sorted(members)[:20]}. Pass the path of the file itself."
     )
 
 
@@ -381,7 +381,7 @@ def pyarrow_for(label: str, what: str = "Parquet") -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        words = f"{label} is a {what} file, which needs pyarrow: pip install skdpmf[parquet]"
+        words = f"{label} is a {what} file, and pyarrow must read it: pip install skdpmf[parquet]"
         raise MissingExtraError(words) from error
     return pyarrow, parquet
 
@@ -394,7 +394,7 @@ def parquet_file(stream: Any, label: str) -> Any:
     try:
         return parquet.ParquetFile(stream, buffer_size=size)
     except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{label} is not a readable Parquet file ({error}).") from error
+        raise ValueError(f"{label} cannot be read as Parquet ({error}): get it anew.") from error
 
 
 def columns_of(fields: Any, columns: Any, label: str, kind: _Kind = _RATINGS) -> dict[str, str]:
@@ -419,7 +419,7 @@ def _read_text(
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     n_blank = next((i for i, line in enumerate(lines) if line.strip()), None)
     if n_blank is None:
-        raise ValueError(f"{label} is empty; expected {kind.row}s, one a line.")
+        raise ValueError(f"{label} is empty and must have {kind.row}s, one in a line.")
     lines = [line for line in lines[n_blank : n_blank + _N_LINES] if line.strip()]
     sep = sep or _guess_sep(lines, label)
     fields = _split(lines[0], sep)
@@ -518,7 +518,7 @@ def _match(fields: list[str], kind: _Kind, columns: Any, label: str) -> tuple[di
         if len(names) != len(fields):
             raise ValueError(
                 f"columns={names} has {counted(len(names), 'name')}, but the lines of {label} have "
-                f"{len(fields)} fields ({fields}); give one name for each (any for the unused)."
+                f"{len(fields)} fields ({fields}): pass a name for each, any for those without use."
             )
         return _by_name(names, kind, None, label), False
     known = set().union(*roles.values())
@@ -530,9 +530,9 @@ def _match(fields: list[str], kind: _Kind, columns: Any, label: str) -> tuple[di
         fits = fits and all(_is_number(f.replace(",", ".", 1)) for f in fields[2:3])
     if not fits and (kind is not _ITEMS or len(fields) != _U_ITEM_WIDTH):
         raise ValueError(
-            f"{label}: the first line has the fields {fields}; expected a header with names for "
-            f"{list(roles)} (such as {_examples(roles)}), or values in this order without a "
-            "header. Pass columns= (and sep=, if the fields are cut wrongly)."
+            f"{label}: the first line has the fields {fields}, and must be a header with names for "
+            f"{list(roles)} (such as {_examples(roles)}), or else values in this order. Pass "
+            "columns= to name them (and sep=, if the fields are cut wrongly)."
         )
     return {role: p for p, role in enumerate(roles) if p < len(fields)}, False
 
@@ -542,7 +542,7 @@ def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[s
     unknown = [role for role in columns if role not in kind.roles]
     if unknown:
         roles = list(kind.roles)
-        raise ValueError(f"columns={columns} has the keys {unknown}; allowed are {roles}.")
+        raise ValueError(f"columns={columns} has the keys {unknown}: use keys among {roles}.")
     names = [f.strip() for f in fields]
     positions = {}
     for role, known in kind.roles.items():
@@ -557,7 +557,7 @@ def _by_name(fields: list[str], kind: _Kind, columns: Any, label: str) -> dict[s
         elif found or role in columns or role in kind.required:
             trouble = "several columns" if found else "no column"
             raise ValueError(
-                f"{label} has {trouble} for the {role}: found {names}, expected "
+                f"{label} has {trouble} for the {role}: its columns are {names}, and it must be "
                 f"{columns.get(role) or 'one of ' + str(sorted(known))}. Name it by "
                 f"columns={{{role!r}: ...}}; for a file without a header pass all names in order."
             )
@@ -627,11 +627,11 @@ def _parse(
     except pd.errors.ParserError as error:
         trouble = str(error).strip()
         if longer := re.search(r"in line (\d+), saw (\d+)", trouble):
-            trouble = "more fields in the lines than in the header or first line (line "
+            trouble = "its header or first line has fewer fields than other lines (line "
             trouble += f"{int(longer[1]) - 1} has {longer[2]})"
         raise ValueError(
-            f"{label} cannot be read: {trouble}. Expected {n} fields a "
-            f"line, separated by {shown!r}; pass sep= or repair the file."
+            f"{label} cannot be read: {trouble}. A line must have {n} fields, "
+            f"separated by {shown!r}: pass sep=, or repair the file."
         ) from error
     frame = frame[sorted(used)].rename(columns=used)[1:].reset_index(drop=True)
     ids = {role: frame[role].cat.remove_categories([_TEXT]) for role in _IDS if role in frame}

@@ -93,8 +93,8 @@ def ratings_to_matrix(
     repeated = [name for name in columns if names.count(name) > 1]
     if repeated:
         raise ValueError(
-            f"frame has several columns named {', '.join(map(repr, repeated))}; its columns are "
-            f"{names}. Rename or drop all but one."
+            f"frame has several columns named {', '.join(map(repr, repeated))} among {names}, and "
+            "must have one: rename or drop the others."
         )
     remedy = "Name yours by user=, item=, rating= (rating=None: every row counts as 1.0)"
     labels.require_columns(frame, columns, "frame", remedy)
@@ -194,7 +194,7 @@ def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.I
     index = _declared(declared, parameter, name)
     if index.has_duplicates:
         two = index[index.duplicated()]
-        raise ValueError(f"{parameter} must hold distinct ids; {_some(two)} occurs more than once.")
+        raise ValueError(f"{parameter} holds {_some(two)} more than once: pass each id once.")
     codes = index.get_indexer(labels.as_index(ids))
     unknown = np.flatnonzero(codes < 0)
     if unknown.size:
@@ -242,8 +242,8 @@ def present_ids(ids: "pd.Series", where: str) -> "pd.Series":
     absent = np.flatnonzero(ids.isna())
     if absent.size:
         raise ValueError(
-            f"{where} lacks an id in {counted(absent.size, 'row')} (first: row {absent[0]}). "
-            "Drop these rows or give them an id."
+            f"{where} lacks an id in {counted(absent.size, 'row')}, the first of them row "
+            f"{absent[0]}: drop these rows, or give them an id."
         )
     is_categorical = isinstance(ids.dtype, pd.CategoricalDtype)
     return ids.astype(ids.cat.categories.dtype) if is_categorical else ids
@@ -257,15 +257,15 @@ def rating_values(column: "pd.Series", where: str, remedy: str = "") -> Any:
         bad = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
         value = f" (such as {bad.iloc[0]!r} in row {bad.index[0]!r})" if len(bad) else ""
         raise ValueError(
-            f"{where} has dtype {column.dtype}{value}; ratings must be numbers. Convert it with "
-            f"pandas.to_numeric{remedy}."
+            f"{where} has dtype {column.dtype}{value}, and ratings must be numbers: convert it "
+            f"with pandas.to_numeric{remedy}."
         )
     values = column.to_numpy(dtype=np.float64, na_value=np.nan)
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
         raise ValueError(
-            f"{where} is infinite in {counted(infinite.size, 'row')} (first: row "
-            f"{infinite[0]}); ratings must be finite, or NaN where unknown."
+            f"{where} is infinite in {counted(infinite.size, 'row')}, the first of them row "
+            f"{infinite[0]}: ratings must be finite, so write NaN where they are unknown."
         )
     return values
 
@@ -283,13 +283,13 @@ def bound_contributions(X: Any, max_ratings_per_user: Any, priorities: Any) -> A
     are kept.
     """
     tau = max_ratings_per_user
-    remedy = "the number of ratings that each user may contribute"
+    remedy = "pass the number of ratings that each user may contribute"
     require(is_integer(tau, 1), "max_ratings_per_user", tau, "an integer >= 1", remedy)
     X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape)
     if not X.has_canonical_format:
         raise ValueError(
-            "X has unsorted or repeated columns in a row, so that a user's ratings cannot be "
-            "counted. Call as_rating_matrix(X) first."
+            "X must have the columns of a row in order and once, so that a user's ratings can be "
+            "counted: call as_rating_matrix(X) first."
         )
     n_rated = np.diff(X.indptr)
     long_rows = n_rated > tau

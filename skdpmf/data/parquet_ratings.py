@@ -258,7 +258,7 @@ class ParquetRatings:
         ...     list(ratings.user_ids), list(ratings.item_ids), ratings.read_rows().toarray()
         (['ann', 'bob'], ['Alien', 'Heat'], array([[5., 4.], [3., 0.]]))
         """
-        rule, remedy = "an integer from 1 on", "users of a part"
+        rule, remedy = "an integer >= 1", "pass how many users are in a part"
         require(is_integer(rows_per_part, 1), "rows_per_part", rows_per_part, rule, remedy)
         rows_per_part = int(rows_per_part)
         pyarrow_for(f"path={str(path)!r}")
@@ -444,7 +444,7 @@ def _is_part(row: Any) -> bool:
 def _write(folder: Path, table: Table, rows_per_part: int) -> None:
     """Write the parts, the labels and, when all else is on disk, the manifest."""
     if table.shape[1] > MAX_ITEMS:
-        raise ValueError(f"X has {table.shape[1]} items; the files hold at most {MAX_ITEMS}.")
+        raise ValueError(f"X has {table.shape[1]} items and must have {MAX_ITEMS} at most.")
     parts: list[_Part] = []
     row, group_rows = 0, min(_GROUP_ROWS, rows_per_part)
     for R in table.matrices:
@@ -499,7 +499,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
         paths = [Path(file).expanduser() for file in files]
         source = chain.from_iterable(chunks.parquet_chunks(path, columns) for path in paths)
     elif columns is not None:
-        raise ValueError(f"columns={columns!r} names the columns of Parquet files; omit it.")
+        raise ValueError(f"columns={columns!r} is for Parquet files: leave it out for these.")
     if hasattr(source, "columns") and set(COLUMNS) <= set(source.columns):
         source = [source]
     is_matrix = hasattr(source, "columns") or isinstance(source, np.ndarray | RatingMatrix)
@@ -507,7 +507,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
     if not is_matrix and not isinstance(source, ParquetRatings):
         return chunks.sorted_table(folder, source, declared, n_rows)
     if any(own is not None for own in declared):
-        raise ValueError("users, items and n_items declare rows and columns of tables; omit them.")
+        raise ValueError("users, items and n_items are for tables: leave them out for a matrix.")
     matrices: Iterable[Any]
     if isinstance(source, ParquetRatings):
         matrices = (source.read_rows(k, k + 1) for k in range(source.n_parts))

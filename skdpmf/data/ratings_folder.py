@@ -75,7 +75,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of the folder, exactly as it was written."""
     if not path.exists():
         raise FileNotFoundError(
-            f"path={str(path)!r} does not exist; expected a folder of ratings. Make one by "
+            f"path={str(path)!r} must be a folder of ratings, and does not exist: make one by "
             "ParquetRatings.write."
         )
     file = path / MANIFEST
@@ -176,7 +176,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def _check_target(path: Path, overwrite: bool) -> None:
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"path={str(path)!r}: there is no folder {path.parent}; make it.")
+        raise FileNotFoundError(f"path={str(path)!r}: there is no folder {path.parent}. Make it.")
     if not path.exists():
         return
     if not overwrite:

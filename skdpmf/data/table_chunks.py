@@ -78,9 +78,9 @@ def _declared_items(items: Any, n_items: int | None) -> Any:
     if n_items is None:
         return items
     if items is not None:
-        raise ValueError("items and n_items both declare the columns; pass one of them.")
+        raise ValueError("items and n_items both declare the columns: pass one of them.")
     rule = f"an integer from 0 to {MAX_ITEMS}"
-    require(is_integer(n_items, 0, MAX_ITEMS), "n_items", n_items, rule, "the number of columns")
+    require(is_integer(n_items, 0, MAX_ITEMS), "n_items", n_items, rule, "pass how many there are")
     return range(int(n_items))
 
 
@@ -104,7 +104,7 @@ def _pieces(chunk: Any, number: int) -> Iterator[list["pd.Series"]]:
             "with the columns user, item, rating, or of tuples of these three arrays. Pass a "
             "single table as [table]."
         )
-    remedy = "Rename yours; where every row counts as 1.0, add such a column rating"
+    remedy = "Rename yours; where every row counts as 1.0, add a column rating of ones"
     require_columns(chunk, COLUMNS, f"chunk {number}", remedy)
     chunk = as_pandas(chunk, COLUMNS)
     for start in range(0, len(chunk), _PIECE):
@@ -126,7 +126,7 @@ class _Codes:
         self.positions = {label: position for position, label in enumerate(ids)}
         if len(self.positions) < len(ids):
             twice = next(label for k, label in enumerate(ids) if self.positions[label] != k)
-            raise ValueError(f"{what}s must hold distinct ids; {twice!r} occurs more than once.")
+            raise ValueError(f"{what}s holds {twice!r} more than once: pass each id once.")
 
     def encode(self, ids: "pd.Series", where: str) -> Any:
         """Return the position of each id."""
@@ -137,9 +137,9 @@ class _Codes:
         are_integers = ids.dtype.kind in "iu"
         if len(ids) and self.are_integers not in (None, are_integers):
             raise ValueError(
-                f"{where} holds {'integers' if are_integers else 'text'}, and those before did "
-                "not: 007 and 7 would be one person here and two there. Read ids of all chunks as "
-                f"text, as by pandas.read_csv(..., dtype={{{self.what!r}: str}})."
+                f"{where} holds {'integers' if are_integers else 'text'}, and chunks before it did "
+                "not: 007 and 7 would be one person here and two there. Read the ids of all chunks "
+                f"as text, by pandas.read_csv(..., dtype={{{self.what!r}: str}}) for instance."
             )
         self.are_integers = are_integers if len(ids) else self.are_integers
         is_plain = isinstance(ids.dtype, np.dtype)
@@ -152,7 +152,7 @@ class _Codes:
                 raise ValueError(
                     f"{where} holds ids that are not declared (such as "
                     f"{', '.join(map(repr, unknown[:5]))}). Declare them by {self.what}s=, or drop "
-                    "their rows; 1 and '1' are different ids."
+                    "their rows. 1 and '1' are different ids."
                 )
         else:
             at = [self.positions.setdefault(label, len(self.positions)) for label in labels]
@@ -258,7 +258,7 @@ def stacked(parts: Iterable[Any], shape: tuple[int, int], n_ratings: int) -> Any
 def parquet_chunks(path: Path, columns: Any) -> Iterator["pd.DataFrame"]:
     """Yield a Parquet file as tables of the columns user, item and rating."""
     if not path.is_file():
-        raise FileNotFoundError(f"file={str(path)!r}: there is no such Parquet file.")
+        raise FileNotFoundError(f"file={str(path)!r} must be a Parquet file, and does not exist.")
     with path.open("rb") as stream:
         file = parquet_file(stream, str(path))
         found = columns_of(file.schema_arrow.names, columns, str(path))

@@ -46,15 +46,15 @@ def require(holds: bool, name: str, value: Any, rule: str, remedy: str) -> None:
 
 def check_rating_range(rating_range: Any) -> tuple[float, float]:
     """Return a rating range, which is public and never read off the data, as two floats."""
-    rule = "a pair (low, high) of finite numbers with low < high, such as (1.0, 5.0): the rating "
-    rule += "scale that the ratings were given on. Both must lie in -1e100..1e100 and differ by "
-    rule += "1e-100 or more, as squares of ratings must be numbers too"
+    rule = "a pair (low, high) of finite numbers with low < high, the scale on which the ratings "
+    rule += "were given, such as (1.0, 5.0). Both must lie between -1e100 and 1e100 and differ by "
+    rule += "1e-100 at least, as squares of ratings must be numbers too"
     try:
         low, high = (float(end) if isinstance(end, Real) else math.nan for end in rating_range)
     except (TypeError, ValueError, OverflowError):
         low = high = math.nan
     holds = -_FARTHEST <= low < high <= _FARTHEST and high - low >= 1 / _FARTHEST
-    require(holds, "rating_range", rating_range, rule, "change the unit of the ratings")
+    require(holds, "rating_range", rating_range, rule, "pass the scale, or change its unit")
     return low, high
 
 
@@ -156,8 +156,8 @@ def warn_of_scale(n_outside: int, n_ratings: int, rating_range: tuple[float, flo
         warnings.warn(
             f"rating_range=({low:g}, {high:g}) must be the scale that the ratings were given on, "
             "and more than a tenth of those in X lie outside and are clipped: pass their scale as "
-            "rating_range. Plays and clicks are no ratings: feedback='implicit' of some estimators "
-            "is for them. (This warning reads the ratings, and is for their curator alone.)",
+            "rating_range. For plays and clicks use feedback='implicit', which some estimators "
+            "have. (This warning has read the ratings, and is for their curator alone.)",
             stacklevel=2,
         )
 
@@ -173,17 +173,17 @@ def _container(X: Any) -> Any:
     if sparse.issparse(X):
         if X.format in ("bsr", "dia"):
             raise ValueError(
-                f"X is a sparse {X.format} container, whose padding zeros look like "
-                "ratings of 0. Build X as csr, csc or coo."
+                f"X must be sparse as csr, csc or coo, and is {X.format}, whose padding "
+                "zeros look like ratings of 0: convert what X is built from."
             )
         if X.dtype.kind not in "buif":
-            raise ValueError(f"X has dtype {X.dtype}; ratings must be real numbers.")
+            raise ValueError(f"X has dtype {X.dtype}, and ratings must be real numbers: convert X.")
     else:
         X = _dense_float64(X)
     if len(X.shape) != 2:
         raise ValueError(
-            f"X has shape {X.shape}; it must be a users x items matrix with 2 dimensions. "
-            "For a table of (user, item, rating) rows call ratings_to_matrix first."
+            f"X has shape {X.shape} and must be a users x items matrix with 2 dimensions: "
+            "call ratings_to_matrix first for a table of (user, item, rating) rows."
         )
     return X
 
@@ -194,7 +194,7 @@ def refuse_infinite(X: Any) -> None:
     if sparse.issparse(X):
         X = X.data[: X.indptr[-1]] if X.format in ("csr", "csc") else X.tocoo().data
     if np.isinf(X).any():
-        raise ValueError("X holds infinite ratings; they must be finite, or unknown.")
+        raise ValueError("X holds infinite ratings, which must be finite: leave them out.")
 
 
 def _has_sparse_columns(X: Any) -> bool:
@@ -216,7 +216,7 @@ def _dense_float64(X: Any) -> Any:
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             "X must be a users x items matrix of real numbers with NaN for unknown ratings, or "
-            f"sparse; it could not be read as one ({error})."
+            f"sparse, and cannot be read as one ({error}): convert it."
         ) from None
 
 
@@ -401,21 +401,21 @@ class RatingReport:
 
 
 _PROBLEMS = {
-    "n_bad_indices": "row or column indices outside the shape: {n_bad_indices}; fit drops them.",
-    "n_nan": "stored NaN: {n_nan}; fit takes them as unknown.",
-    "n_infinite": "infinite ratings: {n_infinite}; fit refuses them.",
-    "n_out_of_range": "ratings outside {low:g} to {high:g}: {n_out_of_range} ({share:.0%}); fit "
+    "n_bad_indices": "row or column indices outside the shape: {n_bad_indices}. fit drops them.",
+    "n_nan": "stored NaN: {n_nan}. fit takes them as unknown.",
+    "n_infinite": "infinite ratings: {n_infinite}. fit refuses them.",
+    "n_out_of_range": "ratings outside {low:g} to {high:g}: {n_out_of_range} ({share:.0%}). fit "
     "clips them. Pass the scale as rating_range.",
-    "n_marked_down": "clicks with a weight of 0 or below: {n_marked_down} ({down:.0%}); fit takes "
+    "n_marked_down": "clicks with a weight of 0 or below: {n_marked_down} ({down:.0%}). fit takes "
     "them for no clicks, and their users never get these items.",
-    "all_rated": "every cell is rated, {n_zeros} by 0: where 0 means unknown, pass a sparse matrix "
-    "without these cells, or NaN in their place.",
+    "all_rated": "every cell is rated, and {n_zeros} by 0: where 0 means unknown, pass a sparse "
+    "matrix without these cells, or NaN in their place.",
     "large_delta": "delta={large_delta:g} exceeds 1 / users: a mechanism with such a delta may "
     "reveal everything about some user. Choose delta far below.",
-    "n_duplicates": "entries that repeat a (user, item) pair: {n_duplicates}; fit takes the "
+    "n_duplicates": "entries that repeat a (user, item) pair: {n_duplicates}. fit takes the "
     "pair's mean.",
-    "n_empty_users": "users without a rating: {n_empty_users}; they contribute nothing.",
-    "n_empty_items": "items without a rating: {n_empty_items}; their factors will be noise only.",
+    "n_empty_users": "users without a rating: {n_empty_users}. They contribute nothing.",
+    "n_empty_items": "items without a rating: {n_empty_items}. Their factors will be noise only.",
 }
 
 
@@ -623,7 +623,7 @@ def refuse_table(X: Any, name: str) -> None:
         roles = {role: found.get(role) for role in ("user", "item", "rating")}
         own = [f"{role}={column!r}" for role, column in roles.items() if column != role]
         raise ValueError(
-            f"{name} has the columns {columns!r}: a table with one rating in a row, as it seems. "
+            f"{name} has the columns {columns!r}, so it seems to be a table with one rating a row. "
             "It must be a matrix with a row for each user and a column for each item: pass "
             f"ratings_to_matrix({', '.join([name, *own])})."
         )
@@ -637,8 +637,8 @@ def note_catalogue(estimator: Any, X: Any) -> None:
 
 def _repeated(names: Any) -> ValueError:
     return ValueError(
-        f"X has several columns named {names[names.duplicated()][0]!r}: each item must have one "
-        "column. Rename or drop the others."
+        f"X has several columns named {names[names.duplicated()][0]!r}, and each item must have "
+        "one: rename or drop the others."
     )
 
 
@@ -652,7 +652,7 @@ def _checked_stored(estimator: Any, X: Any, reset: bool, rating_range: Any) -> t
     lazy = is_lazy(X)
     if not reset and not lazy:
         raise TypeError(
-            f"X={X!r} is a {type(X).__name__}, which fit reads; here pass rows of ratings, such as "
+            f"X={X!r} is a {type(X).__name__}, which only fit reads: pass rows of ratings, such as "
             "X.read_rows(0, 1), those of its first part."
         )
     n_users = X.shape[0] if len(getattr(X, "shape", ())) == 2 else None

@@ -287,8 +287,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
             trained = descent.run(self._rounds())
         if trained.learning_rate < settings.learning_rate:
             rate = trained.learning_rate
-            words = f"learning_rate={self.learning_rate!r} diverged; the fit started again and "
-            words += f"used {rate!r}. Pass learning_rate={rate!r} or less."
+            words = f"learning_rate={self.learning_rate!r} diverged, so that the fit started again "
+            words += f"with {rate!r}. Pass learning_rate={rate!r} or less."
             warnings.warn(words, ConvergenceWarning, stacklevel=5)
         return trained, batches
 

@@ -219,6 +219,6 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             row = int(np.argmax(outside))
             raise ValueError(
                 f"user_epsilon[{row}]={levels[row]!r} must lie between 0 (no influence) and the "
-                f"epsilon of the budget, {self.budget.epsilon!r}: raise the budget's, or lower it."
+                f"epsilon of the budget, {self.budget.epsilon!r}: lower it, or raise the budget's."
             )
         return levels

@@ -208,11 +208,11 @@ def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observatio
     try:
         features = np.array(X, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"X must hold real numbers, in a dense matrix: {error}") from error
+        raise ValueError(f"X must be a dense matrix of real numbers: {error}") from error
     if features.ndim != 2 or not features.shape[1] or not np.all(np.shape(Y)):
         raise ValueError(
             f"X has shape {features.shape} and Y {np.shape(Y)}, and they must be matrices with a "
-            "column: one row of features for each user, or each observation."
+            "column: pass one row of features for each user, or each observation."
         )
     features[~np.isfinite(features).all(axis=1)] = 0.0
     if per_observation:
@@ -239,7 +239,7 @@ def _merged(features: np.ndarray, Y: Any) -> solver.Observations:
     if Y.nnz != len(features):
         raise ValueError(
             f"X has {len(features)} rows and Y stores {Y.nnz} entries: with per_observation=True "
-            "each entry must have a row."
+            "each entry must have a row of X."
         )
     (n_users, n_tasks), task, y = Y.shape, Y.indices[: Y.nnz], Y.data[: Y.nnz]
     row = np.repeat(np.arange(n_users), np.diff(Y.indptr))

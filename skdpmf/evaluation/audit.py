@@ -94,12 +94,12 @@ class AuditReport:
     def __str__(self) -> str:
         verdict = "nothing found" if self.passed else "THE CLAIM DOES NOT HOLD"
         known = not math.isnan(self.epsilon_lower)
-        lower = f"epsilon {self.epsilon_lower:<8.4g}" if known else "no bound found  "
+        lower = f"epsilon {self.epsilon_lower:<8.4g}" if known else "nothing         "
         lines = [
             f"Privacy audit: {verdict}\n\n{self.estimator}\n",
-            f"claimed          epsilon {self.epsilon:<8.4g} delta {self.delta:.4g}",
-            f"neighbours reach epsilon {self.epsilon_attained:<8.4g} by what is declared",
-            f"at least         {lower} by repetition, {100 * self.confidence:g} % sure\n",
+            f"claimed:          epsilon {self.epsilon:<8.4g} at delta {self.delta:.4g}",
+            f"neighbours reach: epsilon {self.epsilon_attained:<8.4g} by the declared noise",
+            f"repetition shows: {lower} at least, {100 * self.confidence:g} % sure\n",
             *(f"[{'ok' if c.passed else 'FAILED'}] {c.name}: {c.finding}" for c in self.checks),
         ]
         return "\n".join([*lines, f"\nNot tested: {self.not_tested}."])

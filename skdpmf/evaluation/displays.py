@@ -95,7 +95,7 @@ class PrivacyUtilityDisplay:
         rule = "a list of numbers > 0 with a finite one, such as [0.5, 1, 2, 4]"
         require(bool(good), "epsilons", x.tolist(), rule, "pass the epsilons of the scores")
         rule = f"of shape ({x.size},), a score each, or of 2-D with a column for each split"
-        require(y.shape[:1] == x.shape and y.ndim <= 2, "scores", y.shape, rule, "pass as many")
+        require(y.shape[:1] == x.shape and y.ndim <= 2, "scores", y.shape, rule, "pass so many")
 
     @classmethod
     def from_estimator(
@@ -360,7 +360,7 @@ class PopularityDisplay:
         shown = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]
         if ax.containers and shown != ticks:
             raise ValueError(
-                f"ax shows the buckets {shown!r} and they must be {ticks!r} for another curve: "
+                f"ax shows the buckets {shown!r}, which must be {ticks!r} for another curve: "
                 "compare on the same items and test ratings, or draw on other axes."
             )
         x = np.arange(len(ticks))

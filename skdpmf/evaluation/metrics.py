@@ -337,7 +337,7 @@ def novelty_at_k(item_counts: Any, ranked: Any, k: int, n_users: int | None = No
         if not _is_matrix(item_counts):
             raise ValueError(
                 "n_users=None needs a training matrix as item_counts, whose rows are the users: "
-                "beside counts pass n_users, the number of users who were counted."
+                "with counts, pass n_users as well, the number of users who were counted."
             )
         n_users = np.shape(item_counts)[0]
     check_scalar(n_users, "n_users", Integral, min_val=1)
@@ -528,8 +528,8 @@ def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
     plain = plain.tocoo().data if sparse.issparse(plain) else plain
     if np.isinf(np.asarray(plain, dtype=np.float64)).any():
         raise ValueError(
-            "y_true holds an infinite rating: ratings must be finite, NaN where unknown. "
-            "Correct or drop the entry."
+            "y_true holds an infinite rating, and ratings must be finite, or NaN where unknown: "
+            "correct or drop the entry."
         )
     truth = as_rating_matrix(y_true)
     rows = rows_of(truth)

@@ -425,11 +425,11 @@ def _check_template(estimator: Any) -> None:
     holds = known.get("feedback", "explicit") == "explicit"
     rule = "a recommender of ratings, as errors of ratings are compared"
     check.require(holds, "estimator", estimator, rule, "use feedback='explicit'")
-    rule = "False: the winner of a private search is private as a whole"
+    rule = "False, as the winner of a private search is private as a whole"
     for name in filter(_is_exact, known):
         remedy = "fit that estimator by itself for it"
         check.require(not known[name], f"estimator's {name}", known[name], rule, remedy)
-    rule = "without callbacks: they would learn the number of trials, which must stay secret"
+    rule = "without callbacks, which would learn the number of trials, and this must stay secret"
     holds = not getattr(estimator, "_skl_callbacks", None)
     check.require(holds, "estimator", estimator, rule, "set none")
 
@@ -458,7 +458,7 @@ def _check_space(space: Any, known: dict[str, Any]) -> None:
         if name.split("__")[0] in _OWN:
             rule = "left out: the search sets it, or scores would not be on one scale only"
         elif _is_exact(name):
-            rule = "left out: it asks for exact statistics, the winner is private as a whole"
+            rule = "left out: it asks for exact statistics, and the winner is private as a whole"
         elif name not in known:
             rule = f"a parameter of the estimator: choose among {sorted(known)}"
         if rule:

@@ -68,7 +68,7 @@ def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
     ['user_damping']
     """
     if metric not in ("rmse", *_OF_LISTS):
-        raise ValueError(f"metric={metric!r} must be one of {['rmse', *_OF_LISTS]}.")
+        raise ValueError(f"metric={metric!r} must be one of {['rmse', *_OF_LISTS]}: pass one.")
     return _Scorer(metric, None if metric == "rmse" else k)
 
 
@@ -89,8 +89,8 @@ class _Scorer:
             return float(measure(_held_out(estimator, X, y), items, k))
         if not sparse.issparse(y) and np.ndim(y) != 2:
             raise ValueError(
-                f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. For "
-                "each user's held-out item score with recommender_scorer('hit_rate')."
+                f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. Use "
+                "recommender_scorer('hit_rate') where y names each user's held-out item."
             )
         held_out = held_out_ratings(y, getattr(estimator, "rating_range", None))
         return -metrics.rmse(held_out, estimator.predict_entries(X, held_out))

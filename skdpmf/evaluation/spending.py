@@ -20,7 +20,7 @@ _STEPS = (
     "Each step was fitted on the output of the steps before it. Columns that a step chose follow "
     "from releases that are counted here."
 )
-_SIDE_BY_SIDE = " Of steps that run side by side pass the list of the fitted parts, which compose."
+_SIDE_BY_SIDE = " For steps that run side by side pass a list of the fitted parts, which compose."
 _CHOICE = (
     "The choice of a candidate: scores are exact functions of private ratings, so that "
     "best_params_, best_score_ and cv_results_ are not private, and epsilon does not include the "

@@ -115,7 +115,7 @@ def split_users(
     >>> X_train.shape, X_known.nnz, X_held_out.nnz
     ((4, 10), 16, 4)
     """
-    remedy = "both known and held-out ratings are needed. The usual value is 0.8"
+    remedy = "both known and held-out ratings are needed, so pass 0.8, the usual value"
     require(0.0 < fold_in < 1.0, "fold_in", fold_in, "a share in (0, 1)", remedy)
     rng = check_random_state(random_state)
     ratings = as_rating_matrix(X)
@@ -236,7 +236,7 @@ def split_table(
     >>> split_table(table, 0.5, by="user-time")[1].index.to_list()
     [0, 2]
     """
-    rule, remedy = "a probability in (0, 1)", "the published split has 0.1"
+    rule, remedy = "a probability in (0, 1)", "pass 0.1, as the published split has"
     require(0.0 < test_size < 1.0, "test_size", test_size, rule, remedy)
     frame = as_frame(frame)
     if not len(frame):
@@ -326,7 +326,7 @@ def _latest(frame: Any, share: float, by: str, user: str, time: str | None) -> n
     import pandas as pd
 
     rule = "None, 'time' or 'user-time'"
-    require(by in ("time", "user-time"), "by", by, rule, "how rows are split")
+    require(by in ("time", "user-time"), "by", by, rule, "pass how to split rows")
     times, users = _columns_of(frame, time, user if by == "user-time" else None)
     if by == "time":
         n_known = len(times) - int(np.ceil(share * len(times)))
@@ -375,8 +375,8 @@ def comparable_times(times: "pd.Series", where: str) -> np.ndarray:
     missing = np.flatnonzero(times.isna())
     if missing.size:
         raise ValueError(
-            f"{where} has no time in {counted(missing.size, 'row')} (first: row {missing[0]}): "
-            "drop these rows, or split at random."
+            f"{where} has no time in {counted(missing.size, 'row')}, the first of them row "
+            f"{missing[0]}: drop these rows, or split at random."
         )
     if isinstance(times.dtype, pd.CategoricalDtype):
         times = times.astype(times.cat.categories.dtype)
@@ -416,7 +416,7 @@ def _parsed(times: "pd.Series", where: str) -> "pd.Series":
     elif are_texts.all():
         parsed = _of_texts(values.str.strip(), where)
     else:
-        raise ValueError(f"{where} has texts beside other values: use pandas.to_datetime.")
+        raise ValueError(f"{where} mixes texts and other values: convert it by pandas.to_datetime.")
     return parsed.take(codes).reset_index(drop=True)
 
 

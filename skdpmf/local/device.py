@@ -295,7 +295,7 @@ class LocalDevice:
         array([1])
         """
         holds = validation.is_integer(n, 1)
-        validation.require(holds, "n", n, "an integer >= 1", "pass the items wanted")
+        validation.require(holds, "n", n, "an integer >= 1", "pass how many items")
         found = self._item_model(model, item_features)
         ranking = recommend.ranking_of(None, np.log(model.popularity), self.rating_range)
         n = min(int(n), self.n_items)

@@ -248,7 +248,7 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
         for name, limits in (("item_means", _MEANS), ("mass", _MASS)):
             values = getattr(self, name)
             if (values is None) != (self.kind == "statistics"):
-                raise MessageError(f"{name} belongs to rounds 'residuals' only.")
+                raise MessageError(f"{name} belongs to rounds 'residuals' only: leave it out.")
             if values is not None:
                 _check_values(name, values, limits, self.n_items)
 
@@ -349,7 +349,7 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
     def _check(self) -> None:
         _check_range(self)
         if self.n_items > MAX_ITEMS:
-            raise MessageError(f"item_means has {self.n_items} values: {MAX_ITEMS} at most.")
+            raise MessageError(f"item_means has {self.n_items} values, and may have {MAX_ITEMS}.")
         _check_values("popularity", self.popularity, _MASS, self.n_items)
 
     @property
@@ -378,17 +378,17 @@ class Snapshot(Struct, forbid_unknown_fields=True, tag="snapshot"):
         try:
             return msgspec.msgpack.decode(data, type=cls, dec_hook=_array)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise MessageError(f"data is no snapshot of this version ({error}).") from None
+            raise MessageError(f"data must be a snapshot of this version ({error}).") from None
 
 
 def _read(kind: type[_M], data: Any, coder: Any, n_fields: int) -> _M:
     """Return the message; ``n_fields`` is how many fields are written."""
     if len(data) > MAX_BYTES:
-        raise MessageError(f"a length of {len(data)} is too many: a message has {MAX_BYTES}.")
+        raise MessageError(f"a message has {len(data)} bytes, and may have {MAX_BYTES} at most.")
     try:
         found = coder.decode(data, type=dict[str, msgspec.Raw])
         if not found.keys() >= {"type", "version"}:
-            raise MessageError("the field 'type' or 'version' is missing.")
+            raise MessageError("a message must have the fields 'type' and 'version'.")
         version = coder.decode(found["version"], type=int)
         if version != VERSION:
             raise VersionError(
@@ -442,7 +442,7 @@ def _check_range(message: Any) -> None:
         checked = check_rating_range(message.rating_range)
     except ValueError:
         raise MessageError(
-            f"rating_range={message.rating_range} must be two finite numbers (low, high), "
+            f"rating_range={message.rating_range} must be two finite numbers (low, high) with "
             "low < high, neither huge nor too close."
         ) from None
     structs.force_setattr(message, "rating_range", checked)

@@ -186,7 +186,7 @@ class ContributionBounder(  # type: ignore[call-arg]
         """
         tau = self.max_ratings_per_user
         rule = "an integer >= 1 or None"
-        remedy = "the number of ratings that each user may contribute, None for all"
+        remedy = "pass the number of ratings that each user may contribute, or None for all"
         require(tau is None or is_count(tau), "max_ratings_per_user", tau, rule, remedy)
         if self.rating_range is not None:
             check_rating_range(self.rating_range)

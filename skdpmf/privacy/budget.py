@@ -262,7 +262,7 @@ def check_shares(shares: Sequence[float]) -> list[float]:
         rule = "a number > 0: leave out what gets nothing."
         require_that(as_float(share) > 0.0, "share", share, rule)
     total = math.fsum(shares)
-    rule = f"numbers of sum 1, not {total!r}: divide them by their sum."
+    rule = f"numbers of sum 1, and their sum is {total!r}: divide them by it."
     require_that(abs(total - 1.0) <= _SHARE_TOLERANCE, "shares", list(shares), rule)
     return [float(share) / max(total, 1.0) for share in shares]
 

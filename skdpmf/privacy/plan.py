@@ -180,7 +180,7 @@ class ReleasePlan(PrintedPlan):
         for release in self.releases:
             rule = f"among the planned releases {names!r}: plan them too."
             release._require({*release.alternatives} <= {*names}, "alternatives", rule)
-        rule = "unique names: noise is drawn by name; rename, or raise count."
+        rule = "unique names, as noise is drawn by name: rename one, or raise count."
         require_that(len(set(names)) == len(names), "releases", names, rule)
 
     @classmethod

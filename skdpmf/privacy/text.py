@@ -60,8 +60,8 @@ SEEDED = "The noise came from a seed (random_state): publish nothing of this fit
 COHORT_ASSUMPTIONS = (
     "In the ledger of this fit every person has one id, the same in all fits.",
     "A row counts as empty where, by the ledger, its person has taken part as often as allowed or "
-    "has too little left for this fit. That depends on this person's own fits alone. That somebody "
-    "was left, without whom there is no fit, is public.",
+    "has too little left for this fit. That depends on this person's own fits alone. It is public "
+    "that somebody was left, as there is no fit for nobody.",
 )
 UNDECLARED = {
     "users": "The number of user slots (rows) was read off the ratings and not declared: the noise "
@@ -114,17 +114,18 @@ _PROTECTED = {
 _WIDTH = 88
 _GAUSSIAN_HEAD = ("release", "values", "times", "L2 sens.", "noise mult.", "noise sd", "share")
 _PURE_HEAD = ("release", "values", "times", "sensitivity", "epsilon", "noise scale", "share")
+_COLUMNS = "values: how many numbers a release has; times: how often it is made; "
 _GAUSSIAN_LEGEND = (
-    "L2 sens.: how far one change moves the values at most, as a vector; noise sd: standard "
-    "deviation of the noise; noise mult.: noise sd / L2 sens.; share: of what all releases spend."
+    f"{_COLUMNS}L2 sens.: how far one change moves the values at most, as a vector; noise sd: "
+    "standard deviation of the noise; noise mult.: noise sd / L2 sens.; share: of what is spent."
 )
 _OTHERS = (
     "or: what a release holds instead where noise would hide its own values. A statement then "
     "has both names, as in 'gradients: item residuals'."
 )
 _PURE_LEGEND = (
-    "sensitivity: what one change does at most, in the measure named; epsilon: of one time; share: "
-    "of what all releases spend."
+    f"{_COLUMNS}sensitivity: what one change does at most, in the measure named; epsilon: of one "
+    "time; noise scale: that of Laplace noise; share: of what is spent."
 )
 
 
@@ -195,7 +196,7 @@ class Printed:
         return folded(self._in_short(), str(self))
 
     def _repr_pretty_(self: Any, printer: Any, cycle: bool) -> None:
-        printer.text(f"{self._in_short()}\nIn full: print it.")
+        printer.text(f"{self._in_short()}\nPrint it to see all of it.")
 
 
 class Kept(Printed):
@@ -320,8 +321,8 @@ def release_shares(releases: Sequence[Any], epsilon: float, mu: float, pure: flo
 def lifetime_note(limit: Any, at_most: int) -> str:
     """Return the note of a fit that a ledger by person was charged for."""
     return (
-        f"Over all fits of the ledger: each person takes part in at most {at_most}, and all "
-        f"together have epsilon {limit.epsilon:g} at delta {limit.delta:g} for this person."
+        f"Over all fits of the ledger each person takes part in at most {at_most}, and all of "
+        f"them together have epsilon {limit.epsilon:g} at delta {limit.delta:g} for this person."
     )
 
 
@@ -499,9 +500,9 @@ class PrintedStatement(Kept):
         >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(make_ratings(50, 9, random_state=0))
         >>> print(model.privacy_spent_.summary())
         Protected: each user's whole row of ratings, in the released model.
-        Strength: epsilon 4, delta 1e-05; below 1 is strong, above 10 is weak.
-        Conditions: the 4 assumptions of the full statement must hold.
-        Further releases: each one from the same ratings raises epsilon.
+        Strength: epsilon 4, delta 1e-05. An epsilon below 1 is strong, and one above 10 is weak.
+        Conditions: the 4 assumptions in the full statement must hold.
+        Further releases: each one from the same ratings adds to epsilon.
         Not covered: answers to single users, logs, and general facts about people.
         """
         if not self.is_private:
@@ -510,7 +511,7 @@ class PrintedStatement(Kept):
         where = "the reports of each device" if self.local else "the released model"
         delta = f", delta {self.delta:.4g}" if self.delta > 0.0 else ""
         weak = "WEAK, " if self.epsilon > WEAK else ""
-        conditions = f"the {len(self.assumptions)} assumptions of the full statement must hold."
+        conditions = f"the {len(self.assumptions)} assumptions in the full statement must hold."
         if self.condition:
             conditions = f"{self.condition}; without it nothing is promised."
         if self.unmet:
@@ -518,10 +519,10 @@ class PrintedStatement(Kept):
         return "\n".join(
             (
                 f"Protected: {what}, in {where}.",
-                f"Strength: {weak}epsilon {outward(self.epsilon)}{delta}; below 1 is strong, above "
-                f"{WEAK:g} is weak.",
+                f"Strength: {weak}epsilon {outward(self.epsilon)}{delta}. An epsilon below 1 is "
+                f"strong, and one above {WEAK:g} is weak.",
                 f"Conditions: {conditions}",
-                "Further releases: each one from the same ratings raises epsilon.",
+                "Further releases: each one from the same ratings adds to epsilon.",
                 "Not covered: answers to single users, logs, and general facts about people.",
             )
         )

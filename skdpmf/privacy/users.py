@@ -173,7 +173,7 @@ def sealed(function: Callable[..., Any]) -> Callable[..., Any]:
         if fit.ended:
             raise PrivacyParameterError(
                 "this fit has ended, as something failed in it before: an error may say something "
-                "of the rows, so that nothing is released after one."
+                "about the rows, so that nothing is released after one. Begin another fit."
             )
         if not public.private:
             return function(handle, *args, **kwargs)
@@ -297,8 +297,8 @@ class Users(Handle):
     ) -> None:
         if R.shape[0] > n_slots:
             raise PrivacyParameterError(
-                f"n_slots={n_slots!r} must be at least the {R.shape[0]} rows: sums over all slots "
-                "must be exact."
+                f"n_slots={n_slots!r} must be at least {R.shape[0]}, the number of rows, as sums "
+                "over all slots must be exact."
             )
         terms = Terms(n_slots, R.shape[1], unit, neighbors, private, n_jobs)
         rows = each(R, _rows, n_jobs, getattr(R, "first", 0))
@@ -487,6 +487,6 @@ def refuse_unless_alike(function: Any, whole: Any, few: Any) -> None:
     if alike(whole, few):
         return
     raise PrivacyParameterError(
-        f"function={function!r} gives users other values among all rows than in a few rows alone: "
-        "each must depend on its user's row, and on released and public values, alone."
+        f"function={function!r} gives users other values among all rows than among a few: a value "
+        "must depend on its user's row, and on released and public values, alone."
     )

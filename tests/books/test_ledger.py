@@ -254,7 +254,7 @@ def test_the_number_of_noised_values_is_limited(tmp_path):
     n = limit_of("gaussian", 4.0, 1e-5).second
     ledger.reserve(gaussian_plan(1e-3, n - 10))
     with pytest.raises(
-        BudgetExceededError, match=r"11 noised values, left are .* 10 noised values"
+        BudgetExceededError, match=r"11 noised values; .* 10 noised values are left"
     ):
         ledger.reserve(gaussian_plan(1e-3, 11))
     ledger.reserve(gaussian_plan(1e-3, 10))
@@ -279,7 +279,7 @@ def test_the_error_says_what_fits_and_it_does(tmp_path, rule, kind):
     largest, text = caught.value.largest, str(caught.value)
     at = " at delta=1e-05" if kind != "pure" else ""
     assert text.startswith(f"epsilon={asked.epsilon:.3g}{at} must fit into what the ledger")
-    left = re.search(r"has left: (\S+) of 2 are left for such a request, this one needs", text)
+    left = re.search(r"has left\. Its limit is 2, of which (\S+) is left for such a request", text)
     assert 0.0 <= largest - float(left[1]) < 0.01
     assert f"the largest such request that fits is epsilon={largest!r}{at}" in text
     assert "Nothing was charged" in text
@@ -317,7 +317,7 @@ def test_parts_that_add_up_to_a_limit_fit_and_nothing_more(tmp_path, limit, part
     for name, whole in zip(("main", "second"), limit, strict=True):
         used, allowed = getattr(report.amount, name), getattr(report.allowed, name)
         assert used <= allowed <= Fraction(whole) * SCALE * (1 + Fraction(1, 10**15))
-    with pytest.raises(BudgetExceededError, match="has left: 0 of"):
+    with pytest.raises(BudgetExceededError, match="of which 0 is left"):
         ledger.reserve(pure_plan(1e-3 * part.epsilon) if not part.delta else plan)
 
 

@@ -135,7 +135,7 @@ def test_a_fit_may_noise_its_share_of_the_values(tmp_path):
     """Sampler: n in all for a person, who is in two fits at most."""
     ledger = by_person(tmp_path, 2)
     most = ledger.report().allowed.second // 2
-    with pytest.raises(BudgetExceededError, match=f"left are mu.2=.* and {most} noised values"):
+    with pytest.raises(BudgetExceededError, match=f"; mu.2=.* and {most} noised values are left"):
         ledger.reserve(gaussian_plan(1e-3, most + 1), users=names(1))
     ledger.reserve(gaussian_plan(1e-3, most), users=names(1))
 
@@ -221,7 +221,7 @@ def test_ids_keep_their_type_and_number(tmp_path):
     ledger.reserve(gaussian_plan(0.1), users=[7, 8])
     with pytest.raises(PrivacyParameterError, match="ids of type str, and must hold int"):
         ledger.reserve(gaussian_plan(0.1), users=["7", "9"])
-    with pytest.raises(PrivacyParameterError, match="users has 2 ids and must have 3"):
+    with pytest.raises(PrivacyParameterError, match="users has 2 ids, and must have 3"):
         ledger.reserve(gaussian_plan(0.1), users=[9, 10], shape=(3, 5))
     assert ledger.verify() == 1
 

@@ -156,7 +156,7 @@ def test_plans_without_noise(tmp_path):
     report = ledger.report()
     assert [entry["private"] for entry in report.entries] == [False] * 3 + [True]
     assert [entry["charge"] > 0 for entry in report.entries] == [False] * 2 + [True] * 2
-    assert "3 with something exact: no limit holds for what they release" in str(report)
+    assert "3 of the fits released something exact" in str(report)
     assert report.to_frame()["epsilon"].tolist()[:2] == [math.inf] * 2
     assert ledger.verify() == 4
 
@@ -167,7 +167,9 @@ def test_seeded_plans(tmp_path):
         ledger.reserve(gaussian_plan(0.1), seeded=True)
     PrivacyLedger(ledger.path, allow_seeded=True).reserve(gaussian_plan(0.1), seeded=True)
     assert entry_of(ledger)["seeded"] is True
-    assert "1 seeded: they hide nothing" in " ".join(str(ledger.report()).split())
+    assert "1 of the fits had noise from a seed, which hides nothing" in " ".join(
+        str(ledger.report()).split()
+    )
 
 
 class Model(BaseEstimator):

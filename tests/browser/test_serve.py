@@ -105,7 +105,7 @@ def test_a_folder_to_publish(model, tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == {*names, "model.skdpmf"}
     assert (folder / "model.skdpmf").read_bytes() == model.read_bytes()
     assert main(["serve", str(model), "--write", str(folder)]) == 1
-    assert "has a index.html already: name a new folder, or --overwrite" in capsys.readouterr().err
+    assert "has index.html already: name a new one, or pass --overwrite" in capsys.readouterr().err
     assert main(["serve", str(model), "--write", str(folder), "--overwrite"]) == 0
     assert main(["serve", str(model), "--write", str(tmp_path / "no" / "site")]) == 1
     assert "make it first" in capsys.readouterr().err

@@ -205,7 +205,7 @@ def test_the_rest_of_the_parameters_is_checked():
         users = users_of(matrix())
         with pytest.raises(PrivacyParameterError, match="must be"):
             sums.item_scalars(users, users.map(ones), clip=1.0, grid=SINGLE, **wrong)
-    with pytest.raises(PrivacyParameterError, match="n_slots=3 must be at least the 40 rows"):
+    with pytest.raises(PrivacyParameterError, match="n_slots=3 must be at least 40, the number"):
         users_of(matrix(), n_slots=3)
 
 

@@ -62,5 +62,5 @@ def test_nothing_to_do_shares_memory():
 def test_container_is_checked():
     for columns in ((1, 0), (1, 1)):
         X = container([(0, j, 1.0) for j in columns], (1, 2), "csr_array")
-        with pytest.raises(ValueError, match=r"unsorted or repeated.*as_rating_matrix"):
+        with pytest.raises(ValueError, match=r"in order and once.*as_rating_matrix"):
             bound_contributions(X, 1, np.zeros(2))

@@ -57,7 +57,7 @@ def test_numbers_say_where_they_are_missing():
         (FILMS.assign(item=[1.0, 2.0, np.nan, 3.0]), {}, "a row without an id"),
         (FILMS, {"labels": ["makers"]}, "items has no column 'makers'"),
         (FILMS, {"numbers": ["mean_rating"]}, "seems to be made of ratings or counts"),
-        (FILMS[["item", "price"]], {}, r"\['price'\], which say nothing of use"),
+        (FILMS[["item", "price"]], {}, r"\['price'\], none of which is known"),
         (FILMS, {"n_periods": 1}, "n_periods=1 must be an integer >= 2"),
         (FILMS, {"n_periods": True}, "n_periods=True must be an integer >= 2"),
     ],

@@ -243,7 +243,7 @@ def test_writing_needs_memory_for_some_parts(path, monkeypatch):
 
 @pytest.mark.parametrize("rows", [0, -1, 2.0, True, None])
 def test_rows_per_part_that_are_none(path, rows):
-    with pytest.raises(ValueError, match=f"rows_per_part={rows!r} must be an integer from 1 on"):
+    with pytest.raises(ValueError, match=f"rows_per_part={rows!r} must be an integer >= 1"):
         ParquetRatings.write(path, SMALL, rows_per_part=rows)
 
 
@@ -254,9 +254,9 @@ ONE = ([1], [2], [3.0])
     ("source", "options", "message"),
     [
         (np.array([[1.0, np.inf]]), {}, "infinite"),
-        (sparse.csr_array((1, 2**31)), {}, "items; the files hold at most"),
-        (SMALL, {"n_items": 3}, "omit them"),
-        (SMALL, {"columns": {"user": "u"}}, "omit it"),
+        (sparse.csr_array((1, 2**31)), {}, "items and must have"),
+        (SMALL, {"n_items": 3}, "leave them out"),
+        (SMALL, {"columns": {"user": "u"}}, "leave it out"),
         ([[1.0, 2.0]], {}, r"chunk 0 is a list.*\[table\]"),
         ([([1, 2], [2], [1.0])], {}, "one length"),
         ([([[1]], [[2]], [[1.0]])], {}, "1-d"),
@@ -264,11 +264,15 @@ ONE = ([1], [2], [3.0])
         ([([1], [2], [np.inf])], {}, "column 'rating' of chunk 0 is infinite"),
         ([([1], [2], ["5"])], {}, "pandas.to_numeric"),
         ([([1.5], [2], [3.0])], {}, r"column 'user' of chunk 0 holds the id 1\.5 of type float"),
-        ([([1, None], [2, 2], [3.0, 4.0])], {}, r"'user' of chunk 0 lacks an id .*first: row 1"),
+        (
+            [([1, None], [2, 2], [3.0, 4.0])],
+            {},
+            r"'user' of chunk 0 lacks an id .*first of them row 1",
+        ),
         ([([1, 1], [2, 9], [3.0, 4.0])], {"items": [2, 3]}, "not declared.*such as 9.*by items="),
         ([ONE], {"items": ["2"]}, "'2'|such as 2.*are different ids"),
         ([ONE, ([1], ["x"], [3.0])], {}, r"dtype=\{'item': str\}"),
-        ([ONE], {"items": [2, 4, 2]}, "2 occurs more than once"),
+        ([ONE], {"items": [2, 4, 2]}, "holds 2 more than once"),
         ([ONE], {"items": [2], "n_items": 3}, "pass one of them"),
         ([ONE], {"n_items": 2**31}, "n_items=2147483648 must be"),
     ],

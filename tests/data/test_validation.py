@@ -251,7 +251,7 @@ def test_zeros_for_unknown_ratings_are_found():
     for estimator in (None, *estimators()):
         assert "all_rated" not in validate_ratings(X, estimator).problems
         report = validate_ratings(X.toarray(), estimator)
-        assert report.problems["all_rated"].startswith("every cell is rated, 8 by 0: where 0")
+        assert report.problems["all_rated"].startswith("every cell is rated, and 8 by 0: where 0")
         assert (report.all_rated, report.n_zeros) == (True, 8)
     for complete in (np.ones((3, 2)), np.zeros((3, 1))):
         assert not validate_ratings(complete).all_rated
@@ -260,7 +260,7 @@ def test_zeros_for_unknown_ratings_are_found():
 def test_a_scale_that_is_not_the_estimators_is_found():
     X = container([(i, 0, i) for i in range(1, 11)], (11, 2), "csr_array")
     stars, wide, implicit, _ = estimators()
-    said = "ratings outside 1 to 5: 5 (50%); fit clips them. Pass the scale as rating_range."
+    said = "ratings outside 1 to 5: 5 (50%). fit clips them. Pass the scale as rating_range."
     assert validate_ratings(X, stars).problems["n_out_of_range"] == said
     assert validate_ratings(X, wide).n_out_of_range == 0
     assert validate_ratings(X, implicit).n_out_of_range == 0

@@ -55,7 +55,7 @@ FORMS = {
     "dicts": ({"a": [1]}, "X holds dicts"),
     "columns of one name": (
         pd.DataFrame(X, columns=list("aabcde")),
-        "several columns named.*Rename",
+        "several columns named.*rename",
     ),
 }
 

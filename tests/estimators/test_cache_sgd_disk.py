@@ -55,7 +55,7 @@ def test_predictions_take_rows_not_stores(X, path):
     model = fitted(store)
     np.testing.assert_allclose(model.transform(store.read_rows()), model.transform(X), rtol=1e-12)
     for method in (model.transform, model.predict, model.score, model.recommend):
-        with pytest.raises(TypeError, match="ParquetRatings, which fit reads") as error:
+        with pytest.raises(TypeError, match="ParquetRatings, which only fit reads") as error:
             method(store)
         assert "X.read_rows(0, 1)" in str(error.value)
 
@@ -203,7 +203,7 @@ def test_a_snapshot_of_other_settings_is_refused(change, left_over, path):
     with pytest.raises(ValueError, match="a snapshot of another fit") as error:
         fit_with_snapshots(path, left_over, **change)
     assert str(left_over) in str(error.value)
-    assert "delete the file to start anew, or name another" in str(error.value)
+    assert "delete the file to start anew, or pass another" in str(error.value)
     assert left_over.read_bytes() == content
     assert own_threads() == []
 

@@ -242,7 +242,7 @@ def test_planted_a_left_out_row_moves_a_release(tmp_path, monkeypatch):
 def test_the_statement_has_the_lifetime_and_the_rule(tmp_path):
     model = make(DPItemMeans, book(tmp_path, 3)).fit(labelled())
     text = " ".join(str(model.privacy_spent_).split())
-    assert "each person takes part in at most 3, and all together have epsilon 20" in text
+    assert "each person takes part in at most 3, and all of them together have epsilon 20" in text
     assert "That depends on this person's own fits alone." in text
     plain = DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit(X).privacy_spent_
     assert "each person takes part" not in str(plain)

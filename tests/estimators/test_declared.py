@@ -88,7 +88,7 @@ def test_a_seed_is_unmet_and_a_weak_epsilon_is_warned_of_once(make):
         weak = make(sk.PrivacyBudget(11.0, 1e-5)).fit(matrix)
     assert seeded.privacy_spent_.unmet == (SEEDED,)
     assert weak.privacy_spent_.unmet == ()
-    assert [str(one.message)[:24] for one in said] == ["epsilon=11 is weak, as a"]
+    assert [str(one.message)[:24] for one in said] == ["epsilon=11 is weak, like"]
     assert "WEAK" in weak.privacy_spent_.summary()
 
 

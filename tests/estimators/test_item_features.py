@@ -225,9 +225,9 @@ def test_new_items_need_features_and_names():
     names = [f"film {j}" for j in range(N_ITEMS)]
     frame = pd.DataFrame(X[:50].toarray(), columns=names)
     named = clone(MODELS["means"]).set_params(item_features=GENRES).fit(frame)
-    with pytest.raises(ValueError, match="index are the names"):
+    with pytest.raises(ValueError, match="index holds the names"):
         named.with_items(GENRES[:1])
-    with pytest.raises(ValueError, match="'film 3', which the model has already"):
+    with pytest.raises(ValueError, match="'film 3', which the model knows already"):
         named.with_items(pd.DataFrame(GENRES[:1], index=["film 3"]))
     grown = named.with_items(pd.DataFrame(GENRES[:1], index=["a new film"]))
     assert grown.feature_names_in_[-1] == "a new film"

@@ -324,7 +324,7 @@ def test_contributions_to_a_ridge_fold_in_are_the_dense_solve(implicit, n_prior)
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        (12, "items holds 12; indices must lie in 0..11"),
+        (12, "items holds 12 and must hold indices from 0 to 11"),
         ([1, 2], "items has 2 entries and must be one item, or one for each of the 80 rows"),
         (np.zeros((80, 1), int), "must be column indices, integers in one dimension"),
         ("film", "must be column indices"),
@@ -406,7 +406,7 @@ def test_explain_says_in_words_why(with_genres, split):
         clicks.explain({1: 1.0}, item)["why"].unique().tolist() for item in range(30) if item != 1
     ]
     assert sorted(map(tuple, said))[0] == ("popular with everybody",)
-    assert sorted(map(tuple, said))[-1] == ("your ratings say nothing of it",)
+    assert sorted(map(tuple, said))[-1] == ("your ratings say nothing about it",)
 
 
 @pytest.mark.parametrize("taste", [-0.1, 1.1, math.nan, "much", [0.5]])

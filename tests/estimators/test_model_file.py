@@ -226,8 +226,8 @@ def test_catalogue_is_kept(fitted, path):
             {"item": range(12), "genres": [["a"]] * 12},
             r"catalogue\['genres'\] has .* must be a text",
         ),
-        ({"title": ["a"] * 12}, "one each for each column of X"),
-        (3, "one each for each column of X"),
+        ({"title": ["a"] * 12}, "pass one of each for each column of X"),
+        (3, "pass one of each for each column of X"),
     ],
 )
 def test_catalogue_must_fit(fitted, path, catalogue, words):

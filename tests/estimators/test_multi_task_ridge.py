@@ -50,7 +50,7 @@ X, Y = data()
 WRONG = {
     "X of a row less": (X[1:], Y, False, "one row for each user"),
     "X of no columns": (X[:, :0], Y, False, "must be matrices with a column"),
-    "X sparse": (sparse.csr_array(X), Y, False, "X must hold real numbers"),
+    "X sparse": (sparse.csr_array(X), Y, False, "X must be a dense matrix of real numbers"),
     "Y of texts": (X, Y.astype(str), False, "Y must be a matrix of real numbers, users x tasks"),
     "Y dense, but observations": (X, Y, True, "Y of type ndarray must be a CSR matrix"),
     "X for users, but observations": (X, as_coo(Y).tocsr(), True, "each entry must have a row"),

@@ -51,15 +51,15 @@ def test_the_short_form_stands_before_the_long_one(tmp_path):
         (statement, statement.summary(), str(statement)),
         (searched, searched.summary(), str(searched)),
         (card, f"<b>books</b> & more\n{statement.summary()}", card.to_markdown()),
-        (report, "30.8% of epsilon 8, delta 1e-05 spent, entries: 1", str(report)),
-        (ledger, "30.8% of epsilon 8, delta 1e-05 spent, entries: 1", str(report)),
+        (report, "30.8% of epsilon 8, delta 1e-05 is spent; entries: 1", str(report)),
+        (ledger, "30.8% of epsilon 8, delta 1e-05 is spent; entries: 1", str(report)),
     ):
         first, full = shown(value)
         assert first == short
         assert full.endswith(long) or long in " ".join(full.split())
         assert len(first) < len(full)
         if value is not BUDGET:  # whose repr is as short
-            assert in_console(value) == f"{short}\nIn full: print it."
+            assert in_console(value) == f"{short}\nPrint it to see all of it."
     assert str(card) == card.to_markdown()
 
 

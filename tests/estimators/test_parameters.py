@@ -108,12 +108,12 @@ OWN = {
     "sgd": [
         ("max_iter", (0, "15"), "integer >= 1", "use the default"),
         ("learning_rate", (0.0, math.inf, None), "finite number > 0", "use the default"),
-        ("learning_rate_decay", (0.0, 1.01, math.nan), "(0, 1]", "1 keeps the rate"),
+        ("learning_rate_decay", (0.0, 1.01, math.nan), "(0, 1]", "use 1 to keep the rate"),
         ("alpha", (-0.1, math.nan, False), "finite number >= 0", "use the default"),
         ("fit_bias", (1,), "True or False", "use the default"),
         ("warm_start", (None,), "True or False", "use the default"),
         ("snapshot_every", (0, 1.5), "None or an integer >= 1", "use the default"),
-        ("snapshot_path", (3,), "a path", "name a file"),
+        ("snapshot_path", (3,), "a path", "pass that of a file"),
     ],
 }
 ROWS = [(model, *row) for model in MODELS for row in [*EVERY, *OWN[model]]]

@@ -107,7 +107,7 @@ def test_declared_catalogue_and_users():
         model.fit([["b", 7], ["a", 10]], [1.0, 5.0])
     with pytest.raises(ValueError, match="not in users="):
         model.fit([["b", 7], ["d", 9]], [1.0, 5.0])
-    with pytest.raises(ValueError, match="items must hold distinct ids"):
+    with pytest.raises(ValueError, match=r"items holds .* more than once: pass each id once"):
         model.set_params(items=[9, 9, 7]).fit(X, [1.0, 5.0])
 
 

@@ -85,7 +85,7 @@ def test_steps_side_by_side_are_refused_and_their_list_is_not():
     columns = ColumnTransformer([("a", sk.DPItemMeans(WHOLE), slice(0, 3))])
     search = GridSearchCV(union, {"a__user_damping": [5.0]}, cv=2, scoring=lambda *_: 0.0)
     for value in (union.fit(X), columns.fit(X), Pipeline([("u", union)]), search.fit(X)):
-        with pytest.raises(PrivacyParameterError, match=r"side by side pass the list of"):
+        with pytest.raises(PrivacyParameterError, match=r"side by side pass a list of"):
             sk.privacy_spent(value)
     parts = [part for _, part in union.transformer_list]
     one = parts[0].privacy_spent_.mu

@@ -247,11 +247,11 @@ def test_times_are_ordered_whatever_they_are(times, name):
         ([DAYS[0], BERLIN[0]], "with a time zone, .*give all of them a zone"),
         (["yesterday", "today"], "no one format of dates explains all of them"),
         (["2021-01-01", "02.01.2021"], "no one format"),
-        ([1, "2"], "texts beside other values"),
+        ([1, "2"], "mixes texts and other values"),
         ([(1, 2), (3, 4)], "no order as times"),
         ([5, 5], "leaves nothing to learn from.*none is older"),
         ([], "frame has no rows"),
-        ([5, None], r"'time' has no time in 1 row \(first: row 1\)"),
+        ([5, None], r"'time' has no time in 1 row, the first of them row 1"),
     ],
 )
 def test_times_without_an_order_are_refused(times, words):

@@ -56,5 +56,5 @@ def test_pinv_needs_no_more_rows_than_items():
     budget, own = PrivacyBudget(4.0, neighbors="replace"), solver.Settings(2, 1, 0.1, 0.1, 0, 0)
     own = replace(own, projection_dim=9)
     assert solver.make_plan(budget, own, 8).releases[0].shape == (9, 2)
-    with pytest.raises(ValueError, match=r"^projection_dim=9 must be at most .* 8, .*Lower it"):
+    with pytest.raises(ValueError, match=r"^projection_dim=9 must be at most .* 8, .*lower it"):
         solver.make_plan(budget, replace(own, back_projection="pinv"), 8)

@@ -262,10 +262,10 @@ def test_candidates_that_spend_too_much_are_refused():
     local = ReleasePlan(own, fit_plan(own).releases, local=True)
     for search, fit, message in (
         (plan, fit_plan(more), "would spend mu="),
-        (plan, laplace_plan(PrivacyBudget(0.01), 0.01), "1 of its releases not with Gauss"),
+        (plan, laplace_plan(PrivacyBudget(0.01), 0.01), "1 of its releases are not with Gauss"),
         (plan, ReleasePlan(own, (large,)), "priced for"),
         (plan, local, "local model"),
-        (pure, fit_plan(PrivacyBudget(0.1, 1e-5)), "1 of its releases not with a pure"),
+        (pure, fit_plan(PrivacyBudget(0.1, 1e-5)), "1 of its releases are not with a pure"),
         (pure, laplace_plan(PrivacyBudget(9.0), 9.0), "would spend pure epsilon=9"),
     ):
         with pytest.raises(PrivacyParameterError, match=message):

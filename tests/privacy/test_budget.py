@@ -242,11 +242,11 @@ def test_split_by_name_and_of_parts():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([0.5, 0.4], r"of sum 1, not 0\.9"),
+        ([0.5, 0.4], r"of sum 1, and their sum is 0\.9"),
         ([1.5, -0.5], r"share=-0\.5"),
         ([math.nan], "share=nan"),
         (["1"], "share='1'"),
-        ([], r"of sum 1, not 0\.0"),
+        ([], r"of sum 1, and their sum is 0\.0"),
         ({"a": 0.5}, "of sum 1"),
     ],
 )

@@ -109,7 +109,7 @@ def kind_of(y: Any, shape: tuple[int, int], catalogue: Catalogue | None) -> str 
         return "matrix"
     if y.ndim != 1:
         raise ValueError(
-            f"y has shape {tuple(y.shape)}; it must be None, 1-D (each user's held-out item) "
+            f"y has shape {tuple(y.shape)}, and must be None, 1-D (each user's held-out item) "
             f"or a matrix of the shape of X, {shape} (held-out ratings)."
         )
     if y.shape[0] != shape[0]:
@@ -207,10 +207,10 @@ def reasons(model: Any, R: Any, items: np.ndarray, each: np.ndarray) -> list[str
         parts = {
             "chosen by people with your taste": choices[i],
             f"you rated {name} high" if name else "its features suit your ratings": tastes[i],
-            "people who rate like you rate it high": rated[i],
+            "people who rate as you do rate it high": rated[i],
         }
         words = sorted((text for text in parts if parts[text] > least), key=lambda t: -parts[t])
-        rest = "popular with everybody" if popular[i] else "your ratings say nothing of it"
+        rest = "popular with everybody" if popular[i] else "your ratings say nothing about it"
         said.append("; ".join(words) or rest)
     return said
 
@@ -277,14 +277,14 @@ def hit_rate(best: np.ndarray, y: Any, n_items: int) -> float:
         if np.any(y >= n_items):
             raise ValueError(
                 f"y names item {np.nanmax(y)} and X has {n_items} columns: a held-out item "
-                "must be a column index of X, negative for none. Behind a selection of items "
+                "must be a column index of X, or negative for none. Behind a selection of items "
                 "pass item names, as indices count the items that stayed."
             )
         counted = y >= 0
     else:
         counted = np.array([isinstance(name, str) and name != "" for name in y])
     if not counted.any():
-        raise ValueError("y names no held-out item: there is nothing to score on.")
+        raise ValueError("y names no held-out item, so there is nothing to score on: pass some.")
     return float((best == y)[counted].mean())
 
 
@@ -324,7 +324,7 @@ class TableOutput:
         """
         if recommend is not None:
             rule = f"one of {', '.join(map(repr, _OUTPUTS))}"
-            remedy = "'default' are arrays, the others tables"
+            remedy = "'default' gives arrays, and the others give tables"
             require(recommend in _OUTPUTS, "recommend", recommend, rule, remedy)
             # where clone looks for it
             config = getattr(self, "_sklearn_output_config", {})

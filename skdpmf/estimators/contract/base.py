@@ -328,7 +328,7 @@ class BaseRecommender(
         X, left_out = labelled_rows(X, self._catalogue_, n_items, unknown=unknown)
         R, down = self._rows(X)
         if left_out:
-            words = f"X: ratings of items that the model does not know are left out ({left_out})."
+            words = f"ratings of X whose items the model does not know are left out ({left_out})."
             warnings.warn(words, stacklevel=2)
         check_count(n, "n")
         share = recommend.check_share(taste)
@@ -676,7 +676,7 @@ class BaseRecommender(
     def _score_at(self, known: Any, hidden: Any, problem: str) -> float:
         """Score at the stored entries of `hidden`; higher is better."""
         if hidden.nnz == 0:
-            raise ValueError(f"{problem}: there is nothing to score on. Pass held-out ratings y.")
+            raise ValueError(f"{problem}, so there is nothing to score on: pass held-out y.")
         return self._score_entries(known, hidden)
 
     def _score_entries(self, known: Any, hidden: Any) -> float:

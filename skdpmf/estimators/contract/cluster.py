@@ -131,8 +131,8 @@ def _read(start: int, stop: int, ratings: Any, fingerprint: str, bounds: Any) ->
         raise RatingStoreError(
             f"path={str(ratings.path)!r} now holds other ratings (fingerprint "
             f"{ratings.fingerprint[:12]}...) than those that were asked for "
-            f"({fingerprint[:12]}...). Nothing may replace ratings while they are in use: start "
-            "again with the present ones."
+            f"({fingerprint[:12]}...). Nothing may replace ratings that are in use: start again "
+            "with those that are there now."
         )
     rows = ratings._bounds[0]
     first, last = np.searchsorted(rows, start, "right") - 1, np.searchsorted(rows, stop)

@@ -275,7 +275,7 @@ def check_catalogue(catalogue: Any, n_items: int) -> tuple[list[Any], Any, Any]:
     except (TypeError, KeyError) as error:
         raise ModelFileError(
             f"catalogue={type(catalogue).__name__} must be a DataFrame or dict with 'item' and, if "
-            f"there are titles, 'title', one each for each column of X ({error!r})."
+            f"there are titles, 'title': pass one of each for each column of X ({error!r})."
         ) from None
     if genres is not None and not all(isinstance(labels, str) for labels in genres):
         import pandas as pd
@@ -417,7 +417,7 @@ def _read(path: Any) -> bytes:
         raise _broken(path, "it is no regular file")
     content = path.read_bytes()
     if content[8 : 8 + len(_BEGINNING)] != _BEGINNING:
-        raise _broken(path, f"it begins with {content[:16]!r} and no model file of skdpmf does")
+        raise _broken(path, f"it begins with {content[:16]!r}, as no model file of skdpmf does")
     if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
         raise _broken(path, "its content does not match its checksum: it is damaged or incomplete")
     return content
@@ -456,7 +456,7 @@ def _plain(value: Any, name: str) -> Any:
         return "inf"
     if value is None or isinstance(value, bool | int | str) or is_finite(value):
         return value
-    raise ModelFileError(f"{name}={value!r} must be numbers or texts to be saved: set it so.")
+    raise ModelFileError(f"{name}={value!r} must be numbers or texts to be saved: change it.")
 
 
 def _plain_items(model: Any, catalogue: Any) -> dict[str, Any]:

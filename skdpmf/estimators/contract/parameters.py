@@ -55,14 +55,14 @@ def check_items(items: Any, n_items: int, parameter: str = "items") -> np.ndarra
     array = np.atleast_1d(np.asarray(items))
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.size == 0:
         raise ValueError(
-            f"{parameter}={items!r:.99} must be column indices, integers in one dimension: the "
-            "model knows no names. Fit it with a RatingMatrix or a DataFrame to name items by ids."
+            f"{parameter}={items!r:.99} must be column indices, integers in one dimension, as the "
+            "model knows no names: fit it with a RatingMatrix or DataFrame to name items by ids."
         )
     outside = (array < 0) | (array >= n_items)
     if outside.any():
         raise ValueError(
-            f"{parameter} holds {array[outside][0]}; indices must lie in 0..{n_items - 1}, the "
-            "columns of the X of fit."
+            f"{parameter} holds {array[outside][0]} and must hold indices from 0 to {n_items - 1}: "
+            "pass columns of the X of fit."
         )
     return array.astype(np.int64)
 
@@ -78,15 +78,15 @@ def check_where(where: Any, shape: tuple[int, int]) -> Any:
     where = as_rating_matrix(where)
     if where.shape != shape:
         raise ValueError(
-            f"where has shape {where.shape}; it must have the shape of X, {shape}: the positions "
-            "to predict."
+            f"where has shape {where.shape} and must have the shape of X, {shape}: store an entry "
+            "at each position to predict."
         )
     return where
 
 
 def check_count(value: Any, name: str) -> None:
     """Raise ValueError unless a number of items to return is an integer >= 1."""
-    require(is_count(value), name, value, "an integer >= 1", "how many items to return")
+    require(is_count(value), name, value, "an integer >= 1", "pass how many items to return")
 
 
 class _Checked:
@@ -110,7 +110,9 @@ class _Checked:
 
     def _require_choice(self, name: str, choices: tuple[str, ...]) -> None:
         rule = " or ".join(map(repr, choices))
-        self._require((name,), choices.__contains__, rule, f"{choices[0]!r} is the default")
+        self._require(
+            (name,), choices.__contains__, rule, f"leave it out for the default, {choices[0]!r}"
+        )
 
     def _require_switches(self, *names: str, remedy: str = "use the default") -> None:
         self._require(names, lambda x: isinstance(x, bool | np.bool_), "True or False", remedy)
@@ -169,7 +171,7 @@ class OptionParameters(_Checked):
             is_key = (value is None or isinstance(value, str)) and value in kinds
             holds = is_key or type(value) in [kind for kind in kinds.values() if kind]
             rule = f"{', '.join(names[:-1])} or {names[-1]}"
-            require(holds, name, value, rule, f"{names[0]} is the default")
+            require(holds, name, value, rule, f"leave it out for the default, {names[0]}")
             if isinstance(value, Options):
                 value._check()
 
@@ -268,8 +270,8 @@ class Planner(OptionParameters, ABC):
                 make(self, *args, **params)
             except TypeError as error:
                 what, names = str(error).partition("() ")[2], [*signature(cls).parameters]
-                first = "PrivacyBudget(1.0, 1e-5), and then " * (names[0] == "budget")
-                remedy = f"pass {first}some of these by name: {', '.join(names)}"
+                first = "PrivacyBudget(1.0, 1e-5) first, and " * (names[0] == "budget")
+                remedy = f"pass {first}any of these by name: {', '.join(names)}"
                 raise TypeError(f"{type(self).__name__}() {what}: {remedy}.") from None
 
         init.__qualname__ = f"{cls.__name__}.__init__"
@@ -289,7 +291,7 @@ class Planner(OptionParameters, ABC):
         check_rating_range(self.rating_range)
         check_item_features(self.item_features)
         holds = self.n_jobs is None or (is_int(self.n_jobs) and self.n_jobs != 0)
-        remedy = "the number of threads, -1 for all cores"
+        remedy = "pass the number of threads, or -1 for all cores"
         require(holds, "n_jobs", self.n_jobs, "None or an integer other than 0", remedy)
         require_random_state(self.random_state)
         self._check_options()
@@ -354,7 +356,7 @@ class PrivatePlanner(Planner):
 
         >>> plan = DPItemMeans(PrivacyBudget(1.0, 1e-5)).plan(n_items=40, refreshes=12)
         >>> plan.notes[-1]
-        '12 fits on everybody: epsilon ... for each person, all together.'
+        '12 fits on everybody cost each person epsilon ..., all together.'
         """
         self._check_params()
         require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
@@ -414,9 +416,9 @@ def notes_of_a_year(plan: ReleasePlan, n: int) -> tuple[str, ...]:
         slack["largest"] /= math.sqrt(n)
         whole += gaussian_epsilon(plan.mu * math.sqrt(n), plan.delta, **slack)
     return (
-        f"{n} refreshes, each person in one: epsilon {plan.epsilon:.3g} for each person, once. The "
-        f"noise of sums over all is {math.sqrt(n):.2f} times that of one fit alone.",
-        f"{n} fits on everybody: epsilon {whole:.3g} for each person, all together.",
+        f"{n} refreshes with each person in one cost each person epsilon {plan.epsilon:.3g}, once. "
+        f"Sums over all of them have {math.sqrt(n):.2f} times the noise of one fit.",
+        f"{n} fits on everybody cost each person epsilon {whole:.3g}, all together.",
     )
 
 
@@ -440,14 +442,14 @@ def warn_of_budget(budget: PrivacyBudget, n_rows: int) -> None:
         return
     if budget.epsilon > WEAK:
         warnings.warn(
-            f"epsilon={budget.epsilon:g} is weak, as all above {WEAK:g}: one person may make a "
-            "model more than 20,000 times as likely. Pass less for a promise that means something.",
+            f"epsilon={budget.epsilon:g} is weak, like any above {WEAK:g}: one person may make a "
+            "model more than 20,000 times as likely. Pass a smaller one for a useful promise.",
             stacklevel=2,
         )
     if budget.delta * n_rows > 1.0:
         warnings.warn(
             f"delta={float(budget.delta):g} is above 1 / {n_rows}, one over the number of rows: a "
-            "mechanism with such a delta may publish a whole row. Choose it well below, such as "
+            "mechanism with such a delta may publish a whole row. Pass one well below, such as "
             f"{0.1 / n_rows:.1g}.",
             stacklevel=2,
         )

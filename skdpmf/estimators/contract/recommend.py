@@ -337,7 +337,7 @@ def check_share(taste: Any) -> float:
     share: Any = 0.5 if taste is None else taste
     is_share = isinstance(share, Real) and 0.0 <= float(share) <= 1.0
     rule = "None or a number from 0 to 1"
-    require(is_share, "taste", taste, rule, "0 is what people choose, 1 the own taste")
+    require(is_share, "taste", taste, rule, "0 ranks by what people choose, 1 by own taste")
     return float(share)
 
 

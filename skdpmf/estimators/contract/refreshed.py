@@ -43,15 +43,15 @@ def check_refreshable(model: Any, budget: Any) -> None:
     require(old.is_private and budget.is_private, "budget", budget, rule, remedy)
     if model._knowledge_ is None:
         raise ValueError(
-            f"{model!r} must keep what its fit has released for refresh. DPItemMeans, "
-            "AdaptiveWeightALS with solver 'pooled' and DPCovarianceRecommender of clicks do: fit "
+            f"{model!r} cannot be refreshed, as it keeps nothing that it released. DPItemMeans, "
+            "AdaptiveWeightALS with solver 'pooled' and DPCovarianceRecommender of clicks can: fit "
             "one of them, or fit this one on the rows of everybody."
         )
     kinds = [(one.unit, "delta > 0" if one.delta else "delta = 0") for one in (budget, old)]
     if kinds[0] != kinds[1]:
         raise ValueError(
             f"budget={budget!r} must have unit {kinds[1][0]!r} and {kinds[1][1]} for refresh, as "
-            "the fit before: its sums are bounded in another way. Choose such a budget."
+            "the fit before, whose sums are bounded in this way: pass such a budget."
         )
 
 
@@ -68,13 +68,13 @@ _DISJOINT = {
     "user": "This fit started from released values of earlier fits, and nobody in it was in one of "
     "them: to somebody who was, the costs of both add up.",
     "rating": "This fit started from released values of earlier fits, and no rating in it was in "
-    "one of them: to a rating that was, the costs of both add up. Of a person whose ratings are in "
-    "several fits each rating is protected, and all of them together are not.",
+    "one of them: to a rating that was, the costs of both add up. Where a person's ratings are "
+    "in several fits, each rating is protected, and all of them together are not.",
 }
 _AGAIN = {
-    "new": "Of people who were in earlier fits, the rows hold only what is new; what earlier fits "
+    "new": "The rows of people who were in earlier fits hold only what is new; what earlier fits "
     "had of them stays in the model.",
-    "whole": "Of people who were in earlier fits, the rows are whole; what earlier fits had of "
+    "whole": "The rows of people who were in earlier fits are whole; what earlier fits had of "
     "them stays in the model, and so counts twice.",
 }
 _OF_NEW = (
@@ -126,7 +126,7 @@ def check_addable(spent: PrivacyStatement, budget: PrivacyBudget) -> None:
     if budget.neighbors != spent.neighbors:
         raise ValueError(
             f"neighbors={budget.neighbors!r} of the budget must be {spent.neighbors!r}, as for the "
-            "fit before, or the two do not add up: choose it so, or pass people='new'."
+            "fit before, or the two do not add up: change it, or pass people='new'."
         )
 
 
@@ -158,7 +158,7 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
     old = {*known.place, *known.dropped}
     new = [at for at, item in enumerate(names) if item not in old]
     if len(new) == len(names):
-        knows = "no names" if catalogue is None else f"such as {known.items[0]!r}"
+        knows = "no names" if catalogue is None else f"names such as {known.items[0]!r}"
         raise ValueError(
             f"X_new names the item {names[0]!r} and others, and must name items of the model, "
             f"which knows {knows}: write ids as in fit, or pass a matrix of its columns."
@@ -170,8 +170,8 @@ def in_model_columns(X: Any, model: Any) -> tuple[Any, Catalogue | None, int]:
         grown = extended(known, *added, known.dropped)
     if hasattr(model, "feature_names_in_") and not grown.has_strings:
         raise ValueError(
-            f"X_new names the item {names[new[0]]!r} and must name all by strings, as in fit: "
-            "write such ids as texts."
+            f"X_new names the item {names[new[0]]!r} and must name all items by strings, as in "
+            "fit: write such ids as texts."
         )
     if new and model._features_ is not None:
         raise ValueError(
@@ -247,7 +247,7 @@ def _catalogue_with(fitted: Any, labels: Any, titles: Any, n_new: int) -> Catalo
     is_named = bool(new) and all(isinstance(name, str) for name in new)
     if hasattr(fitted, "feature_names_in_") and not is_named:
         raise ValueError(
-            "item_features must be a DataFrame whose index are the names of the new items, as "
+            "item_features must be a DataFrame whose index holds the names of the new items, as "
             "the fitted items have names: pass one."
         )
     if known is None or not new:
@@ -256,8 +256,8 @@ def _catalogue_with(fitted: Any, labels: Any, titles: Any, n_new: int) -> Catalo
     if len(set(items)) != len(items):
         twice = next(name for name in new if items.count(name) > 1)
         raise ValueError(
-            f"item_features names the item {twice!r}, which the model has already or which is "
-            "there twice: leave it out."
+            f"item_features names the item {twice!r}, which the model knows already or which "
+            "occurs twice: leave it out."
         )
     more = list(map(str, new)) if titles is None else list(titles)
     rule = f"{n_new} texts, one for each new item"

@@ -47,4 +47,4 @@ class Clicks(Options):
     def _check(self) -> None:
         self._require_positive("unobserved_weight")
         holds = self.weighting in (None, "log")
-        require(holds, "weighting", self.weighting, "None or 'log'", "None counts each click alike")
+        require(holds, "weighting", self.weighting, "None or 'log'", "None counts all clicks alike")

@@ -44,7 +44,7 @@ class Snapshots(Options):
 
     def _check(self) -> None:
         is_path = isinstance(self.path, str | os.PathLike)
-        require(is_path, "path", self.path, "a path", "name a file")
+        require(is_path, "path", self.path, "a path", "pass that of a file")
         self._require(("every",), lambda n: n is None or is_count(n), "None or an integer >= 1")
 
 
@@ -93,7 +93,7 @@ class CacheSGDFactorizerPlanner(Planner):
         self._require_positive("learning_rate")
         rate, rule = self.learning_rate_decay, "None or a number in (0, 1]"
         holds = rate is None or (is_finite(rate) and 0 < rate <= 1)
-        require(holds, "learning_rate_decay", rate, rule, "1 keeps the rate")
+        require(holds, "learning_rate_decay", rate, rule, "use 1 to keep the rate")
         rule = "None or a finite number >= 0"
         self._require(("alpha",), lambda x: x is None or (is_finite(x) and x >= 0), rule)
         self._require_switches("fit_bias", "warm_start")

@@ -127,7 +127,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
     def _check_params(self) -> None:
         super()._check_params()
         self._require_choice("noise", ("gaussian", "laplace"))
-        remedy = "use 'gaussian' for clicks"
+        remedy = "use 'gaussian', as clicks have no other noise"
         holds = not self._implicit or self.noise == "gaussian"
         require(holds, "noise", self.noise, "'gaussian' for feedback='implicit'", remedy)
         self._require_counts("n_components")

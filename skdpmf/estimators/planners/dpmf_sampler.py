@@ -103,7 +103,7 @@ class PosteriorDraw(Options):
         rule = "a finite number >= 0"
         self._require(("kappa",), lambda x: is_finite(x) and x >= 0, rule, "use 0")
         if self.weight_cap is not None and self.weight_cap != np.inf:
-            rule, remedy = "None or a number > 0", "inf for no cap, or 1"
+            rule, remedy = "None or a number > 0", "use inf for no cap, or 1"
             self._require(("weight_cap",), lambda x: is_finite(x) and x > 0, rule, remedy)
         rule = "True, False or None"
         self._require(("item_bias",), lambda x: x is None or isinstance(x, bool | np.bool_), rule)

@@ -129,7 +129,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     if settings.back_projection == "pinv" and n_rows > n_items:
         raise ValueError(
             f"projection_dim={n_rows!r} must be at most the number of items, {n_items}, for "
-            "back_projection='pinv': Phi Phi' has no inverse else. Lower it, or use 'unbiased'."
+            "back_projection='pinv', as Phi Phi' has no inverse else: lower it, or use 'unbiased'."
         )
     d, k = settings.n_components, settings.max_iter
     epsilon = report_epsilon(float(budget.epsilon), settings)

@@ -374,7 +374,7 @@ class Snapshot:
         if progress.pop("purpose", None) != self.purpose or not alike:
             raise ValueError(
                 f"{place} holds a snapshot of another fit, with other parameters (n_jobs among "
-                "them) or ratings: delete the file to start anew, or name another one."
+                "them) or ratings: delete the file to start anew, or pass another path."
             )
         for name, array in arrays.items():
             array[...] = found[name]
