@@ -9,7 +9,7 @@ from tests.core.audit import base_ratings, users_of
 from tests.matrices import csr
 from tests.reference.weighted_als import exact_item_means
 
-C, S, Q = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT
+C, S, Q = 1.0, im.COUNT_WEIGHT, im.USER_WEIGHT
 GRID = 2.0**-30
 
 
@@ -84,7 +84,7 @@ def test_the_posterior_of_averages(guess):
     np.testing.assert_allclose(N @ design, [N.sum(), 0.0], atol=1e-9)
     x = design @ [0.3, 0.1] + rng.normal(0.0, np.sqrt(truth + variance))
     found, spread = im.posterior(x, variance, design, guess)
-    S = im.LEVEL_VARIANCE * design @ design.T
+    S = im.PRIOR_VARIANCE * design @ design.T
 
     def line(t):
         return S @ np.linalg.solve(S + np.diag(variance + t), x)
@@ -107,7 +107,7 @@ def test_errors_of_the_measured_means_are_those_of_the_noise():
     within 5 standard errors: false alarms in 1e-4 of all seeds, which are fixed.
     """
     rng = np.random.default_rng(7)
-    X = 0.8 * rng.normal(size=(3000, 1)) + 0.7 * rng.normal(size=(3000, 10))
+    X = 0.8 * rng.normal(size=(3000, 1)) + 1.2 * rng.normal(size=(3000, 10))
     X += np.linspace(-0.6, 0.6, 10)
     X[rng.random(X.shape) < 0.3] = np.nan
     exact, sd, n_draws = statistic(X), 3.0, 500
