@@ -473,12 +473,14 @@ def prose_violations(path: str, source: str) -> list[str]:
 
 # Constants of mechanisms are by proof or format, guards of numerics, or tuned
 KIND = re.compile(r"# (Fixed|Guard|Tuned): \S")
+PLAIN = {0.0, 0.5, 1.0, 2.0, 4.0}  # need no reason inside of a function, nor do roundings
 
 
 def numbers(source: str) -> Iterator[tuple[int, str, int]]:
     """Yield line, kind ("": none) and number of literals of each constant at a module's top.
 
-    A heading of `KIND` holds for the assignments below, up to a blank line or another one.
+    A heading of `KIND` holds for the assignments below, up to a blank line or another one. Floats
+    in functions and classes that are not `PLAIN` are "Hidden".
     """
     lines = source.splitlines()
     for node in parsed(source).body:
@@ -488,6 +490,10 @@ def numbers(source: str) -> Iterator[tuple[int, str, int]]:
             above = itertools.takewhile(str.strip, reversed(lines[: node.lineno - 1]))
             kinds = (found[1] for line in above if (found := KIND.match(line)))
             yield node.lineno, next(kinds, ""), count
+        inside = ast.walk(node) if isinstance(node, ast.FunctionDef | ast.ClassDef) else ()
+        for value in (part.value for part in inside if isinstance(part, ast.Constant)):
+            if isinstance(value, float) and value not in PLAIN and value > 1e-5:
+                yield node.lineno, "Hidden", 1
 
 
 def number_violations(path: str, source: str) -> list[str]:

@@ -26,6 +26,9 @@ INSIDE = 1.0 - HAIR
 # many choices, for each power of e
 _SPARE, _SWEEPS, _STEPS = 10, 2, 8.0
 
+# Tuned: share of the budget (of mu^2) for a release that others build on
+SHARE = 0.06
+
 # Tuned: choices of an item that show its part in tastes, as chance has a law only beyond some;
 # factors for a taste beyond chance, as many tastes again are too weak to be told from it
 _ENOUGH_CHOICES, FACTORS_A_TASTE = 30.0, 2

@@ -54,9 +54,6 @@ from skdpmf.privacy.users import PerUser, Rows, Users
 COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"
 NOTE = "Features are in units of max_norm, and targets in units of max_value."
 
-# Tuned: the counts' share of the budget, against that of both sums, which are alike
-COUNTS_SHARE = 0.08
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -99,7 +96,7 @@ def make_plan(
         common.planned_vectors(budget, RHS, words + "w y x", *shape, bound=1.0),
     ]
     releases = releases if settings.counts_tasks else releases[1:]
-    own = COUNTS_SHARE if settings.counts_tasks else 0.0
+    own = common.SHARE if settings.counts_tasks else 0.0
     shares = {GRAM: (1.0 - own) / 2.0, RHS: (1.0 - own) / 2.0} | ({COUNTS: own} if own else {})
     return ReleasePlan.from_shares(budget, releases, shares, notes=(NOTE,))
 

@@ -68,7 +68,6 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import KEPT, unpack_lower
-from skdpmf.mechanisms.als.loop import SHARE
 from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
 from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
@@ -158,9 +157,9 @@ def gradient_clip(budget: PrivacyBudget) -> float:
 def shares_of(budget: PrivacyBudget) -> dict[str, float]:
     """Return the shares of mu^2, all steps together."""
     shares = {
-        COUNTS: SHARE,
+        COUNTS: common.SHARE,
         MEANS: float(np.clip(0.07 * common.strength_of(budget) ** -0.5, 0.05, 0.3)),
-        MOMENTS: SHARE,
+        MOMENTS: common.SHARE,
     }
     return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
 

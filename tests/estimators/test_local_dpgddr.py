@@ -244,7 +244,7 @@ def exact_items(Y, damping):
         c = radius / np.maximum(np.linalg.norm(terms, axis=1), radius)
         return c @ terms, c[n > 0].mean()
 
-    S, c = deviations(Y, w, 0.8)
+    S, c = deviations(Y, w, 0.6)
     typical, N = users / w.sum(), np.maximum(w.sum(axis=0), 0.5)
     x, variance, design = S / (c * N), 0.7 * typical / N, im.design_of(N, np.log(N))
     b = im.posterior(x, variance, design, im.PRIOR_VARIANCE)[0]

@@ -20,9 +20,9 @@ from skdpmf.mechanisms.device_reports.protocol import Settings
 from skdpmf.mechanisms.item_means import joint_release as im
 from tests.matrices import csr
 
-C, S, Q = im.CLIP, 1.0, im.USER_WEIGHT
+C, S, Q = 0.6, 1.0, im.USER_WEIGHT
 WEIGHTS = [1.0, 1.2, 1.5]  # s
-C_LATER, EXPONENT = 0.6, 0.25
+EXPONENT = 0.25
 L = np.sqrt(S**2 + 1.0 + 3.0 * Q**2)
 L_LATER = np.sqrt(1.0 + Q**2)
 POPULARITY = np.where(np.arange(16) % 2, 0.3, 0.8)
@@ -106,9 +106,9 @@ def slow_residuals(X, b, mass, damping):
             norm = sum(mass[j] ** (-2 * EXPONENT) for j in rated) ** 0.5
             e = {j: mass[j] ** -EXPONENT / norm * (y[j] - o) for j in rated}
             length = sum(value**2 for value in e.values()) ** 0.5
-            c = min(1.0, C_LATER / length) if length > 0 else 1.0
+            c = min(1.0, C / length) if length > 0 else 1.0
             for j in rated:
-                row[j] = c * e[j] / C_LATER
+                row[j] = c * e[j] / C
             row[m] = Q * c
     return out / L_LATER
 
@@ -150,11 +150,11 @@ def test_no_row_is_longer_than_1(values, damping, seed, size):
 
 
 def test_length_1_is_attained():
-    """With ratings 2 and damping 2 n / 3, o = 1.2: deviations are C, and no clip is needed."""
+    """With ratings 2 and damping 3 n / 7, o = 1.4: deviations are C, and no clip is needed."""
     for n in (1, 3, 12):
-        assert square(statistics(np.full((1, n), 2.0), 2.0 * n / 3.0)[0]) > 1 - 1e-9
-        # damping n: o = C_LATER is half of the ratings
-        row = residuals(np.full((1, n), 2.0 * C_LATER), np.zeros(n), np.ones(n), float(n))[0]
+        assert square(statistics(np.full((1, n), 2.0), 3.0 * n / 7.0)[0]) > 1 - 1e-9
+        # damping n: o = C is half of the ratings
+        row = residuals(np.full((1, n), 2.0 * C), np.zeros(n), np.ones(n), float(n))[0]
         assert square(row) > 1 - 1e-9
 
 
@@ -189,7 +189,7 @@ def test_slope_of_a_later_round(sent, share):
     w = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-300)
     c = residuals(later, b, server.mass, 1e-6)[:, -1:] * L_LATER / Q
     divisor = mean[:-1] * len(later) * L_LATER / (x - b)
-    np.testing.assert_allclose(divisor, (c * w).sum(axis=0) / C_LATER, rtol=0.12)
+    np.testing.assert_allclose(divisor, (c * w).sum(axis=0) / C, rtol=0.12)
     # sampling error of 0.7 / number of raters, if all had the same weights
     np.testing.assert_allclose(error, 0.7 / known.sum(axis=0), rtol=0.25)
 
@@ -222,7 +222,7 @@ def test_damping_knows_how_well_the_overall_mean_is_known():
     for noise in (1e-6, 5.0, 30.0, 1e4):
         model = server_of(np.full(4, 1e6), np.zeros(4), noise, overall=0.5).model()
         error = (2.0 * noise / (Q * 1000)) ** 2
-        posterior = 1.0 / (1.0 / 0.25 + 1.0 / error)
+        posterior = 1.0 / (1.0 / 0.1 + 1.0 / error)
         assert model.user_damping == pytest.approx(1.0 / (1.0 + posterior / 0.7), rel=1e-6)
         np.testing.assert_allclose(model.item_means, 0.5 * posterior / error, rtol=1e-6)
 
@@ -248,7 +248,7 @@ def test_error_of_the_statistics_round_is_that_of_its_noise():
     np.testing.assert_allclose(noise_part, variance * m * (L * C / clip) ** 2 / n, rtol=0.01)
     # shrunk by t / (t + error), the overall mean has t / (t + error) of its posterior variance
     error = variance * (2.0 * L / Q) ** 2 / n
-    trust = 0.25 / (0.25 + error)
+    trust = 0.1 / (0.1 + error)
     assert stated.overall_variance == pytest.approx(trust * error, rel=1e-3)
     # the numbers of raters and of users are noisy too, and the latter at most n
     mean = np.append(quiet.shift / quiet.precision, trust * quiet.overall)
@@ -271,7 +271,7 @@ def test_error_of_a_later_round_is_that_of_its_noise(share):
         return (server.shift - start.shift) / gain, 1.0 / gain
 
     (truth, sampling), (_, stated) = round_alone(0.0, TINY), round_alone(0.0, variance)
-    slope = mean[-1] * L_LATER / Q * n / np.sqrt(m) / C_LATER  # all items are as popular
+    slope = mean[-1] * L_LATER / Q * n / np.sqrt(m) / C  # all items are as popular
     expected = variance * n * (L_LATER / slope) ** 2
     np.testing.assert_allclose(stated - sampling, expected, rtol=0.02)
     draws = [round_alone(rng.normal(size=m + 1), variance)[0] for _ in range(300)]

@@ -9,7 +9,7 @@ from tests.core.audit import base_ratings, users_of
 from tests.matrices import csr
 from tests.reference.weighted_als import exact_item_means
 
-C, S, Q = im.CLIP, im.COUNT_WEIGHT, im.USER_WEIGHT
+C, S, Q = 1.0, im.COUNT_WEIGHT, im.USER_WEIGHT
 GRID = 2.0**-30
 
 
@@ -88,7 +88,7 @@ def test_the_posterior_of_averages(guess, noise):
     found, spread = im.posterior(x, variance, design, guess)
 
     def law(t):
-        S = design @ np.diag([im.LEVEL_VARIANCE, t]) @ design.T
+        S = design @ np.diag([im.PRIOR_VARIANCE, t]) @ design.T
         total = S + np.diag(variance + t)
         line = S @ np.linalg.solve(total, x)
         return -0.5 * (x @ np.linalg.solve(total, x) + np.linalg.slogdet(total)[1]), line
@@ -113,7 +113,7 @@ def test_errors_of_the_measured_means_are_those_of_the_noise():
     within 5 standard errors: false alarms in 1e-4 of all seeds, which are fixed.
     """
     rng = np.random.default_rng(7)
-    X = 0.8 * rng.normal(size=(3000, 1)) + 0.7 * rng.normal(size=(3000, 10))
+    X = 0.8 * rng.normal(size=(3000, 1)) + 1.2 * rng.normal(size=(3000, 10))
     X += np.linspace(-0.6, 0.6, 10)
     X[rng.random(X.shape) < 0.3] = np.nan
     exact, sd, n_draws = statistic(X), 3.0, 500

@@ -71,7 +71,7 @@ def fit(y, k, *, exponent, rounds, alpha, damping, with_means, pooled_frame=True
     b = means.mean if with_means else np.zeros(n_items)
     V = start(y, w, b, mass, k, damping, with_means)
     spread = np.eye(k) / k
-    L = np.eye(k) * constants.FACTOR_PRECISION * alpha
+    L = np.eye(k) * constants.ITEM_DAMPING * alpha
     for _ in range(rounds):
         ridge = alpha * constants.TRAINING_RIDGE * np.linalg.inv(0.3 * np.eye(k) / k + 0.7 * spread)
         o, U = user_half(y, b, V, ridge, damping, with_means)

@@ -16,7 +16,7 @@ class DPItemMeansPlanner(PrivatePlanner):
     user_damping: float | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
-        return solver.make_plan(self.budget, n_items, n_rows)
+        return solver.make_plan(self.budget, n_items)
 
     @property
     def _takes_public(self) -> bool:

@@ -28,9 +28,8 @@ from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Users
 
-# Tuned: start against rounds. Items whose noisy second moments start the factors; share of the
-# budget (of mu^2) for a release that others build on
-HEAD, SHARE = 150, 0.06
+# Tuned: start against rounds. Items whose noisy second moments start the factors
+HEAD = 150
 
 START = "second moments of the head"
 
@@ -45,8 +44,9 @@ def head_release(
 
 
 def shares_of(*others: str, rest: str) -> dict[str, float]:
-    """Return shares of mu^2: `SHARE` for each of the others, and the rest for one release."""
-    return {**dict.fromkeys(others, SHARE), rest: 1.0 - SHARE * len(others)}
+    """Return shares of mu^2: `common.SHARE` for each of the others, the rest for one release."""
+    share = common.SHARE
+    return {**dict.fromkeys(others, share), rest: 1.0 - share * len(others)}
 
 
 def plan_of(

@@ -81,7 +81,7 @@ from skdpmf.mechanisms.als.clicks import (
     first_releases,
 )
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.loop import SHARE, START, plan_of
+from skdpmf.mechanisms.als.loop import START, plan_of
 from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, weighted_residuals
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge, packed_evidence
 from skdpmf.mechanisms.knowledge import Knowledge
@@ -107,7 +107,7 @@ TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 CLICK_RIDGE, EXACT_ROUNDS, MOST_FACTORS = 0.06, 10, 128
 
 # Tuned: shares of the budget (of mu^2)
-SHARES = {COUNTS: SHARE, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}
+SHARES = {COUNTS: common.SHARE, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:

@@ -25,7 +25,7 @@ from skdpmf.kernels.als import solve_rows
 from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
 from skdpmf.mechanisms.common import head_directions, predictions
 from skdpmf.mechanisms.item_means import joint_release as im
-from skdpmf.mechanisms.item_means.residual_rounds import CLIP
+from skdpmf.mechanisms.item_means.residual_rounds import CLIP, ITEM_DAMPING
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.clipped_sums import scalars_bound, shrink_to_ball
 from skdpmf.privacy.curator_release import Curator
@@ -36,9 +36,8 @@ from skdpmf.privacy.users import PerUser, Rows
 OFFSET = 1.0
 
 # Tuned: bias against noise. Ridges of u_i, times alpha: weaker while training, where |x_i| <= 1
-# regularises as well; precision of v_j in the prior, times alpha
+# regularises as well
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
-FACTOR_PRECISION = 7.0
 
 ITEM_STATISTICS = "item counts and means"
 NOTES = (
@@ -182,7 +181,7 @@ class RatingFit(AlternatingFit):
         """Return theta to start from, its prior mean, and the prior's precision by coordinate."""
         means, lead = self.item_means, self.lead
         theta, prior = np.zeros((2, self.n_items, lead + self.rank))
-        precision = np.full(lead + self.rank, FACTOR_PRECISION * self.settings.alpha)
+        precision = np.full(lead + self.rank, ITEM_DAMPING * self.settings.alpha)
         theta[:, lead:] = V
         if lead:
             theta[:, 0], prior[:, 0] = means.mean / OFFSET, means.prior_mean / OFFSET

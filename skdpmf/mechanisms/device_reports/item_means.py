@@ -195,13 +195,13 @@ def statistics_rows(R: Any, user_damping: float, count_weight: float = 1.0) -> R
     deviation = 1.0 / np.sqrt(np.maximum(n, 1))[row] * own
     liking = np.maximum(1.0 + (count_weight - 1.0) * own, _LEAST_LIKING)
     liking /= row_norms(row, liking, n_devices)[row]
-    clip = shrink_to_ball(row_norms(row, deviation, n_devices), im.CLIP)
+    clip = shrink_to_ball(row_norms(row, deviation, n_devices), ir.CLIP)
     rated = n > 0
     users = np.flatnonzero(rated)
     parts = [
         (row, R.indices, count_weight * liking),
         (users, np.full(users.size, m), np.full(users.size, im.USER_WEIGHT)),
-        (row, m + 1 + R.indices, clip[row] * deviation / im.CLIP),
+        (row, m + 1 + R.indices, clip[row] * deviation / ir.CLIP),
         (users, np.full(users.size, 2 * m + 1), im.USER_WEIGHT * clip[rated]),
         (users, np.full(users.size, 2 * m + 2), 0.5 * im.USER_WEIGHT * (sums[rated] / n[rated])),
     ]
@@ -249,7 +249,7 @@ class LocalItemMeans:
         self.means: Any = None  # im.ItemMeans, once round "statistics" has ended
         self.n_devices = 0  # of round "statistics", with or without ratings
         self.significant = False
-        self.overall, self.overall_variance = 0.0, im.LEVEL_VARIANCE
+        self.overall, self.overall_variance = 0.0, im.PRIOR_VARIANCE
         self.precision = self.shift = np.zeros(n_items)
 
     def add_statistics(self, mean: Floats, n_devices: int, variance: float) -> None:
@@ -262,7 +262,9 @@ class LocalItemMeans:
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
         statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
-        self.means = im.estimate_item_means(statistic, noise, n_devices, count_weight=s)
+        self.means = im.estimate_item_means(
+            statistic, noise, n_devices, count_weight=s, clip=ir.CLIP
+        )
         self.popularity = np.exp(estimate_popularity(total[:m] / s, noise / s).log_mean)
         self.n_devices = n_devices
         self.precision = 1.0 / self.means.variance
@@ -273,7 +275,7 @@ class LocalItemMeans:
         self.significant = excess > _LEAST_SIGNIFICANCE * error
         scale = 2.0 / (im.USER_WEIGHT * self.means.n_users)
         error = (scale * noise) ** 2
-        trust = im.LEVEL_VARIANCE / (im.LEVEL_VARIANCE + error)
+        trust = im.PRIOR_VARIANCE / (im.PRIOR_VARIANCE + error)
         self.overall = float(np.clip(trust * scale * total[-1], -2.0, 2.0))
         self.overall_variance = trust * error
 

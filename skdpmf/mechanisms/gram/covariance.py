@@ -45,8 +45,8 @@ from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMP
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
     RESIDUALS,
+    ROUNDS,
     RaterCounts,
-    n_average_rounds,
     residual_shares,
 )
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
@@ -150,8 +150,7 @@ def make_plan(
         "triangles"
     )
     shape = 2, most * (most + 1) // 2
-    strength = item_averages.noise_strength(budget, settings.noise)
-    rounds = n_average_rounds(settings.noise, strength)
+    rounds = ROUNDS[settings.noise]
     releases: list[Any] = [
         item_averages.uncalibrated(settings.noise, *terms, rounds if terms[0] == RESIDUALS else 1)
         for terms in item_averages.average_releases(unit, budget.neighbors, settings.norm, n_items)
@@ -422,11 +421,12 @@ def _shares(
     if settings.shares is None:
         unit, strength = _unit(budget), item_averages.noise_strength(budget, settings.noise)
         half = _HALF_SHARE.get((unit, settings.noise), _LAPLACE_HALF_SHARE)
-        overall = item_averages.global_share(budget, settings.noise, n_rows) if by_user else 0.0
-        averages = (1.0 - overall) * half / (half + strength * n_rows / float(np.sqrt(n_items)))
+        averages = half / (half + strength * n_rows / float(np.sqrt(n_items)))
         if settings.noise == "laplace" and (by_user or strength < _LEAST_LAPLACE):
-            averages = 1.0 - overall
-        covariance = max(1.0 - overall - averages, 0.0)
+            averages = 1.0
+        covariance = 1.0 - averages
+        overall = averages * item_averages.global_share(n_items) if by_user else 0.0
+        averages -= overall
     by_kind = {item_averages.STATISTICS: averages}
     if by_user:
         by_kind = residual_shares(settings.noise, averages)

@@ -42,12 +42,9 @@ FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by uni
 # Guard: in place of mu without privacy, where shares mean nothing
 _NO_NOISE = 1e3
 
-# Tuned: counts and the global mean against items' means. s at unit "rating", near the root of the
-# mean's offset over half range; at unit "user" (the sums of one rating's unit show the global mean
-# as well) least and most share of the global effects, and the deviation of their mean, in quarter
-# ranges, that they are raised for in few rows
+# Tuned: counts against items' means at unit "rating". s, near the root of the mean's offset over
+# half range
 RATING_COUNT_WEIGHT = 0.5
-_GLOBAL_SHARES, _GLOBAL_ERROR = (0.005, 0.1), 0.1
 
 
 def count_scale(unit: str) -> float:
@@ -100,13 +97,9 @@ def noise_strength(budget: PrivacyBudget, noise: str) -> float:
     return budget.mu if noise == "gaussian" else float(budget.epsilon)
 
 
-def global_share(budget: PrivacyBudget, noise: str, n_rows: int) -> float:
-    """Share with which the global mean has the deviation `_GLOBAL_ERROR`, between its limits."""
-    strength = max(noise_strength(budget, noise), 1e-9)  # 0 is refused later on
-    needed = 2.0 / (_GLOBAL_ERROR * strength * n_rows)
-    if noise == "gaussian":
-        needed *= needed  # shares are of mu^2
-    return float(np.clip(needed, *_GLOBAL_SHARES))
+def global_share(n_items: int) -> float:
+    """Share of the global mean in that of averages, at unit "user": one number beside many."""
+    return 1.0 / (1.0 + float(np.sqrt(n_items)))
 
 
 def plain_averages(rows: Rows, item_damping: float) -> tuple[NDArray[np.float64], ir.RaterCounts]:
@@ -187,17 +180,17 @@ def pooled_level(
     whose means differ; public: of public people. Without either G is shrunk for noise alone.
     """
     mean, error, number = measured
-    own = 1.0 / (error + im.LEVEL_VARIANCE / number)
+    own = 1.0 / (error + im.PRIOR_VARIANCE / number)
     if public is not None:
-        more = public.n_users / im.LEVEL_VARIANCE
-        shift = max((mean - public.level) ** 2 - 1.0 / own - 1.0 / more, 0.0)
-        more = 1.0 / (1.0 / more + shift)
+        theirs = im.PRIOR_VARIANCE / public.n_users
+        shift = max((mean - public.level) ** 2 - 1.0 / own - theirs, 0.0)
+        more = 1.0 / (theirs + shift)
         both = own + more, own * mean + more * public.level
-        return both[1] / (both[0] + 1.0 / im.LEVEL_VARIANCE), both
+        return both[1] / (both[0] + 1.0 / im.PRIOR_VARIANCE), both
     if known is None:
-        return mean * im.LEVEL_VARIANCE / (im.LEVEL_VARIANCE + error), (own, own * mean)
+        return mean / (1.0 + error / im.PRIOR_VARIANCE), (own, own * mean)
     precision, shift = known.scalars[1:] + own * np.array([1.0, mean])
-    return float(shift / (precision + 1.0 / im.LEVEL_VARIANCE)), (float(precision), float(shift))
+    return float(shift / (precision + 1.0 / im.PRIOR_VARIANCE)), (float(precision), float(shift))
 
 
 def _half_means(rows: Rows) -> NDArray[np.float64]:

@@ -25,12 +25,12 @@ from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
     ITEM_DAMPING,
     RESIDUALS,
-    n_average_rounds,
+    ROUNDS,
     public_averages,
     residual_shares,
 )
 from skdpmf.mechanisms.knowledge import Knowledge
-from skdpmf.privacy.budget import PrivacyBudget, public_rows
+from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.frame import curator_of_public
 from skdpmf.privacy.plan import ReleasePlan
@@ -39,26 +39,23 @@ from skdpmf.privacy.sampler.grid import exact_grid
 N_ROUNDS = item_averages.N_ROUNDS
 _NORMS = {"gaussian": "l2", "laplace": "l1"}  # of the sensitivities
 
-# Tuned: share of the global mean; rows, where their number is not known
-_ROWS = 6040
 
-
-def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) -> ReleasePlan:
+def make_plan(budget: PrivacyBudget, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, from public values alone.
 
-    budget: with delta > 0 for Gaussian noise, 0 for Laplace noise; n_rows: rows of X, of which
-    `public_rows` counts: few need a larger share for the global mean. Result: with noise that
-    spends the whole budget. Raises PrivacyParameterError if the budget cannot be planned for.
+    budget: with delta > 0 for Gaussian noise, 0 for Laplace noise. Result: with noise that spends
+    the whole budget. Raises PrivacyParameterError if the budget cannot be planned for.
     """
     noise = _noise(budget)
     planned = item_averages.average_releases(budget.unit, budget.neighbors, _NORMS[noise], n_items)
     shares = {item_averages.STATISTICS: 1.0}
     if budget.unit == "user":
-        overall = item_averages.global_share(budget, noise, public_rows(n_rows or _ROWS))
+        overall = item_averages.global_share(n_items)
         shares = {item_averages.GLOBAL: overall, **residual_shares(noise, 1.0 - overall)}
-    counts = {RESIDUALS: n_average_rounds(noise, item_averages.noise_strength(budget, noise))}
     releases = [
-        item_averages.uncalibrated(noise, *release, count=counts.get(release[0], 1))
+        item_averages.uncalibrated(
+            noise, *release, count=ROUNDS[noise] if release[0] == RESIDUALS else 1
+        )
         for release in planned
         if release[0] in shares
     ]

@@ -3,8 +3,8 @@
 For user i with n_i ratings y_ij (in quarter ranges from the middle of the scale) and own damped
 mean o_i, the released statistic is the sum over users of the stacked vector
 
-    ( s w_i [j rated by i],  q [n_i > 0] ),   ( c_i w_i (y_ij - o_i) / C,  q c_i [n_i > 0] ),
-    w_i = 1 / sqrt(n_i),   c_i = min(1, C / |w_i (y_i - o_i)|_2),
+    ( s w_i [j rated by i],  q [n_i > 0] ),   ( c_i w_i (y_ij - o_i),  q c_i [n_i > 0] ),
+    w_i = 1 / sqrt(n_i),   c_i = min(1, 1 / |w_i (y_i - o_i)|_2),
 
 over all items j of the catalogue, with one more column for the number of users and the mean clip
 factor. Squared norms are at most s^2 + 1 + 2 q^2: the square of the L2 sensitivity to adding
@@ -31,14 +31,12 @@ KNOTS, _BETWEEN = np.geomspace(1e-3, 10.0, 13), 20
 
 # Tuned: what a release shows of one thing against another. s, of counts, and q, of users
 COUNT_WEIGHT, USER_WEIGHT = 0.3, 0.1
-# C, in quarter ranges, near a typical user's root mean squared deviation
-CLIP = 0.8
 
 # Tuned: what is thought of ratings before they are seen, in squared quarter ranges. Variance of one
 # around its item's and user's means, which sets how much an item's own mean is trusted when noise
-# is small; of items around their line, and of factors; of the line's level, of the mean rating,
-# and of users' means
-RATING_VARIANCE, PRIOR_VARIANCE, LEVEL_VARIANCE = 0.7, 0.1, 0.25
+# is small; of items around their line, of factors, of the line's level, of the mean
+# rating, and of users' means
+RATING_VARIANCE, PRIOR_VARIANCE = 0.7, 0.1
 
 # Tuned: fictitious ratings in a user's offset: predictions believe users more than a fit does.
 # With d of them they are never worse than users' own means while the variance of offsets is at
@@ -91,7 +89,7 @@ class ItemMeanReleases:
         weights = users.map(count_weights)
         counts = item_scalars(users, weights, clip=1.0, scale=COUNT_WEIGHT, signed=False, **common)
         deviations = users.map(_deviations, damping)
-        self.statistic = stack(counts, item_scalars(users, deviations, clip=CLIP, **common))
+        self.statistic = stack(counts, item_scalars(users, deviations, clip=1.0, **common))
         self.total, self.precision = np.zeros((2, users.n_items + 1)), 0.0
 
     def release(self, *names: str, index: int = 0) -> ItemMeans:
@@ -141,18 +139,19 @@ def estimate_item_means(
     *,
     columns: Floats | None = None,
     count_weight: float = COUNT_WEIGHT,
+    clip: float = 1.0,
 ) -> ItemMeans:
     """Item means by empirical Bayes from the released (noisy) statistic.
 
-    x_j = S_j / (c N_j), c the mean clip factor, has error variance (C sd / (c N_j))^2 + v w / N_j
+    x_j = C S_j / (c N_j), c the mean clip factor, has error variance (C sd / (c N_j))^2 + v w / N_j
     (noise and sampling). b_j is the posterior mean with the prior of `item_prior`.
 
     statistic (2, n_items + 1): as released; noise_scale: standard deviation of its noise; n_rows:
-    public number of rows; columns (n_items, d): public columns of the items; count_weight: s.
+    public number of rows; columns (n_items, d): public columns of the items; count_weight: s;
+    clip: C.
     """
     count_noise = noise_scale / count_weight
     N = statistic[0, :-1] / count_weight
-    S = statistic[1, :-1] * CLIP
     n_users = np.clip(statistic[0, -1] / USER_WEIGHT, 0.1 * n_rows, n_rows)
     clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, 0.3, 1.0)
     # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user
@@ -164,8 +163,8 @@ def estimate_item_means(
     )
     # an item seems never rarer than the noise can show
     N = np.maximum(N, 0.5 * max(count_noise, 1.0))
-    x = S / (clip_factor * N)
-    variance = (CLIP * noise_scale / (clip_factor * N)) ** 2 + RATING_VARIANCE * typical_weight / N
+    x = clip * statistic[1, :-1] / (clip_factor * N)
+    variance = (clip * noise_scale / (clip_factor * N)) ** 2 + RATING_VARIANCE * typical_weight / N
     design = design_of(N, np.log(N), columns)
     prior_variance, prior_mean = item_prior(x, variance, design, PRIOR_VARIANCE)
     return ItemMeans(
@@ -204,7 +203,7 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
 
     Items differ, in the mean of a rating, or they do not: either is as likely beforehand. If they
-    do not, line is one level ~ N(0, LEVEL_VARIANCE) and t = 0. If they do, log(t / guess) ~ N(0, 1)
+    do not, line is one level ~ N(0, PRIOR_VARIANCE) and t = 0. If they do, log(t / guess) ~ N(0, 1)
     and all other entries of beta are N(0, t): what is explained varies as what is left. t and line
     are those of both cases, by their probabilities given x: where noise hides all differences, or
     there are none, the prediction is nearly the user's own mean.
@@ -217,7 +216,7 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     def fitted(t: float, design: Floats) -> tuple[float, Floats]:
         """Log density of x, but for a constant, and the posterior mean of the line."""
         total, slopes = variance + t, np.full(design.shape[1] - 1, t)
-        prior = np.append(LEVEL_VARIANCE, slopes)
+        prior = np.append(PRIOR_VARIANCE, slopes)
         weighted = design / total[:, None]
         gram, right = weighted.T @ design + np.diag(1.0 / prior), weighted.T @ x
         beta = np.linalg.solve(gram, right)

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.rows import centred_residuals
 from skdpmf.mechanisms.common import (
+    SHARE,
     count_weights,
     expected_weights,
     mean_by_precision,
@@ -57,19 +58,15 @@ ITEM_DAMPING = im.RATING_VARIANCE / im.PRIOR_VARIANCE  # ratings; a guess, which
 # Guard: precision of what is not known at all
 _NOTHING = 1e-12
 
-# Tuned: noise of counts against that of means. Share of the counts
-_COUNT_SHARES = {"gaussian": 0.08, "laplace": 0.2}
-# rounds among which the rest is divided: Laplace noise grows with their number, Gaussian noise with
-# its root; from `_MUCH` epsilon on it can bear as many as "much"
-ROUNDS, _MUCH = {"gaussian": 10, "laplace": 2, "much": 4}, 10.0
+# Tuned: bias against noise. Rounds among which the budget is divided: Laplace noise grows with
+# their number, Gaussian noise with its root
+ROUNDS = {"gaussian": 10, "laplace": 2}
 
 # Tuned: bias against noise of means. C, in quarter ranges, below a typical user's root mean squared
 # residual: most are clipped; exponent of the popularity, in its weights
 CLIP, EXPONENT = 0.6, 0.25
 # mean clip factor, as it is thought to be at first, and its deviation
 CLIP_FACTOR, CLIP_DEVIATION = 0.7, 0.1
-# ratings of a user, where weights 1 / n_i do not show it
-_TYPICAL_RATINGS = 50.0
 
 
 def residual_releases(
@@ -87,14 +84,12 @@ def residual_releases(
     ]
 
 
-def n_average_rounds(noise: str, strength: float) -> int:
-    """Rounds of residuals: `strength` is mu, or the epsilon of Laplace noise."""
-    return ROUNDS["much" if noise == "laplace" and strength >= _MUCH else noise]
-
-
 def residual_shares(noise: str, share: float) -> dict[str, float]:
-    """Divide a share of the budget between counts and residuals; `noise` is its kind."""
-    counts = _COUNT_SHARES[noise] * share
+    """Divide a share of the budget between counts and residuals; `noise` is its kind.
+
+    Shares of an epsilon are roots of those of mu^2.
+    """
+    counts = (SHARE if noise == "gaussian" else float(np.sqrt(SHARE))) * share
     return {COUNTS: counts, RESIDUALS: share - counts}
 
 
@@ -250,7 +245,7 @@ class ResidualAverages:
             self.mass, self.mass_variance = mass, (1.0 - trust) * self.mass_variance
         # a user's weights have a sum between 1 and sqrt(n_items)
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
-        self.typical_weight = 1.0 / _TYPICAL_RATINGS if l1 else float(self.n_users / total)
+        self.typical_weight = 1.0 / im.HALF_RELIABLE if l1 else float(self.n_users / total)
         self.entry_weights = self.users.map(popularity_weights, self.mass, self.exponent, self.norm)
         terms = self.mass, self.typical_weight, self.exponent, self.norm
         self.weights, self.typical = expected_weights(*terms)
