@@ -430,6 +430,8 @@ class PrintedPlan(Printed):
         total = self.epsilon, self.delta, self.mu, self.pure, self.condition
         lines = ["Planned releases", "", *guarantee_lines(*total, local=self.local)]
         lines += ["", *table_lines(self.releases, self._shares())]
+        errors = ", ".join(f"{who} {e:#.3g}" for who, e in (self.expected_rmse or {}).items())
+        lines += list_lines("Expected RMSE, before any fit", tuple(filter(None, (errors,))))
         return "\n".join([*lines, *list_lines("Notes", self.notes)])
 
 

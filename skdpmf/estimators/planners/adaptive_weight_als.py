@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.estimators.planners import Clicks
 from skdpmf.mechanisms.als import clicks, dpals, dpsgd, pooled, pooled_clicks, ratings, variational
+from skdpmf.mechanisms.als.item_update import KEPT
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -152,6 +155,13 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return self._solver().make_plan(self.budget, self._settings(), n_items)
+
+    def _learnt(self) -> tuple[float, ...] | None:
+        if self._shorthand("solver") != "pooled":
+            return None
+        a = pooled.constant_weight(self.budget)
+        remembered = (1.0 - KEPT ** self._n_rounds()) / (1.0 - KEPT)
+        return self._rank(), a, pooled.CLIP * float(np.hypot(1.0, a)), 1.0, remembered
 
     @property
     def _is_exact(self) -> bool:

@@ -132,6 +132,16 @@ class DPMFSamplerPlanner(PrivatePlanner):
             return noisy_gradient.make_plan(self.budget, self._gradient_settings(), n_items)
         return posterior.make_plan(self.budget, self._posterior_settings(n_items), n_items)
 
+    def _learnt(self) -> tuple[float, ...] | None:
+        if self._draw is not None:
+            return None
+        terms = (
+            noisy_gradient.constant_weight(self.budget),
+            noisy_gradient.gradient_clip(self.budget),
+        )
+        steps = (1.0 - noisy_gradient.STARTING) * self._n_rounds()
+        return int(self.n_components), *terms, noisy_gradient.MEAN_SQUARE, steps
+
     @property
     def _work_of_round(self) -> int:
         return 1 if self._draw is None else 1 << 26  # a chain compiles in any case

@@ -86,6 +86,9 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         n_rounds = len(self._fractions(n_items, n_rows or 0))
         return items.make_plan(budget, n_items, n_rounds, self.randomizer)
 
+    def _learnt(self) -> tuple[float, ...] | None:
+        return (0,) if self._is_by_vectors else None
+
     def _n_reports(self) -> int:
         """Return the largest number of rounds of the protocol."""
         if self._gradients is not None:
