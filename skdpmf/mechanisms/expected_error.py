@@ -18,22 +18,20 @@ its factor's variance, which adds to s2. From R = q = 1 on this finds the larges
 where noise is too large: the state evolution of low-rank estimation (Y. Deshpande, A. Montanari,
 "Information-theoretically optimal sparse PCA", ISIT 2014), with noise of its own for items.
 
-Of all ranks up to the planned one, item means alone among them, the one with the least error
-counts: a fit's choice by released counts is near it. Public people add their ratings to P and J.
-Left out are the price of learning variances, popularity and the users' prior, what is lost before
-directions are found, the ends of the scale, and public features. docs/benchmarks/expected.md shows
-how well it holds.
+The least error of all ranks up to the planned one counts, with item means alone among them: a fit's
+choice by released counts is near it. Public people add their ratings to P and J. Left out are the
+price of learning variances, popularity and the users' prior, what is lost before directions are
+found, the ends of the scale, and public features. docs/benchmarks/expected.md shows how well it
+holds.
 """
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.device_reports import item_means as devices
-from skdpmf.mechanisms.device_reports.privunit import privunit_parameters
 from skdpmf.mechanisms.gram import covariance
 from skdpmf.mechanisms.item_means import averages, baseline
 from skdpmf.mechanisms.item_means import joint_release as im
@@ -61,12 +59,10 @@ class Ratings(NamedTuple):
     decay: float = 0.8
 
 
-def expected_rmse(
-    plan: Any, ratings: Ratings, terms: tuple[Any, ...], n_public: int, unit: float
-) -> dict[str, float]:
+def expected_rmse(plan: Any, ratings: Ratings, n_public: int, terms: Any) -> dict[str, float]:
     """Return what to expect of a planned fit beside so many public people.
 
-    terms: of `_Expected.planned`, a planner's ``_learnt``; unit: quarter of the rating range.
+    terms: of `_Expected.planned`, a planner's ``_learnt``. Errors are shares of the rating range.
     """
     alone = _Expected(ratings)
     found = {"this plan": _Expected(ratings, n_public).planned(plan, *terms)}
@@ -77,7 +73,7 @@ def expected_rmse(
         found["item means alone"] = alone.planned(means)
     found["each user's own mean"] = ((alone.loose + alone.item) * (1.0 + 1.0 / alone.length)) ** 0.5
     found["no privacy"] = alone.exact(terms[0])
-    return {name: float(unit * error) for name, error in found.items()}
+    return {name: float(error / 4.0) for name, error in found.items()}
 
 
 class _Expected:
@@ -102,45 +98,31 @@ class _Expected:
         self.sampling = 1.0 / self.N
         return self.error(1e12 * self.N, rank, 0.0 * self.N)
 
-    def planned(
-        self,
-        plan: Any,
-        rank: int = 0,
-        constant: float = 0.0,
-        clip: float = 0.0,
-        square: float = 1.0,
-        rounds: float = 1.0,
-    ) -> float:
-        """Return the expected error of a fit; rank: most factors, 0 for item means alone.
+    def planned(self, plan: Any, rank: int = 0, *terms: float) -> float:
+        """Return the expected error of a fit.
 
-        The rest is of gradients: they have the column a, the `constant`, a user's are clipped to
-        C, |x_i|^2 is `square` in the mean, and all say as much as so many `rounds` on the last
-        factors.
+        rank: most factors, 0 for item means alone; terms: of gradients, which have the column a, a
+        user's are clipped to C, |x_i|^2 has a mean, and all say as much as so many rounds on the
+        last factors.
         """
         least = self.exact(rank)
-        if plan.local:
-            return self.of_devices(float(plan.budget.epsilon))
-        if not plan.budget.is_private:
-            return least
+        if plan.local or not plan.budget.is_private:
+            return self.of_devices(float(plan.budget.epsilon)) if plan.local else least
         planned, pure = {one.name: one for one in plan.releases}, not plan.gaussian
-        first = planned.get(ir.RESIDUALS) or planned[averages.STATISTICS]
         W, M, sampling = self.weighted(1.0 if pure else 2.0)
         # in l1, of which the mean magnitude counts, as the root mean square does in l2
         slope = min(1.0 / ir.CLIP, (0.8 if pure else 1.0) * self.loose**-0.5) * M
-        if first.name == ir.RESIDUALS:
-            self.sampling = sampling
-        else:
-            slope = 0.5 * self.N
-        unit = slope / (first.sensitivity * (2.0**0.5 if pure else 1.0))
+        first = planned.get(ir.RESIDUALS)
+        if first is None:
+            first, slope, sampling = planned[averages.STATISTICS], 0.5 * self.N, self.sampling
+        self.sampling, unit = sampling, slope / first.sensitivity * (0.5 if pure else 1.0) ** 0.5
         again = [one for one in plan.releases if first.name in one.alternatives]
         shown, *more = (one.count * (unit / one.noise_multiplier) ** 2 for one in (first, *again))
         found = [self.error(shown + sum(more), rank)]
         if "gradients" in planned:
-            one = planned["gradients"]
-            size = (self.loose * (constant**2 + square)) ** 0.5
-            slope = min(1.0, clip / size) * M / one.noise_scale
-            shown = shown + one.count * (constant * slope) ** 2
-            noise = 1.0 / (square * rounds * slope**2)
+            one, (a, clip, square, rounds) = planned["gradients"], terms
+            slope = min(1.0, clip * (self.loose * (a**2 + square)) ** -0.5) * M / one.noise_scale
+            shown, noise = shown + one.count * (a * slope) ** 2, slope**-2 / (square * rounds)
             found += [self.error(shown, k, noise) for k in (1, 2, 4, 8, 16, 32) if k <= rank]
         if covariance.COVARIANCE in planned:
             pairs = self.of_pairs(planned[covariance.COVARIANCE], plan.budget.unit, W)
@@ -158,12 +140,10 @@ class _Expected:
     def of_pairs(self, release: Any, unit: str, W: Floats) -> Floats:
         """Return what loadings of the items in a column say of an item in a row, over l_c."""
         noise, root = ("laplace", 2.0) if release.kind == "pure" else ("gaussian", 0.5)
-        weights, deviation = (
-            partial(covariance_weights, noise=noise, unit=unit),
-            release.noise_scale * root**0.5,
-        )
-        whole = (np.repeat(part, self.items) for part in (W, self.N))
-        counts = ir.RaterCounts(*whole, float(self.ratings.n_users))
+        weights = partial(covariance_weights, noise=noise, unit=unit)
+        deviation = release.noise_scale * root**0.5
+        mass, number = (np.repeat(part, self.items) for part in (W, self.N))
+        counts = ir.RaterCounts(mass, number, self.ratings.n_users)
         head = covariance.head_items(counts, weights, deviation, self.ratings.n_items).size
         items = np.clip(head - np.cumsum(self.items) + self.items, 0, self.items)
         p = self.N * (items > 0) / max(items @ self.N, 1e-300)
@@ -175,17 +155,17 @@ class _Expected:
     def of_devices(self, epsilon: float) -> float:
         """Return the expected error of item means that devices report."""
         r, (W, M, self.sampling) = self.ratings, self.weighted(2.0)
-        settings = SimpleNamespace(epsilon=epsilon, n_items=r.n_items, n_devices=r.n_users)
-        c = privunit_parameters(epsilon, devices.statistics_dimension(r.n_items) + 1).c
-        length = devices.statistics_length(devices.count_weight(settings))
-        first, *later = devices.fractions_of(devices.mean_noise(epsilon, r.n_items, r.n_users))
-        slope = min(1.0 / im.CLIP, (self.loose + self.item) ** -0.5) * W * c / length
-        shown = slope**2 * (first / r.n_users)
+        public = epsilon, r.n_items, r.n_users
+        noise, s = devices.mean_noise(*public), devices.count_weight(*public)
+        first, *later = devices.fractions_of(noise)
+        unit = r.n_items**0.5 / (r.n_users * noise)
+        slope = min(1.0 / im.CLIP, (self.loose + self.item) ** -0.5) * W * unit
+        shown = (slope / devices.statistics_length(s)) ** 2 * first
         error = devices.LEAST_SIGNIFICANCE * (2.0 * self.items @ W**4) ** 0.5
         if self.items @ (W**2 * shown) * self.item <= error:
             return self.error(0.0 * shown)
-        slope = min(1.0 / ir.CLIP, self.loose**-0.5) * M * c
-        return self.error(shown + slope**2 * (sum(later) / r.n_users))
+        slope = min(1.0 / ir.CLIP, self.loose**-0.5) * M * unit
+        return self.error(shown + slope**2 * sum(later))
 
     def error(self, shown: Any, rank: int = 0, noise: Any = np.inf, pairs: Any = 0.0) -> float:
         """Return the expected root mean squared error.
@@ -194,9 +174,8 @@ class _Expected:
         `of_pairs`. Without either, public people alone know factors.
         """
         direct = 1.0 / (1.0 / np.maximum(shown, 1e-12) + self.loose * self.sampling)
-        doubt = self.rated @ (
-            1.0 / (1.0 / max(self.item, 1e-12) + direct + self.public / self.loose)
-        )
+        known = direct + self.public / self.loose + 1.0 / max(self.item, 1e-12)
+        doubt = self.rated @ (1.0 / known)
         tastes, root = self.factors[:rank], self.users * self.n**0.5
         q, R, lost = np.ones(tastes.size), np.ones((self.N.size, tastes.size)), 0.0
         for _ in range(30):

@@ -431,7 +431,8 @@ class PrintedPlan(Printed):
         lines = ["Planned releases", "", *guarantee_lines(*total, local=self.local)]
         lines += ["", *table_lines(self.releases, self._shares())]
         errors = ", ".join(f"{who} {e:#.3g}" for who, e in (self.expected_rmse or {}).items())
-        lines += list_lines("Expected RMSE, before any fit", tuple(filter(None, (errors,))))
+        title = "Expected RMSE, with 50 ratings a row as of films unless plan() was given others"
+        lines += list_lines(title, (errors,) if errors else ())
         return "\n".join([*lines, *list_lines("Notes", self.notes)])
 
 

@@ -346,12 +346,11 @@ class PrivatePlanner(Planner):
             Number of ratings to expect the error for. None: 50 for each row, or a quarter of the
             items if these are fewer. No release depends on it.
         assumed : dict of str to float, default=None
-            What ratings are thought to be, where the error is to be expected for other than the
-            defaults, which are those of films rated by stars. As shares of the rating range, the
-            standard deviations of "user" levels (.11), "item" levels (.13), "factors", which is
-            taste (.115), and the "residual" (.195). As exponents, how "popularity" of items (.7)
-            and "activity" of users (.6) fall with the rank; each factor has the share "decay" (.8)
-            of the variance of the one before.
+            How ratings vary, where not as those of films that are rated by stars, the defaults. As
+            shares of the rating range, standard deviations of "user" levels (.11), "item" levels
+            (.13), "factors", which are tastes (.115), and the "residual" (.195). As exponents, how
+            "popularity" of items (.7) and "activity" of users (.6) fall with the rank; each factor
+            has the share "decay" (.8) of the variance of the one before.
 
         Returns
         -------
@@ -381,7 +380,7 @@ class PrivatePlanner(Planner):
         >>> plan.notes[-1]
         '12 fits on everybody: epsilon ... for each person, all together.'
 
-        What to expect before a fit:
+        Its error can be expected before a fit:
 
         >>> plan = DPItemMeans(PrivacyBudget(1.0, 1e-5)).plan(3706, 6040, n_ratings=900_000)
         >>> {who: round(error, 2) for who, error in plan.expected_rmse.items()}
@@ -397,8 +396,8 @@ class PrivatePlanner(Planner):
             remedy = "pass how many fits there are in a year"
             require(is_count(refreshes), "refreshes", refreshes, "an integer >= 1", remedy)
             plan = replace(plan, notes=(*plan.notes, *notes_of_a_year(plan, int(refreshes))))
-        learnt = None if n_rows is None or self._implicit else self._learnt()
-        if learnt is None:
+        terms = None if self._implicit else self._learnt()
+        if terms is None or n_rows is None:
             return plan
         from skdpmf.mechanisms.expected_error import Ratings, expected_rmse
 
@@ -406,13 +405,13 @@ class PrivatePlanner(Planner):
         require(is_count(n), "n_ratings", n, "an integer >= 1", "pass how many you expect")
         known, given = Ratings._fields[3:], dict(assumed or {})
         holds = {*given} <= {*known} and all(is_finite(x) and x >= 0.0 for x in given.values())
-        rule = f"numbers >= 0 by name, of {', '.join(known)}, a decay below 1"
+        rule = f"numbers >= 0 by name, of {', '.join(known)}, decay below 1"
         holds = holds and given.get("decay", 0.0) < 1.0
         require(holds, "assumed", assumed, rule, "leave out what you do not know")
-        terms = learnt, getattr(getattr(self, "public", None), "shape", (0,))[0]
-        unit = (self.rating_range[1] - self.rating_range[0]) / 4.0
-        errors = expected_rmse(plan, Ratings(n_rows, int(n_items), int(n), **given), *terms, unit)
-        return replace(plan, expected_rmse=errors)
+        n_public = getattr(getattr(self, "public", None), "shape", (0,))[0]
+        errors = expected_rmse(plan, Ratings(n_rows, n_items, n, **given), n_public, terms)
+        width = self.rating_range[1] - self.rating_range[0]
+        return replace(plan, expected_rmse={who: width * error for who, error in errors.items()})
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -99,9 +99,9 @@ def mean_noise(epsilon: float, n_items: int, n_devices: int) -> float:
     return float(np.sqrt(n_items / n_devices)) / c
 
 
-def count_weight(settings: Any) -> float:
-    """Return s, from public epsilon, n_items and n_devices, as for `mean_noise`."""
-    r = mean_noise(settings.epsilon, settings.n_items, settings.n_devices)
+def count_weight(epsilon: float, n_items: int, n_devices: int) -> float:
+    """Return s, from public numbers, as for `mean_noise`."""
+    r = mean_noise(epsilon, n_items, n_devices)
     return float(np.clip(_WEIGHT_OF_NOISE * r, 1.0, _MOST_COUNT_WEIGHT))
 
 
