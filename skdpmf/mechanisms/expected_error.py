@@ -29,7 +29,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skdpmf.mechanisms.device_reports import item_means as devices
 from skdpmf.mechanisms.gram import covariance
@@ -37,8 +36,6 @@ from skdpmf.mechanisms.item_means import averages, baseline
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.privacy.pair_sensitivity import covariance_weights
-
-Floats = NDArray[np.float64]
 
 
 class Ratings(NamedTuple):
@@ -69,7 +66,7 @@ def expected_rmse(plan: Any, ratings: Ratings, n_public: int, terms: Any) -> dic
     if n_public:
         found["without public people"] = alone.planned(plan, *terms)
     if terms[0]:
-        means = baseline.make_plan(plan.budget, ratings.n_items, ratings.n_users)
+        means = baseline.make_plan(plan.budget, ratings.n_items)
         found["item means alone"] = alone.planned(means)
     found["each user's own mean"] = ((alone.loose + alone.item) * (1.0 + 1.0 / alone.length)) ** 0.5
     found["no privacy"] = alone.exact(terms[0])
@@ -106,8 +103,10 @@ class _Expected:
         last factors.
         """
         least = self.exact(rank)
-        if plan.local or not plan.budget.is_private:
-            return self.of_devices(float(plan.budget.epsilon)) if plan.local else least
+        if not plan.budget.is_private:
+            return least
+        if plan.local:
+            return max(self.of_devices(float(plan.budget.epsilon)), least)
         planned, pure = {one.name: one for one in plan.releases}, not plan.gaussian
         W, M, sampling = self.weighted(1.0 if pure else 2.0)
         # in l1, of which the mean magnitude counts, as the root mean square does in l2
@@ -137,7 +136,7 @@ class _Expected:
         raw /= (self.rated @ raw**power) ** (1.0 / power)
         return W, W * raw, self.users @ self.n ** (1.0 - 2.0 / power) / size / W
 
-    def of_pairs(self, release: Any, unit: str, W: Floats) -> Floats:
+    def of_pairs(self, release: Any, unit: str, W: Any) -> Any:
         """Return what loadings of the items in a column say of an item in a row, over l_c."""
         noise, root = ("laplace", 2.0) if release.kind == "pure" else ("gaussian", 0.5)
         weights = partial(covariance_weights, noise=noise, unit=unit)
@@ -150,7 +149,7 @@ class _Expected:
         n = np.maximum(np.rint(self.n * (items @ self.N) / (self.items @ self.N)), 1.0)
         pairs, users = np.outer(p, p), self.ratings.n_users * self.users
         E, squares = (users @ (weights(n) ** power * n**2) * pairs for power in (1, 2))
-        return np.asarray(E**2 / (deviation**2 + squares * self.loose**2) * items)
+        return E**2 / (deviation**2 + squares * self.loose**2) * items
 
     def of_devices(self, epsilon: float) -> float:
         """Return the expected error of item means that devices report."""
@@ -159,7 +158,7 @@ class _Expected:
         noise, s = devices.mean_noise(*public), devices.count_weight(*public)
         first, *later = devices.fractions_of(noise)
         unit = r.n_items**0.5 / (r.n_users * noise)
-        slope = min(1.0 / im.CLIP, (self.loose + self.item) ** -0.5) * W * unit
+        slope = min(1.0 / ir.CLIP, (self.loose + self.item) ** -0.5) * W * unit
         shown = (slope / devices.statistics_length(s)) ** 2 * first
         error = devices.LEAST_SIGNIFICANCE * (2.0 * self.items @ W**4) ** 0.5
         if self.items @ (W**2 * shown) * self.item <= error:
@@ -194,7 +193,7 @@ class _Expected:
         return float(np.sqrt(self.seen @ (left + offset)))
 
 
-def by_rank(total: float, most: int, n: int, exponent: float) -> tuple[Floats, Any]:
+def by_rank(total: float, most: int, n: int, exponent: float) -> tuple[Any, Any]:
     """Return numbers up to `most`, by rank, and how many of n have each: `total` in all."""
     ends = np.unique(np.append(np.geomspace(1.0, n, 60).astype(int), n + 1))
     width, weight = np.diff(ends), (ends[:-1] * (ends[1:] - 1.0)) ** (-0.5 * exponent)

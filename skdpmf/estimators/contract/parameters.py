@@ -5,7 +5,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar
@@ -160,6 +160,17 @@ class OptionParameters(_Checked):
         if not isinstance(value, Options):
             return str(value)
         return next(key for key, kind in self._options[name].items() if type(value) is kind)
+
+    def _settled(self, kind: Any, options: Any = None, **own: Any) -> Any:
+        """Return settings of a kind: these, and parameters of the options and of this object."""
+        known = {one.name: one.type for one in fields(kind)}
+        for source in (options, self):  # what comes first counts
+            own = {name: getattr(source, name) for name in known if hasattr(source, name)} | own
+        for name in known.keys() & own.keys():
+            plain = (each for each in (bool, int, float) if known[name] in (each, each | None))
+            if own[name] is not None:  # no numpy numbers, which a repr shows as such
+                own[name] = next(plain, lambda value: value)(own[name])
+        return kind(**{name: own[name] for name in known if name in own})
 
     def _check_options(self) -> None:
         for name, kinds in self._options.items():

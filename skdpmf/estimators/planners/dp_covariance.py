@@ -113,15 +113,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
         if not isinstance(release.shares, str):
             overall, averages, covariance = (float(share) for share in release.shares)
             shares = overall, averages, covariance
-        return solver.Settings(
-            noise=self.noise,
-            n_components=int(self.n_components),
-            item_damping=float(release.item_damping),
-            user_damping=float(self.user_damping),
-            clamp=float(release.clamp),
-            clean=bool(release.clean),
-            shares=shares,
-        )
+        return self._settled(solver.Settings, release, shares=shares)
 
     @property
     def _takes_public(self) -> bool:

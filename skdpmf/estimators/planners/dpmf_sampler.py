@@ -153,14 +153,8 @@ class DPMFSamplerPlanner(PrivatePlanner):
         return _ITERATIONS["every-step" if draw is None else draw.sampler]
 
     def _gradient_settings(self) -> noisy_gradient.Settings:
-        cap = self.max_ratings_per_user
-        return noisy_gradient.Settings(
-            n_components=int(self.n_components),
-            max_ratings_per_user=None if cap is None else int(cap),
-            max_iter=self._n_rounds(),
-            alpha=float(self.alpha),
-            user_damping=self._damping(FIT_DAMPING),
-        )
+        own = {"max_iter": self._n_rounds(), "user_damping": self._damping(FIT_DAMPING)}
+        return self._settled(noisy_gradient.Settings, **own)
 
     def _posterior_settings(self, n_items: int = _CAP) -> posterior.Settings:
         draw, cap = self._chosen("guarantee"), self.max_ratings_per_user
@@ -171,21 +165,14 @@ class DPMFSamplerPlanner(PrivatePlanner):
             rho = np.inf if private and draw.sampler == "gibbs" else 1.0
         low, high = self.rating_range
         table = draw.sampler == "sgld" and draw.noise == "table"
-        return posterior.Settings(
-            n_components=int(self.n_components),
-            max_ratings_per_user=int(cap),
-            weight_cap=float(rho),
+        return self._settled(
+            *(posterior.Settings, draw),
+            max_ratings_per_user=cap,
+            weight_cap=rho,
             kappa=float(draw.kappa) * 4.0 / (high - low),
             max_iter=self._n_rounds(),
-            sampler=draw.sampler,
-            calibration=draw.calibration,
-            item_bias=not private if draw.item_bias is None else bool(draw.item_bias),
-            **{name: float(getattr(draw, name)) for name in _DEVIATIONS},
-            sample_precisions=bool(draw.sample_precisions),
-            step_size=float(draw.step_size),
-            table_size=int(draw.table_size) if table else None,
-            n_draws=int(draw.n_draws),
-            alpha=float(self.alpha),
+            item_bias=not private if draw.item_bias is None else draw.item_bias,
+            table_size=draw.table_size if table else None,
             user_damping=self._damping(FIT_DAMPING),
         )
 
