@@ -1,8 +1,9 @@
 """Test RMSE against epsilon on ratings of many shapes: more budget must not hurt.
 
 All settings are the defaults. Beside the estimators stand `CacheSGDFactorizer`, users' own means,
-and the best of a grid of plain ALS fits, chosen on the test ratings themselves. Prints Markdown
-tables, and violations of these rules:
+and the best of a grid of plain ALS fits, chosen on the test ratings themselves. With `--expected`
+there is what plans expect before a fit, told how the ratings of a made-up set vary, as fits without
+privacy show it, and which part of that is taste. Prints Markdown tables, and violations of rules:
 
 - the error falls with epsilon, within two standard errors (all noise seeds, one split);
 - no private estimator is worse than `DPItemMeans` at the same epsilon, or than users' own means;
@@ -93,7 +94,9 @@ SETS = {
 }
 
 
-PARSER = parser(__doc__, data=None, seeds=3, epsilons=EPSILONS, methods=KINDS, n_jobs=1)
+PARSER = parser(
+    __doc__, data=None, seeds=3, epsilons=EPSILONS, methods=KINDS, n_jobs=1, expected=False
+)
 PARSER.add_argument("--sets", nargs="+", help="parts of the sets' names; default: all")
 
 
@@ -121,6 +124,21 @@ def with_bias(R, values, other, ridge):
     given = R.indptr, R.indices, values - other[R.indices, 0], factors
     solve_rows(*given, ridge * np.eye(other.shape[1]), 0, R.shape[0], out)
     return out
+
+
+def variation_of(X, make, scale):
+    """Return how ratings vary: deviations as shares of their range."""
+    n, given = np.diff(X.indptr), getattr(make, "keywords", {"factor_std": 2.6, "noise_std": 3.5})
+    taste = given.get("factor_std", 0.55) ** 2 * (given.get("n_components", 5) > 0)
+    taste /= max(taste + given.get("noise_std", 0.8) ** 2, 1e-12)
+    row, b = np.repeat(np.arange(n.size), n), DPItemMeans(budget_of(np.inf), rating_range=scale)
+    b = b.fit(X).item_means_
+    own = np.bincount(row, X.data - b[X.indices], n.size) / np.maximum(n, 1)
+    loose = np.sum((X.data - b[X.indices] - own[row]) ** 2) / (X.nnz - n.size - X.shape[1])
+    user = np.var(own[n > 0]) - loose * np.mean(1.0 / n[n > 0])
+    parts = {"factors": taste * loose, "residual": (1.0 - taste) * loose}
+    parts |= {"user": user, "item": np.var(b[X.indices])}
+    return {name: max(part, 0.0) ** 0.5 / (scale[1] - scale[0]) for name, part in parts.items()}
 
 
 def broken_rules(found, others, options):
@@ -152,7 +170,7 @@ def broken_rules(found, others, options):
     return broken
 
 
-def run(label, X, Y, scale, options):
+def run(label, X, Y, scale, options, make=None):
     print(f"{label}: {X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training ratings\n")
     sgd = CacheSGDFactorizer(rating_range=scale, random_state=0, **SGD_SETTINGS)
     others = {
@@ -170,6 +188,12 @@ def run(label, X, Y, scale, options):
     for name in options.methods:
         means = [found[name, epsilon].error for epsilon in options.epsilons]
         print_row(name, *(f"{mean:.4f}" for mean in means), f"{max(means) - own:+.4f}")
+    assumed = variation_of(X, make, scale) if options.expected and make else {}
+    for name in options.methods if options.expected else ():
+        models = (KINDS[name](budget_of(e), rating_range=scale) for e in options.epsilons)
+        given = {"n_ratings": X.nnz, "assumed": assumed}
+        plans = (model.plan(*X.shape[::-1], **given).expected_rmse for model in models)
+        print_row(f"{name}, expected", *(f"{plan['this plan']:.4f}" for plan in plans), "")
     print("\n" + ", ".join(f"{name} {value:.4f}" for name, value in others.items()) + "\n")
     for line in broken_rules(found, others, options) or ["all rules hold"]:
         print(f"- {line}")
@@ -182,7 +206,7 @@ def main(arguments=None):
     for label, (make, scale) in SETS.items():
         if any(part in label for part in wanted):
             X, Y = split_ratings(make(), random_state=0)
-            run(label, X, Y, scale, options)
+            run(label, X, Y, scale, options, make)
     path = data_path(options)
     if path is not None and any(part in "MovieLens 1M" for part in wanted):
         run("MovieLens 1M", *split(read_ratings(path), 0), FIVE, options)

@@ -149,6 +149,8 @@ class ReleasePlan(PrintedPlan):
         Whether the releases are what each user's own device sends, so that no server is trusted.
     made : tuple of Release or PureRelease, default=()
         Releases of a fit, from its curator's record; no part of the plan itself.
+    expected_rmse : dict of str to float, default=None
+        Errors to expect, from public sizes, where an estimator's `plan` was asked; likewise.
 
     Raises
     ------
@@ -169,6 +171,7 @@ class ReleasePlan(PrintedPlan):
     condition: str = ""
     local: bool = False
     made: tuple[Planned, ...] = field(default=(), repr=False, compare=False)
+    expected_rmse: dict[str, float] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # a copy, as it may change later; where it is charged is no part of a plan

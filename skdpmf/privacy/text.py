@@ -431,6 +431,9 @@ class PrintedPlan(Printed):
         total = self.epsilon, self.delta, self.mu, self.pure, self.condition
         lines = ["Planned releases", "", *guarantee_lines(*total, local=self.local)]
         lines += ["", *table_lines(self.releases, self._shares())]
+        errors = ", ".join(f"{who} {e:#.3g}" for who, e in (self.expected_rmse or {}).items())
+        title = "Expected RMSE, with 50 ratings a row as of films unless plan() was given others"
+        lines += list_lines(title, (errors,) if errors else ())
         return "\n".join([*lines, *list_lines("Notes", self.notes)])
 
 

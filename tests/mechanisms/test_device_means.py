@@ -16,7 +16,6 @@ from scipy import sparse
 
 from skdpmf.mechanisms.device_reports import item_means as li
 from skdpmf.mechanisms.device_reports.privunit import PrivUnit
-from skdpmf.mechanisms.device_reports.protocol import Settings
 from skdpmf.mechanisms.item_means import joint_release as im
 from tests.matrices import csr
 
@@ -333,9 +332,8 @@ def test_counts_get_what_their_noise_asks_for():
     assert li.mean_noise(epsilon, n_items, 0) == 0.0
 
     def design(n_devices, n_rounds=None):
-        settings = Settings("", epsilon, n_items, (1, 5), 10.0, (1.0,), n_devices)
-        noise = li.mean_noise(epsilon, n_items, n_devices)
-        return len(li.fractions_of(noise, n_rounds)), li.count_weight(settings)
+        public = epsilon, n_items, n_devices
+        return len(li.fractions_of(li.mean_noise(*public), n_rounds)), li.count_weight(*public)
 
     at_one = randomiser.variance * n_items  # devices for a noise of length 1
     for r, n_rounds, s in (

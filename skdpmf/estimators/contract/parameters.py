@@ -5,7 +5,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar
@@ -162,6 +162,17 @@ class OptionParameters(_Checked):
         if not isinstance(value, Options):
             return str(value)
         return next(key for key, kind in self._options[name].items() if type(value) is kind)
+
+    def _settled(self, kind: Any, options: Any = None, **own: Any) -> Any:
+        """Return settings of a kind: these, and parameters of the options and of this object."""
+        known = {one.name: one.type for one in fields(kind)}
+        for source in (options, self):  # what comes first counts
+            own = {name: getattr(source, name) for name in known if hasattr(source, name)} | own
+        for name in known.keys() & own.keys():
+            plain = (each for each in (bool, int, float) if known[name] in (each, each | None))
+            if own[name] is not None:  # no numpy numbers, which a repr shows as such
+                own[name] = next(plain, lambda value: value)(own[name])
+        return kind(**{name: own[name] for name in known if name in own})
 
     def _check_options(self) -> None:
         for name, kinds in self._options.items():
@@ -320,8 +331,18 @@ class PrivatePlanner(Planner):
     def _value_range(self) -> Any:
         return (0.0, 1.0) if self._implicit else self.rating_range
 
+    def _learnt(self) -> tuple[float, ...] | None:
+        """Return terms of `expected_error`; None: nothing is known of the error."""
+        return None
+
     def plan(
-        self, n_items: int, n_rows: int | None = None, *, refreshes: int | None = None
+        self,
+        n_items: int,
+        n_rows: int | None = None,
+        *,
+        refreshes: int | None = None,
+        n_ratings: int | None = None,
+        assumed: Mapping[str, float] | None = None,
     ) -> ReleasePlan:
         """Tell what `fit` would release, with which noise, for which share of the budget.
 
@@ -334,11 +355,25 @@ class PrivatePlanner(Planner):
         refreshes : int, default=None
             How often this is to be done, if the notes are to say what that costs each person: by
             `refresh`, on new people each time, and by `fit` on everybody each time.
+        n_ratings : int, default=None
+            Number of ratings to expect the error for. None: 50 for each row, or a quarter of the
+            items if these are fewer. No release depends on it.
+        assumed : dict of str to float, default=None
+            How ratings vary, where not as those of films that are rated by stars, the defaults. As
+            shares of the rating range, standard deviations of "user" levels (.11), "item" levels
+            (.13), "factors", which are tastes (.115), and the "residual" (.195). As exponents, how
+            "popularity" of items (.7) and "activity" of users (.6) fall with the rank; each factor
+            has the share "decay" (.8) of the variance of the one before.
 
         Returns
         -------
         ReleasePlan
-            The releases. No data is touched and no budget is spent.
+            The releases. No data is touched and no budget is spent. With `n_rows` its
+            ``expected_rmse`` has the test RMSE to expect, in units of ratings, of this plan, item
+            means alone, each user's own mean, and without privacy; with `public` also without these
+            people, who are thought to rate as all others do. It is None for clicks, and for
+            mechanisms whose error has no formula: published solvers, posterior draws and reported
+            gradients. docs/benchmarks/expected.md shows how well it holds.
 
         Raises
         ------
@@ -357,6 +392,12 @@ class PrivatePlanner(Planner):
         >>> plan = DPItemMeans(PrivacyBudget(1.0, 1e-5)).plan(n_items=40, refreshes=12)
         >>> plan.notes[-1]
         '12 fits on everybody cost each person epsilon ..., all together.'
+
+        Its error can be expected before a fit:
+
+        >>> plan = DPItemMeans(PrivacyBudget(1.0, 1e-5)).plan(3706, 6040, n_ratings=900_000)
+        >>> {who: round(error, 2) for who, error in plan.expected_rmse.items()}
+        {'this plan': 0.93, "each user's own mean": 1.05, 'no privacy': 0.91}
         """
         self._check_params()
         require(is_count(n_items), "n_items", n_items, "an integer >= 1", "pass X.shape[1]")
@@ -368,7 +409,22 @@ class PrivatePlanner(Planner):
             remedy = "pass how many fits there are in a year"
             require(is_count(refreshes), "refreshes", refreshes, "an integer >= 1", remedy)
             plan = replace(plan, notes=(*plan.notes, *notes_of_a_year(plan, int(refreshes))))
-        return plan
+        terms = None if self._implicit else self._learnt()
+        if terms is None or n_rows is None:
+            return plan
+        from skdpmf.mechanisms.expected_error import Ratings, expected_rmse
+
+        n = n_rows * min(50, -(-n_items // 4)) if n_ratings is None else n_ratings
+        require(is_count(n), "n_ratings", n, "an integer >= 1", "pass how many you expect")
+        known, given = Ratings._fields[3:], dict(assumed or {})
+        holds = {*given} <= {*known} and all(is_finite(x) and x >= 0.0 for x in given.values())
+        rule = f"numbers >= 0 by name, of {', '.join(known)}, decay below 1"
+        holds = holds and given.get("decay", 0.0) < 1.0
+        require(holds, "assumed", assumed, rule, "leave out what you do not know")
+        n_public = getattr(getattr(self, "public", None), "shape", (0,))[0]
+        errors = expected_rmse(plan, Ratings(n_rows, n_items, n, **given), n_public, terms)
+        width = self.rating_range[1] - self.rating_range[0]
+        return replace(plan, expected_rmse={who: width * error for who, error in errors.items()})
 
     def _check_params(self) -> None:
         super()._check_params()

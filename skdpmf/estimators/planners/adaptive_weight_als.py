@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.estimators.planners import Clicks
 from skdpmf.mechanisms.als import clicks, dpals, dpsgd, pooled, pooled_clicks, ratings, variational
+from skdpmf.mechanisms.als.item_update import KEPT
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -153,6 +156,13 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return self._solver().make_plan(self.budget, self._settings(), n_items)
 
+    def _learnt(self) -> tuple[float, ...] | None:
+        if self._shorthand("solver") != "pooled":
+            return None
+        a = pooled.constant_weight(self.budget)
+        remembered = (1.0 - KEPT ** self._n_rounds()) / (1.0 - KEPT)
+        return self._rank(), a, pooled.CLIP * float(np.hypot(1.0, a)), 1.0, remembered
+
     @property
     def _is_exact(self) -> bool:
         return self._shorthand("solver") == "pooled" and not self.budget.is_private
@@ -188,28 +198,23 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         exponent = solver.weight_exponent
         if exponent is None:
             exponent = 0.0 if self._implicit else _RATINGS_EXPONENT
-        common: dict[str, Any] = {
-            "n_components": self._rank(),
-            "weighting": weighting,
-            "weight_exponent": float(exponent),
-            "max_ratings_per_user": None if cap is None else int(cap),
-            "max_iter": self._n_rounds(),
-            "alpha": float(self.alpha),
-            "user_damping": self._damping(FIT_DAMPING),
-            "item_means": bool(getattr(solver, "item_means", True)),
-        }
-        n_inner_steps = int(getattr(solver, "n_inner_steps", _INNER_STEPS))
-        if self._implicit:
-            weight = float(self._chosen("feedback").unobserved_weight)
-            common["chooses_rank"] = self._is_exact and self.n_components is None
-            return clicks.Settings(**common, unobserved_weight=weight, n_inner_steps=n_inner_steps)
-        if isinstance(solver, Pooled):
-            share = _LIST_SHARE if solver.list_share == "auto" else float(solver.list_share or 0.0)
-            common["fold_in_damping"] = self._damping(FOLD_IN_DAMPING)
-            return pooled.Settings(**common, list_share=share)
-        if isinstance(solver, DPSGD):
-            return dpsgd.Settings(**common, n_inner_steps=n_inner_steps)
-        return ratings.Settings(**common)
+        share = getattr(solver, "list_share", None)
+        kinds: dict[Any, Any] = {Pooled: pooled.Settings, DPSGD: dpsgd.Settings}
+        return self._settled(
+            clicks.Settings if self._implicit else kinds.get(type(solver), ratings.Settings),
+            self._chosen("feedback"),
+            n_components=self._rank(),
+            weighting=weighting,
+            weight_exponent=exponent,
+            max_ratings_per_user=cap,
+            max_iter=self._n_rounds(),
+            user_damping=self._damping(FIT_DAMPING),
+            fold_in_damping=self._damping(FOLD_IN_DAMPING),
+            item_means=getattr(solver, "item_means", True),
+            n_inner_steps=getattr(solver, "n_inner_steps", _INNER_STEPS),
+            list_share=_LIST_SHARE if share == "auto" else share or 0.0,
+            chooses_rank=self._implicit and self._is_exact and self.n_components is None,
+        )
 
     def _check_params(self) -> None:
         super()._check_params()

@@ -102,6 +102,9 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
             return noisy_gram.make_plan(self.budget, n_items, n_rows)
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
+    def _learnt(self) -> tuple[float, ...]:
+        return (int(self.n_components),)
+
     def _n_rounds(self) -> int:
         return noisy_gram.N_ROUNDS if self._implicit else solver.N_ROUNDS
 
@@ -110,15 +113,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
         if not isinstance(release.shares, str):
             overall, averages, covariance = (float(share) for share in release.shares)
             shares = overall, averages, covariance
-        return solver.Settings(
-            noise=self.noise,
-            n_components=int(self.n_components),
-            item_damping=float(release.item_damping),
-            user_damping=float(self.user_damping),
-            clamp=float(release.clamp),
-            clean=bool(release.clean),
-            shares=shares,
-        )
+        return self._settled(solver.Settings, release, shares=shares)
 
     @property
     def _takes_public(self) -> bool:

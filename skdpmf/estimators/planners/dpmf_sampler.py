@@ -132,6 +132,16 @@ class DPMFSamplerPlanner(PrivatePlanner):
             return noisy_gradient.make_plan(self.budget, self._gradient_settings(), n_items)
         return posterior.make_plan(self.budget, self._posterior_settings(n_items), n_items)
 
+    def _learnt(self) -> tuple[float, ...] | None:
+        if self._draw is not None:
+            return None
+        terms = (
+            noisy_gradient.constant_weight(self.budget),
+            noisy_gradient.gradient_clip(self.budget),
+        )
+        steps = (1.0 - noisy_gradient.STARTING) * self._n_rounds()
+        return int(self.n_components), *terms, noisy_gradient.MEAN_SQUARE, steps
+
     @property
     def _work_of_round(self) -> int:
         return 1 if self._draw is None else 1 << 26  # a chain compiles in any case
@@ -143,14 +153,8 @@ class DPMFSamplerPlanner(PrivatePlanner):
         return _ITERATIONS["every-step" if draw is None else draw.sampler]
 
     def _gradient_settings(self) -> noisy_gradient.Settings:
-        cap = self.max_ratings_per_user
-        return noisy_gradient.Settings(
-            n_components=int(self.n_components),
-            max_ratings_per_user=None if cap is None else int(cap),
-            max_iter=self._n_rounds(),
-            alpha=float(self.alpha),
-            user_damping=self._damping(FIT_DAMPING),
-        )
+        own = {"max_iter": self._n_rounds(), "user_damping": self._damping(FIT_DAMPING)}
+        return self._settled(noisy_gradient.Settings, **own)
 
     def _posterior_settings(self, n_items: int = _CAP) -> posterior.Settings:
         draw, cap = self._chosen("guarantee"), self.max_ratings_per_user
@@ -161,21 +165,14 @@ class DPMFSamplerPlanner(PrivatePlanner):
             rho = np.inf if private and draw.sampler == "gibbs" else 1.0
         low, high = self.rating_range
         table = draw.sampler == "sgld" and draw.noise == "table"
-        return posterior.Settings(
-            n_components=int(self.n_components),
-            max_ratings_per_user=int(cap),
-            weight_cap=float(rho),
+        return self._settled(
+            *(posterior.Settings, draw),
+            max_ratings_per_user=cap,
+            weight_cap=rho,
             kappa=float(draw.kappa) * 4.0 / (high - low),
             max_iter=self._n_rounds(),
-            sampler=draw.sampler,
-            calibration=draw.calibration,
-            item_bias=not private if draw.item_bias is None else bool(draw.item_bias),
-            **{name: float(getattr(draw, name)) for name in _DEVIATIONS},
-            sample_precisions=bool(draw.sample_precisions),
-            step_size=float(draw.step_size),
-            table_size=int(draw.table_size) if table else None,
-            n_draws=int(draw.n_draws),
-            alpha=float(self.alpha),
+            item_bias=not private if draw.item_bias is None else draw.item_bias,
+            table_size=draw.table_size if table else None,
             user_damping=self._damping(FIT_DAMPING),
         )
 

@@ -86,6 +86,10 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         n_rounds = len(self._fractions(n_items, n_rows or 0))
         return items.make_plan(budget, n_items, n_rounds, self.randomizer)
 
+    def _learnt(self) -> tuple[float, ...] | None:
+        known = self._is_by_vectors or not (self._gradients or self.budget.is_private)
+        return (0,) if known else None
+
     def _n_reports(self) -> int:
         """Return the largest number of rounds of the protocol."""
         if self._gradients is not None:
@@ -113,18 +117,10 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         return items.fractions_of(noise, None if self.max_iter is None else int(self.max_iter))
 
     def _gradient_settings(self) -> gradient.Settings:
-        reports = self._chosen("method")
-        return gradient.Settings(
-            n_components=int(self.n_components),
-            max_iter=self._n_reports(),
-            step_size=float(reports.step_size),
-            user_step=float(reports.user_step),
-            item_penalty=float(reports.alpha),
-            user_penalty=float(reports.alpha),
-            method=self.randomizer,
-            projection_dim=None if reports.projection_dim is None else int(reports.projection_dim),
-            back_projection=reports.back_projection,
-        )
+        reports, rounds = self._chosen("method"), self._n_reports()
+        own = {"max_iter": rounds, "method": self.randomizer}
+        own |= dict.fromkeys(("item_penalty", "user_penalty"), reports.alpha)
+        return self._settled(gradient.Settings, reports, **own)
 
     def _check_params(self) -> None:
         super()._check_params()

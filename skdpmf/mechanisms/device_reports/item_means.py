@@ -63,7 +63,7 @@ _LEAST_LIKING = 0.1  # a_ij
 
 # Tuned: parts of a device's one report, and of the devices, against each other
 _MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.5, 3.0  # s
-_LEAST_SIGNIFICANCE = 2.0  # standard errors
+LEAST_SIGNIFICANCE = 2.0  # standard errors
 _ONE_ROUND = 0.25  # more noise leaves too little of the counts of a part of the devices
 _FIRST_FRACTION = 0.5  # of the devices; later rounds share the rest
 _ROUNDS = 3
@@ -99,9 +99,9 @@ def mean_noise(epsilon: float, n_items: int, n_devices: int) -> float:
     return float(np.sqrt(n_items / n_devices)) / c
 
 
-def count_weight(settings: Any) -> float:
-    """Return s, from public epsilon, n_items and n_devices, as for `mean_noise`."""
-    r = mean_noise(settings.epsilon, settings.n_items, settings.n_devices)
+def count_weight(epsilon: float, n_items: int, n_devices: int) -> float:
+    """Return s, from public numbers, as for `mean_noise`."""
+    r = mean_noise(epsilon, n_items, n_devices)
     return float(np.clip(_WEIGHT_OF_NOISE * r, 1.0, _MOST_COUNT_WEIGHT))
 
 
@@ -158,7 +158,7 @@ def sampled_model(R: Any, user_damping: float, epsilon: float, streams: DeviceSt
     R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`; epsilon: of the report.
     """
     n, dimension = R.shape[0], statistics_dimension(R.shape[1])
-    randomiser, length = CoordinateSampling(epsilon, dimension), _statistics_length()
+    randomiser, length = CoordinateSampling(epsilon, dimension), statistics_length()
     keys = streams.keys(SAMPLED, 0, n)
     chosen = randomiser.coordinates(keys)
     rows = statistics_rows(R, user_damping)
@@ -205,7 +205,7 @@ def statistics_rows(R: Any, user_damping: float, count_weight: float = 1.0) -> R
         (users, np.full(users.size, 2 * m + 1), im.USER_WEIGHT * clip[rated]),
         (users, np.full(users.size, 2 * m + 2), 0.5 * im.USER_WEIGHT * (sums[rated] / n[rated])),
     ]
-    return _rows(parts, n_devices, _statistics_length(count_weight))
+    return _rows(parts, n_devices, statistics_length(count_weight))
 
 
 def residual_rows(R: Any, item_means: Floats, mass: Floats, user_damping: float) -> Rows:
@@ -258,7 +258,7 @@ class LocalItemMeans:
         mean (statistics_dimension,): estimated mean of the devices' vectors; n_devices: devices
         that reported; variance: n_devices times the variance of each value of `mean`.
         """
-        m, s, length = self.n_items, self.count_weight, _statistics_length(self.count_weight)
+        m, s, length = self.n_items, self.count_weight, statistics_length(self.count_weight)
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
         statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
@@ -272,7 +272,7 @@ class LocalItemMeans:
         N, S = self.means.mass, statistic[1, :-1]
         excess = float(np.sum(N**2 * (S**2 - noise**2)))
         error = noise**2 * float(np.sqrt(2.0 * np.sum(N**4)))
-        self.significant = excess > _LEAST_SIGNIFICANCE * error
+        self.significant = excess > LEAST_SIGNIFICANCE * error
         scale = 2.0 / (im.USER_WEIGHT * self.means.n_users)
         error = (scale * noise) ** 2
         trust = im.PRIOR_VARIANCE / (im.PRIOR_VARIANCE + error)
@@ -329,7 +329,7 @@ def _mean(rows: Rows, n_devices: int, dimension: int) -> Floats:
     return np.asarray(total / n_devices)
 
 
-def _statistics_length(count_weight: float = 1.0) -> float:
+def statistics_length(count_weight: float = 1.0) -> float:
     """Return L."""
     return float(np.sqrt(count_weight**2 + 1.0 + 3.0 * im.USER_WEIGHT**2))
 

@@ -75,7 +75,8 @@ def announced_rows(told: Any, R: Any, settings: Any) -> Rows:
     """
     user_damping = settings.user_damping
     if told.item_means is None or told.mass is None:
-        return items.statistics_rows(R, user_damping, items.count_weight(settings))
+        weight = items.count_weight(settings.epsilon, settings.n_items, settings.n_devices)
+        return items.statistics_rows(R, user_damping, weight)
     return items.residual_rows(R, told.item_means, told.mass, user_damping)
 
 
@@ -130,7 +131,7 @@ class Protocol:
     def __init__(self, settings: Any) -> None:
         self.settings = settings
         self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
-        weight = items.count_weight(settings)
+        weight = items.count_weight(settings.epsilon, settings.n_items, settings.n_devices)
         self.means = LocalItemMeans(settings.n_items, settings.user_damping, weight)
         self._open(Round(0, "statistics"))
 

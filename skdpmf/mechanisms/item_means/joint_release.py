@@ -34,7 +34,7 @@ COUNT_WEIGHT, USER_WEIGHT = 0.3, 0.1
 
 # Tuned: what is thought of ratings before they are seen, in squared quarter ranges. Variance of one
 # around its item's and user's means, which sets how much an item's own mean is trusted when noise
-# is small; of items around their line, of factors, of the line's level, of the mean
+# is small; of items around their line, of factors, of the level of that line, of the mean
 # rating, and of users' means
 RATING_VARIANCE, PRIOR_VARIANCE = 0.7, 0.1
 
