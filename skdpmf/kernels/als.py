@@ -237,42 +237,48 @@ def _regress_rows_plain(
 
 
 @part_fast
-def _squared_errors(indices, values, F, begin, end, x):
-    """Return sum (y_ij - x . F_j)^2 over the positions [begin, end)."""
+def _loss_at(values, begin, end, x, right, pull, ridge, jitter):
+    """Return sum (y_ij - x . F_j)^2 + x' D x over the positions [begin, end), D the doubts' sum.
+
+    Since x solves (sum_j F_j F_j' + D + ridge + jitter I) x = right = sum_j y_ij F_j + pull, it is
+    sum y_ij^2 - x . (right - 2 pull) - x' (ridge + jitter I) x: no pass over the factors.
+    """
     total = 0.0
     for p in range(begin, end):
-        j, predicted = indices[p], 0.0
-        for c in range(F.shape[1]):
-            predicted += F[j, c] * x[c]
-        total += (values[p] - predicted) ** 2
-    return total
+        total += values[p] * values[p]
+    for c in range(ridge.shape[0]):
+        row = right[c] - 2.0 * pull[c] + jitter * x[c]
+        for d in range(ridge.shape[0]):
+            row += ridge[c, d] * x[d]
+        total -= row * x[c]
+    return max(total, 0.0) if begin < end else 0.0
 
 
 @part
-def _write_posterior(row, rated, factors, system, penalties, noise, unit, spread, losses):
+def _write_posterior(row, loss, system, noise, unit, spread, losses):
     """Write the variances and the expected loss of a row whose system is solved, if finite.
 
-    rated: indices, values, first and last position; system: the factored Gram matrix, `inverse`,
-    the solution, and the diagonal of the Gram matrix without its ridge.
+    loss: `_loss_at`; system: the factored Gram matrix, `inverse`, and the diagonal of the Gram
+    matrix without its ridge.
     """
-    (indices, values, begin, end), (gram, inverse, x, squares) = rated, system
-    k, width, lanes = factors.shape[1], gram.shape[1], _vectors.lanes_of(gram)
-    loss = _squared_errors(indices, values, factors, begin, end, x)
-    for c in range(k):  # the diagonal of the inverse: squared rows of U^-T
-        for r in range(width):
-            unit[r] = 0
-        unit[c] = 1
-        total = 0.0
-        for r in range(c, k):
-            y = unit[r] * inverse[r]
-            total += y * y
-            for j in range(r // lanes * lanes, width, lanes):
-                column = _vectors.vload(gram, r * width + j)
-                _vectors.vstore(unit, j, _vectors.vfma(-y, column, _vectors.vload(unit, j)))
-        spread[row, c] = noise * total
+    (gram, inverse, squares), k, lanes = system, spread.shape[1], _vectors.lanes_of(unit)
+    # the diagonal of the inverse: squared rows of U^-T, of as many unit vectors as a vector has
+    for first in range(0, k, lanes):
+        for r in range(first * lanes, k * lanes):
+            unit[r] = r // lanes == first + r % lanes
+        total = _vectors.vzero(unit)
+        for r in range(first, k):
+            y = _vectors.vload(unit, r * lanes)
+            y = _vectors.vfma(inverse[r], y, _vectors.vzero(unit))
+            total = _vectors.vfma(y, y, total)
+            for j in range(r + 1, k):
+                z = _vectors.vload(unit, j * lanes)
+                _vectors.vstore(unit, j * lanes, _vectors.vfma(-gram[r, j], y, z))
+        _vectors.vstore(unit, first * lanes, total)
+        for c in range(first, min(first + lanes, k)):
+            spread[row, c] = noise * unit[first * lanes + c - first]
+    for c in range(k):
         loss += squares[c] * spread[row, c]
-        if penalties.shape[0] > 0:
-            loss += penalties[row, c % penalties.shape[1]] * x[c] * x[c]
     sound = loss * 0 == 0  # anything not finite makes it NaN
     losses[row] = loss if sound else 0.0
     for c in range(0 if sound else k):
@@ -298,11 +304,12 @@ def regress_rows(
     n_rows, width = first_gram.shape
     most = min(max(_SYSTEM_BYTES // max(first_gram.nbytes, 1), 1), _MOST_SYSTEMS)
     gram, rhs, x, inverse, floor = _new_systems(first_gram, most)
-    squares, unit = _vectors.scratch(most * k, factors), _vectors.scratch(width, factors)
+    squares, rights = _vectors.scratch(most * k, factors), _vectors.scratch(most * k, factors)
+    unit = _vectors.scratch(k * _vectors.lanes_of(first_gram), factors)
     rounding, (out, spread, losses) = _gram.rounding_of(k, factors), results
     # Rows that wait for their solution, how often it was tried, and what was added for it.
     rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
-    jitters = _vectors.scratch(most, np.float64)
+    jitters, added = _vectors.scratch(most, np.float64), _vectors.scratch(most, np.float64)
     n = 0
     for i in range(start, stop):
         if k > 0 and (indptr[i] < indptr[i + 1] or pulls.shape[0] > 0):
@@ -315,20 +322,19 @@ def regress_rows(
                 _start_system(first_gram, row, jitters[s], penalties, pulls, own, b)
                 _gram.add_ratings(ratings, factors, indptr[row], indptr[row + 1], panel, own, b)
                 largest = _gram.largest_and_floor(own, k, rounding, floor[top:])
-                tries[s] += 1
+                tries[s], added[s] = tries[s] + 1, jitters[s]
                 jitters[s] = max(jitters[s] * _JITTER_GROWTH, 4 * rounding * largest)
                 for c in range(k):
-                    squares[s * k + c] = own[c, c] - ridge[c, c]
+                    squares[s * k + c], rights[s * k + c] = own[c, c] - ridge[c, c], b[c]
             filled = gram[: n * n_rows]
             _gram.cholesky(filled, k, floor, inverse, rhs, x)
             _gram.substitute_backward(filled, k, inverse, x)
             for s in range(n if losses.shape[0] > 0 else 0):
                 row, top = rows[s], s * n_rows
-                rated = indices, values, indptr[row], indptr[row + 1]
-                system = gram[top : top + n_rows], inverse[top:], x[s * width :], squares[s * k :]
-                _write_posterior(
-                    row, rated, factors, system, penalties, noise, unit, spread, losses
-                )
+                rated = values, indptr[row], indptr[row + 1], x[s * width :], rights[s * k :]
+                loss = _loss_at(*rated, pulls[row], ridge, added[s])
+                system = gram[top : top + n_rows], inverse[top:], squares[s * k :]
+                _write_posterior(row, loss, system, noise, unit, spread, losses)
             n = _write_finite(x, width, rows, tries, jitters, n, out)
 
 

@@ -258,9 +258,12 @@ def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int,
 
 
 @part
-def _add_row(indices, x, begin, last, left, n, sums):
-    """Add one user's share to one row of sums: even places for cov, odd ones for wgt."""
-    for p in range(np.uint64(begin), np.uint64(last + 1)):  # unsigned: no test for negative indices
+def _add_row(indices, x, begin, last, left, n, sums, weighted):
+    """Add one user's share to one row of sums: even places for cov, odd ones for wgt if any."""
+    begin, end = np.uint64(begin), np.uint64(last + 1)  # unsigned: no test for negative indices
+    for p in range(begin, begin if weighted else end):
+        sums[np.uint64(indices[p])] += np.int64(left * x[p])
+    for p in range(begin, end if weighted else begin):
         j = np.uint64(2) * np.uint64(indices[p])
         sums[j] += np.int64(left * x[p])
         sums[j + np.uint64(1)] += n
@@ -285,7 +288,8 @@ def _accumulate_pairs_plain(
         entry = first[t] + np.arange(after[done], after[done] + len(t)) - after[t]
         place = places[t] + indices[entry]
         np.add.at(cov, place, (left[t] * x[entry]).astype(np.int64))
-        np.add.at(wgt, place, whole[t])
+        if wgt.size:
+            np.add.at(wgt, place, whole[t])
         done = end
 
 
@@ -305,7 +309,8 @@ def accumulate_pairs(
     float64 that it equals. weight (n_users,) float64: w_u >= 0; item_ptr, item_user,
     item_entry: who rated each item, users ascending, and where the rating stands in the users'
     rows: a CSC pattern and positions; unit: a power of two; cov, wgt (stop (stop + 1)
-    / 2 - start (start + 1) / 2,) int64: overwritten with these rows of the triangles.
+    / 2 - start (start + 1) / 2,) int64: overwritten with these rows of the triangles; wgt may be
+    empty, which takes a third less time.
 
     Notes
     -----
@@ -316,6 +321,7 @@ def accumulate_pairs(
     2^-50 no user counts for more than its exact abs(w_u x_ui x_uj / unit).
     """
     per_unit = 1.0 / unit
+    weighted = wgt.shape[0] > 0
     sums = _vectors.scratch(2 * stop, np.int64)
     n_stored = item_user.shape[0]
     at = 0
@@ -329,10 +335,15 @@ def accumulate_pairs(
                 _vectors.prefetch(x, p + 8)
             u, last = item_user[t], item_entry[t]
             scaled = weight[u] * per_unit  # exact
-            _add_row(indices, x, indptr[u], last, scaled * x[last], np.int64(scaled), sums)
+            left = scaled * x[last]
+            _add_row(indices, x, indptr[u], last, left, np.int64(scaled), sums, weighted)
         for j in range(i + 1):  # loops compile sooner than slices
-            cov[at + j], wgt[at + j] = sums[2 * j], sums[2 * j + 1]
-            sums[2 * j] = sums[2 * j + 1] = 0
+            if weighted:
+                cov[at + j], wgt[at + j] = sums[2 * j], sums[2 * j + 1]
+                sums[2 * j + 1] = 0
+            else:
+                cov[at + j] = sums[j]
+            sums[2 * j if weighted else j] = 0
         at += i + 1
 
 
@@ -344,7 +355,7 @@ def pair_products(indptr: Array, indices: Array, x: Array, items: Any, unit: flo
     (n_items (n_items + 1) / 2,) int64: the packed triangle.
     """
     h = len(items[0]) - 1
-    cov, wgt = np.empty((2, h * (h + 1) // 2), np.int64)
+    cov, wgt = np.empty(h * (h + 1) // 2, np.int64), np.empty(0, np.int64)
     columns = indices.astype(np.uint16 if h < 2**16 else np.int64)
     accumulate_pairs(indptr, columns, x, np.ones(len(indptr) - 1), *items, unit, 0, h, cov, wgt)
     return cov

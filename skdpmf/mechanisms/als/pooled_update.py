@@ -209,8 +209,8 @@ class PooledPosterior:
 
         def solve(part: slice) -> None:
             self.covariance[part] = np.linalg.inv(P[part] + prior[part, :, None] * np.eye(d))
-            right: Any = (p + pull)[part, :, None]
-            self.theta[part] = (self.covariance[part] @ right)[:, :, 0]
+            right: Any = p[part] + pull[part]
+            self.theta[part] = (self.covariance[part] @ right[:, :, None])[:, :, 0]
 
         in_slices(solve, len(self.shift), self.n_jobs)
 

@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.linalg import block_diag
 
 from skdpmf.data.feature_columns import like_others
@@ -43,6 +44,7 @@ from skdpmf.mechanisms.als.pooled import without_known
 from skdpmf.mechanisms.als.pooled_update import RESIDUAL_VARIANCE, PooledPosterior
 from skdpmf.mechanisms.item_means.joint_release import PRIOR_VARIANCE
 from skdpmf.privacy.curator_release import Curator
+from skdpmf.privacy.users import Rows
 
 make_plan = pooled.make_plan  # whose releases have no noise
 
@@ -75,6 +77,8 @@ class VariationalFit(pooled.PooledFit):
         self.counts, self.user_counts = (
             np.bincount(R.indices, minlength=self.n_items) for R in (self.R, self.R_users)
         )
+        # their rows are the items
+        self.by_item = Rows(sparse.csr_array(self.R.R.T), self.R.n_jobs)
         self.overall = float(self.R.data.mean()) if self.R.nnz else 0.0
 
     def start(self, rank: int) -> None:
@@ -141,8 +145,9 @@ class VariationalFit(pooled.PooledFit):
         features = self.user_features(columns)
         priors, variances = features @ self.slopes, np.zeros_like(columns)
         variances[:, self.n_lead :] = self.variance[:, 1:]
+        values = pooled.left(R, b, np.empty((R.n_users, 0)), np.empty((self.n_items, 0)))
         Z, spread, losses = pooled.posteriors(
-            *(R.indptr, R.indices, R.data - b[R.indices], columns, variances),
+            *(R.indptr, R.indices, values, columns, variances),
             *(self.user_ridge(), priors, self.noise, R.n_jobs),
         )
         known = R.n_ratings > 0
@@ -168,14 +173,13 @@ class VariationalFit(pooled.PooledFit):
 
     def item_step(self, columns: NDArray[np.float64], Z: Any, spread: Any) -> None:
         """Posterior means and variances of (b_j, v_j)."""
-        R, lead = self.R, self.n_lead
-        values = pooled.left(R, np.zeros(self.n_items), Z[:, :lead], columns[:, :lead])
-        phi = np.column_stack((np.ones(R.n_users), Z[:, lead:]))
-        variances = np.column_stack((np.zeros(R.n_users), spread[:, lead:]))
-        ridge, pattern = np.diag(self.noise / self.tau), R.by_item
+        R, lead, nothing = self.by_item, self.n_lead, np.zeros(len(Z))
+        values = pooled.left(R, nothing, columns[:, :lead], Z[:, :lead])
+        phi = np.column_stack((nothing + 1.0, Z[:, lead:]))
+        variances = np.column_stack((nothing, spread[:, lead:]))
         theta, self.variance, _ = pooled.posteriors(
-            *(pattern.indptr, pattern.indices, values[pattern.data], phi, variances),
-            *(ridge, self.centre, self.noise, R.n_jobs),
+            *(R.indptr, R.indices, values, phi, variances, np.diag(self.noise / self.tau)),
+            *(self.centre, self.noise, R.n_jobs),
         )
         self.posterior.theta = theta
 
