@@ -13,7 +13,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial, update_wrapper
 from importlib import import_module
@@ -89,7 +89,7 @@ class Kernel:
         if self.plain is not None and _SMALL.get() and not self._is_at_hand():
             with np.errstate(all="ignore"):  # compiled forms do not warn either
                 return self.plain(*args)
-        return self.compiled(*args)
+        return self.compiled(*map(_writable, args))
 
     def _is_at_hand(self) -> bool:
         return self.same_bits and bool(getattr(self._compiled, "signatures", ()))
@@ -109,6 +109,15 @@ class Kernel:
     @property
     def _numba_type_(self) -> Any:  # numba asks for it where compiled code names this object
         return self.compiled._numba_type_
+
+
+def _writable(value: Any) -> Any:
+    """Return a view that may be written to: numba compiles anew for arrays that may not."""
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        value = value.view()
+        with suppress(ValueError):  # read-only memory
+            value.flags.writeable = True
+    return value
 
 
 class _Part(Kernel):

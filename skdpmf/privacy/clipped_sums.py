@@ -336,7 +336,7 @@ def _product_sums(rows: Rows, private: bool, share: Any, *terms: Any) -> Any:
         # one empty block where there are no users, for the shape
         for start in range(first, max(last, first + 1), step):
             stop = min(start + step, last)
-            x = of(start, stop)
+            x = np.ascontiguousarray(of(start, stop))  # numpy's norm adds such rows up pairwise
             factor: Any = rows.n_ratings[start:stop] > 0
             if private:
                 x, size = bounded_values(x, lambda x: np.linalg.norm(x, axis=1))
@@ -442,8 +442,14 @@ def bounded_values(values: Any, size_of: Any = np.abs) -> tuple[Any, NDArray[np.
 
 
 def lengths_of(U: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return users' lengths, right to 2^-45 for 512 components; numpy's norm would copy squares."""
-    return np.asarray(np.sqrt(np.einsum("ik,ik->i", U, U)))
+    """Return users' lengths; numpy's norm would copy squares.
+
+    512 squares are added up at a time, so that lengths are right to 2^-44 for 2^18 components.
+    """
+    parts = (U[:, a : a + 512] for a in range(0, U.shape[1], 512))
+    rule = "at most 2^18 for this sum, whose norms are right for so many: pass shorter vectors."
+    require_that(U.shape[1] <= 2**18, "number of components", U.shape[1], rule)
+    return np.sqrt(sum((np.einsum("ik,ik->i", x, x) for x in parts), np.zeros(len(U))))
 
 
 def require_terms(norm: str = "l2", **numbers: float) -> None:

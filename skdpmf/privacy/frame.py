@@ -199,9 +199,8 @@ def _digest_of(public: Any) -> list[int] | None:
 
 def _prepared(R: Any, private: bool, function: Callable[..., Any], *public: Any) -> Any:
     """Return what a function makes of the rows; of a few rows alone it must make the same."""
-    made, few = function(R, *public), None
-    if private:
-        few = function(R[few_of(R.shape[0])], *public)
+    few = function(R[few_of(R.shape[0])], *public) if private else None  # before R could change
+    made = function(R, *public)
     refuse_unless_kept(function, R, made, few)
     return made
 

@@ -14,6 +14,9 @@ as their mean. Tests find more: they change one row of every map.
 them in the workers of a cluster. Whatever needs them is a function of the rows and values of a
 block, which `each` calls where they are; a map takes and gives the same in every block.
 
+**A map writes nothing.** It gets read-only arrays, of the rows and among its arguments, and `Rows`
+whose attributes are fixed: other maps and sums read the same arrays.
+
 **Handles hold nothing.** Values stand in a table of this module, under handles without attributes:
 `vars`, pickle, copy and the garbage collector's referents of a handle show none. Values are freed
 with their handle. What fails in a private fit ends it, and its error has no frames that hold rows:
@@ -25,6 +28,7 @@ the core alone, and a test reads the imports.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from functools import cached_property, wraps
@@ -81,6 +85,20 @@ def each(values: Any, function: Callable[..., Any], *args: Any) -> Any:
     if hasattr(values, "each"):
         return values.each(function, *args)
     return function(values, *args)
+
+
+def view_of(values: Any) -> Any:
+    """Return an array as a map gets it, not to be written to; anything else as it is."""
+    if isinstance(values, np.ndarray):
+        values = values.view()
+        values.flags.writeable = False
+    return values
+
+
+def _locked(R: Any) -> Any:
+    """Return a sparse matrix whose arrays are not written to."""
+    R.data, R.indices, R.indptr = map(view_of, (R.data, R.indices, R.indptr))
+    return R
 
 
 def total(values: Any) -> Any:
@@ -204,15 +222,20 @@ class Rows:
     slots: Any = None  # numbers of these users among those of the block, where they are a few
 
     def __init__(self, R: Any, n_jobs: int | None, first: int = 0) -> None:
-        self.R, self.n_jobs, self.first = R, n_jobs, first  # the first one's number among all
+        self._R, self.n_jobs, self.first = _locked(R), n_jobs, first  # first: number among all
         self.indptr, self.indices, self.data = R.indptr, R.indices, R.data
         self.shape, self.nnz = R.shape, R.nnz
         self.n_users, self.n_items = R.shape
 
+    __setattr__ = set_once
+
+    # the ratings as a CSR array, whose attributes are the caller's
+    R = property(lambda self: copy.copy(self._R))
+
     @cached_property
     def n_ratings(self) -> NDArray[Any]:
         """Number of each user's ratings."""
-        return np.diff(self.indptr)
+        return view_of(np.diff(self.indptr))
 
     @property
     def user(self) -> NDArray[np.int64]:
@@ -224,7 +247,7 @@ class Rows:
         """CSC pattern of the ratings, whose data are their positions in the rows."""
         at = np.arange(self.nnz, dtype=np.int32 if self.nnz < 2**31 else np.int64)
         places = at, self.indices, self.indptr
-        return sparse.csr_matrix(places, shape=self.shape).tocsc()
+        return _locked(sparse.csr_matrix(places, shape=self.shape).tocsc())
 
     def run(self, kernel: Callable[[int, int], Any]) -> None:
         """Call ``kernel(start, stop)`` on blocks of users, in threads."""
@@ -239,11 +262,10 @@ class Rows:
 
     def few(self, slots: Any) -> Rows:
         """Return a few users."""
-        few = Rows(self.R[slots], self.n_jobs, self.first)
-        few.indptr, few.indices = (  # scipy chooses the type by size, and kernels compile by type
-            one.astype(like.dtype, copy=False)
-            for one, like in ((few.indptr, self.indptr), (few.indices, self.indices))
-        )
+        R = self.R[slots]  # scipy chooses types by size, and kernels compile by type
+        R.indptr = R.indptr.astype(self.indptr.dtype, copy=False)
+        R.indices = R.indices.astype(self.indices.dtype, copy=False)
+        few = Rows(R, self.n_jobs, self.first)
         few.slots = slots
         return few
 
@@ -268,11 +290,12 @@ class Map(NamedTuple):
             given = zip(own, self.of_users, strict=True)
             own = [one if of is None else rows.part(one, slots, of) for one, of in given]
             rows = rows.few(slots)
+        public, own = {name: view_of(one) for name, one in self.public.items()}, map(view_of, own)
         if not self.private:
-            return self.function(rows, *block, *own, **self.public)
+            return self.function(rows, *block, *own, **public)
         try:
             with np.errstate(all="ignore"):  # in threads too
-                return self.function(rows, *block, *own, **self.public)
+                return self.function(rows, *block, *own, **public)
         except Exception as error:
             kind = type(error).__name__
         raise PrivacyParameterError(
@@ -401,9 +424,8 @@ def per_user(users: Users, values: Any, of_users: bool, like: Any = None) -> Per
 
 def as_map(users: Users, function: Any, args: Any, public: Any) -> tuple[Map, list[Any], Any]:
     """Return a map, its arguments, and a row without ratings with those that belong to it."""
-    own, entries = [handle_values(users, argument) for argument in args], []
-    for argument in args:
-        entries.append(handle_entry(argument) if isinstance(argument, PerUser) else None)
+    own = [handle_values(users, one) for one in args]
+    entries = [handle_entry(one) if isinstance(one, PerUser) else None for one in args]
     of_users = tuple(None if entry is None else entry.place is None for entry in entries)
     alone = [
         one if entry is None else entry.public[: entry.place is None]

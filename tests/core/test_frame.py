@@ -130,6 +130,12 @@ def centred(R):
     return sparse.csr_array((R.data - R.data.mean(), R.indices, R.indptr), shape=R.shape)
 
 
+def all_the_largest(R):
+    """In place: a few rows of what it leaves are as they were."""
+    R.data[:] = R.data.max()
+    return R
+
+
 def first_rows(R):
     return R[:50]
 
@@ -138,6 +144,8 @@ def test_rows_are_prepared_one_by_one():
     rows = sparse.csr_array(np.random.default_rng(0).normal(size=(60, 3)))
     with pytest.raises(PrivacyParameterError, match=r"centred.* than among a few"):
         fit(prepare=(centred,), rows=rows)
+    with pytest.raises(PrivacyParameterError, match=r"all_the_largest.* in a few rows alone"):
+        fit(prepare=(all_the_largest,), rows=rows)
     with pytest.raises(PrivacyParameterError, match=r"first_rows.* must keep the shape"):
         fit(prepare=(first_rows,), rows=rows)
 

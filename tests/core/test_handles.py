@@ -305,6 +305,70 @@ def test_as_many_ratings_as_users_end_no_fit(seed):
         kind(PrivacyBudget(1.0, 1e-5)).fit(X.reshape(n, n_items))
 
 
+def shifted(rows):
+    t = rows.data
+    t -= 0.1
+    return t
+
+
+def limited(rows):
+    return np.clip(rows.data, 0.0, 0.5, out=rows.data)
+
+
+def shortened(rows):
+    n = rows.n_ratings
+    n[n > 2] = 2
+    return 1.0 * n
+
+
+def moved(rows):
+    rows.by_item.data[:] = 0
+    return rows.data
+
+
+def renamed(rows):
+    rows.data = rows.data / 2.0
+    return rows.data
+
+
+def lessened(rows, *values, released=None):
+    one = released if values == () else values[0]
+    one -= 0.1
+    return rows.data
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [(one, "") for one in (shifted, limited, shortened, moved, renamed)]
+    + [(lessened, given) for given in ("values of users", "a released array", "by name")],
+)
+def test_a_map_writes_nothing(function, given):
+    """What it wrote would reach other maps and sums, whose rows would depend on others."""
+    curator, released = some_curator(), np.ones(3)
+    args = {"values of users": (curator.users.map(halves),), "a released array": (released,)}
+    named = {"released": released} if given == "by name" else {}
+    with pytest.raises(PrivacyParameterError, match=r"raised (Value|Attribute)Error"):
+        curator.users.map(function, *args.get(given, ()), **named)
+    rows = reveal(curator.users)
+    for one, like in ((rows.data, matrix().data), (released, np.ones(3))):
+        np.testing.assert_array_equal(one, like)
+
+
+def with_other_values(rows):
+    """Of the matrix that it was given, which is its own."""
+    R = rows.R
+    R.data = R.data - R.data.sum()
+    return rows.data
+
+
+def test_a_map_has_a_matrix_of_its_own():
+    X = matrix()
+    users = users_of(X)
+    users.map(with_other_values)
+    np.testing.assert_array_equal(reveal(users).R.data, X.data)
+    X.data[:] = 2.0  # nobody locks the caller's
+
+
 def raises(rows):
     raise ValueError(f"rating {rows.data[:1]}")
 

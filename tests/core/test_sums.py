@@ -11,7 +11,7 @@ from scipy import sparse
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy import other_sums
-from skdpmf.privacy.clipped_sums import shrink_to_ball
+from skdpmf.privacy.clipped_sums import lengths_of, shrink_to_ball
 from skdpmf.privacy.other_sums import padded, stack
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import Users, per_user, reveal
@@ -515,6 +515,15 @@ def test_shrink_to_ball_ends_a_hair_inside():
     for norm in (np.inf, np.nan):
         assert shrink_to_ball(norm, 1.0) == 0.0
     np.testing.assert_array_equal(shrink_to_ball([0.0, 1.0], 0.0), [1.0, 0.0])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_lengths_are_right_for_all_widths(order):
+    for k in (1, 512, 513, 2**15, 2**18):
+        U = np.full((2, k), 1.0 / 3.0, order=order)
+        np.testing.assert_allclose(lengths_of(U), math.sqrt(k) * U[0, 0], rtol=2.0**-44, atol=0)
+    with pytest.raises(PrivacyParameterError, match=r"number of components=262145 must be at most"):
+        lengths_of(np.empty((0, 2**18 + 1)))
 
 
 def test_stacks_and_padding_keep_bound_and_values():
