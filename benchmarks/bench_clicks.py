@@ -8,7 +8,6 @@ clicks as targets; all other settings are defaults. Prints a Markdown table for 
 
     SKDPMF_DATA=folder python benchmarks/bench_clicks.py --split 1
     python benchmarks/bench_clicks.py --synthetic plays --log --methods item-item pooled
-    python benchmarks/bench_clicks.py --synthetic papers --methods item-item pooled --seeds 3
 """
 
 from functools import partial
@@ -73,28 +72,13 @@ def synthetic_clicks(
 
 
 def synthetic_20m(seed):
-    """Clicks of about the shape of MovieLens 20M: its users of 5 clicks, a tenth of its items.
-
-    Krichene et al. (2023) report 136,677 users and keep the top tenth of 20,108 items with 86 % of
-    9.99M clicks. Popularity, tastes and activity are guesses: they were tried on 8,000 users until
-    the most popular items had a Recall@20 of .17.
-    """
+    """Clicks of about the shape of MovieLens 20M, whose popularity and tastes are guesses."""
     variance = 0.7 ** np.arange(10.0)
     variance *= 4.0 / variance.sum()
     return synthetic_clicks(seed, 136_677, 2010, np.sqrt(variance), zipf=0.8, clicks=(3.7, 1.1))
 
 
-def synthetic_communities(
-    seed,
-    n_users=5000,
-    n_items=17_000,
-    n_communities=250,
-    zipf=0.8,
-    sizes=0.0,
-    own=0.8,
-    mixed=3,
-    clicks=(3.3, 0.75),
-):
+def synthetic_communities(seed, n_users, n_items, n_communities, zipf, sizes, own, mixed, clicks):
     """Few clicks on a large catalogue, in communities of taste.
 
     Every item belongs to a community, whose users are as many as the rank of its size to the power
@@ -158,10 +142,12 @@ def synthetic_popular(seed):
     return X
 
 
-# Communities on which popularity and the Gram matrix find about as much as on public sets of these
+# On all but the first popularity and the Gram matrix find about as much as on public sets of these
 # shapes: readers of papers, listeners of artists, and buyers of two shops
 _BUYERS = {"n_communities": 60, "zipf": 0.55, "sizes": 0.5, "own": 0.7, "mixed": 1}
 _SHAPES = {
+    "sparse": {"n_users": 5000, "n_items": 17_000, "n_communities": 250, "zipf": 0.8, "sizes": 0.0}
+    | {"own": 0.8, "mixed": 3, "clicks": (3.3, 0.75)},
     "papers": {"n_users": 5551, "n_items": 16_980, "n_communities": 150, "zipf": 0.5, "sizes": 0.5}
     | {"own": 0.75, "mixed": 2, "clicks": (3.3, 0.8)},
     "artists": {"n_users": 1892, "n_items": 17_632, "n_communities": 10, "zipf": 0.95, "sizes": 0.3}
@@ -172,7 +158,6 @@ _SHAPES = {
 SYNTHETIC = {
     "small": synthetic_clicks,
     "20m": synthetic_20m,
-    "sparse": synthetic_communities,
     "popular": synthetic_popular,
     "plays": synthetic_plays,
     "plays, weak": partial(synthetic_plays, slope=0.3),

@@ -9,7 +9,7 @@ Markdown table for each measure.
 
 With --planted ratings of 1..10 are made up of people who like two of ten genres, which are
 `item_features`, and choose by popularity, on "both" by genres too; docs/benchmarks/lists.md tells
-the measures.
+the measures. Before them is what lists reach that know popularity and everybody's tastes.
 
     SKDPMF_DATA=folder python benchmarks/bench_lists.py
     python benchmarks/bench_lists.py --planted --epsilons .5 1 4
@@ -60,6 +60,7 @@ PARSER = parser(
     public=0.0,  # share of the training users whose rows are public
     methods=MODELS,
     planted=False,
+    taste=0.5,  # of lists from planted ratings
 )
 
 
@@ -107,12 +108,26 @@ def planted(n_users, n_items, n_rated, lift, noise, exponent, odds, n_genres=10)
     return sparse.csr_array(X), genres, suits
 
 
-def of_tastes(model, genres, popular, known, hidden, suits):
+def print_attainable(X, suits):
+    """Share of liked genres and recall where popularity and everybody's tastes are known."""
+    known, hidden = split_ratings(X, random_state=0)
+    popularity = np.log(np.bincount(X.indices, minlength=X.shape[1]) + 1.0)
+    score, found = np.where(known.toarray() > 0.0, -np.inf, popularity), []
+    print_head("log popularity + a x liked: a", "liked genres", "Recall@20", "Recall@10")
+    for a in (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0):
+        listed = np.argsort(-score - a * suits, axis=1)[:, :20]
+        found.append([recall_at_k(hidden, listed[:, :n], n) for n in (20, 10)])
+        share = np.take_along_axis(suits, listed[:, :10], axis=1).mean()
+        print_row(f"{a:g}", *(f"{x:.3f}" for x in (share, *np.divide(found[-1], found[0]))))
+    print()
+
+
+def of_tastes(model, genres, popular, known, hidden, suits, taste):
     """The measures of --planted."""
-    listed, chosen = model.recommend(known, 20)[0], model.recommend(known, 20, taste=0.0)[0]
+    listed, chosen = (model.recommend(known, 20, taste=t)[0] for t in (taste, 0.0))
     share = np.take_along_axis(suits, listed[:, :10], axis=1).mean()
     four = [
-        genres[model.recommend(dict.fromkeys(own[:4].tolist(), 10.0), 10)[0][0], g].mean()
+        genres[model.recommend(dict.fromkeys(own[:4].tolist(), 10.0), taste=taste)[0][0], g].mean()
         for g in range(genres.shape[1])
         for own in [popular[genres[popular, g] > 0.0]]
     ]
@@ -128,6 +143,7 @@ def print_planted(options, budgets):
         train, (known, hidden) = X[300:], split_ratings(X[:300], random_state=options.split)
         popular = np.argsort(-np.bincount(train.indices, minlength=len(genres)), kind="stable")
         print(f"{name}: chance has a share of {suits[:300].mean():.3f}\n")
+        print_attainable(X, suits)
         print_head("", "", *(f"epsilon {b.epsilon:g}" for b in budgets))
         for method in options.methods:
             found = []
@@ -136,7 +152,8 @@ def print_planted(options, budgets):
                 for seed in range(options.seeds if budget.is_private else 1):
                     model = MODELS[method](budget, random_state=seed)
                     model.set_params(item_features=genres, rating_range=(1.0, 10.0)).fit(train)
-                    runs.append(of_tastes(model, genres, popular, known, hidden, suits[:300]))
+                    rows = known, hidden, suits[:300], options.taste
+                    runs.append(of_tastes(model, genres, popular, *rows))
                 found.append(np.transpose(runs))
             for at, measure in enumerate(measures):
                 print_row(method, measure, *(spread(list(values[at]), 3) for values in found))
