@@ -39,6 +39,12 @@ def strength_of(budget: PrivacyBudget) -> float:
     return min(max(budget.mu / 0.925, 1e-3), 1e3) if budget.is_private else 1e3
 
 
+def means_share(budget: PrivacyBudget) -> float:
+    """Share of the items' means, beside gradients: small budgets go to the means."""
+    twice = 2.0 * SHARE
+    return twice / (twice + float(np.sqrt(strength_of(budget))))
+
+
 def planned_gram(
     budget: PrivacyBudget, name: str, statistic: str, *shape: int, bound: float = 1.0, **more: Any
 ) -> Release:

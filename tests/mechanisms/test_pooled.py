@@ -198,26 +198,27 @@ def test_new_factors_start_beside_known_ones():
 
 
 def test_a_users_vector_has_learnt_from_each_of_the_own_ratings():
-    """Where ratings are noise, E y_ij x_i is Stein's formula; the errors of the mean are 7 %."""
+    """E e_ij x_i is Stein's formula, e_ij the noise of y_ij; the errors of the mean are 7 %."""
     rng, n, m, k, noise = np.random.default_rng(0), 20_000, 50, 3, 1.5
     V, share = rng.normal(size=(m, k)) * [0.5, 0.3, 0.1], rng.dirichlet(np.full(m, 5.0))
     known = rng.random((n, m)) < np.minimum(20.0 * share, 1.0)
-    y = np.sqrt(noise) * rng.normal(size=(n, m)) * known
+    e, taste = np.sqrt(noise) * rng.normal(size=(n, m)) * known, rng.normal(size=(n, k))
+    y = e + (taste / np.linalg.norm(taste, axis=1)[:, None] @ V.T) * known
     ridge = np.diag([1.0, 2.0, 4.0])
     A = np.einsum("ij,ja,jb->iab", known, V, V) + ridge
     u = np.linalg.solve(A, (y @ V)[:, :, None])[:, :, 0]
     x = u / np.linalg.norm(u, axis=1)[:, None]
-    found = (y.T @ x) / known.sum(axis=0)[:, None]
+    found = (e.T @ x) / known.sum(axis=0)[:, None]
     sphere = np.eye(k) - x[:, :, None] * x[:, None, :]
     length = np.linalg.norm(u, axis=1)
     slope = noise * sphere @ np.linalg.inv(A) / length[:, None, None]
     exact = np.einsum("ij,iab,jb->ja", known, slope, V) / known.sum(axis=0)[:, None]
     assert np.linalg.norm(found - exact) < 0.1 * np.linalg.norm(exact)
     # a typical user: the mean of 1 / |u_i| is larger, the more so the fewer the factors
-    said = own_ratings(V, share, 20.0, noise, 0.0 * ridge, ridge)
+    said = own_ratings(V, share, 20.0, noise, ridge)
     scale = np.sum(found * said) / np.sum(said**2)
     assert 0.9 < scale < 1.8
-    assert np.linalg.norm(found - scale * said) < 0.15 * np.linalg.norm(found)
+    assert np.linalg.norm(found - scale * said) < 0.25 * np.linalg.norm(found)
 
 
 def test_a_discount_forgets_factors_and_not_means():
@@ -248,16 +249,15 @@ def moments_of(n, slopes, covariance, noise, seed=0):
 
 
 def test_the_users_prior_is_learnt():
-    rng, root = (
-        np.random.default_rng(1),
-        np.array([[0.5, 0.0, 0.0], [0.1, 0.4, 0.0], [0.0, 0.2, 0.3]]),
-    )
-    slopes, covariance = 0.2 * rng.normal(size=(4, 3)), root @ root.T
+    """Variances, and no covariances."""
+    root = np.array([[0.5, 0.0, 0.0], [0.1, 0.4, 0.0], [0.0, 0.2, 0.3]])
+    slopes, covariance = 0.2 * np.random.default_rng(1).normal(size=(4, 3)), root @ root.T
     released, scales = moments_of(400_000, slopes, covariance, 1.4)
     found = learnt_users(released, 1e-6, scales, np.diag([10.0, 3.0, 2.0]), 400_000)
     np.testing.assert_allclose(found.slopes, slopes, atol=0.005)
     assert found.noise == pytest.approx(1.4)
-    np.testing.assert_allclose(found.noise * np.linalg.inv(found.ridge), covariance, atol=0.003)
+    variances = found.noise * np.linalg.inv(found.ridge)
+    np.testing.assert_allclose(variances, np.diag(np.diag(covariance)), atol=0.003)
 
 
 def test_noise_leaves_the_guess_of_the_users_prior():

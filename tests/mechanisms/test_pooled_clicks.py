@@ -131,7 +131,7 @@ def test_rounds_release_what_the_formulas_say(monkeypatch):
 
     def gradient_round(self, t, *more):
         posterior, N, s = self.posterior, self.popularity.mean, self.settings
-        before.append((posterior.theta.copy(), posterior.spread.copy(), N, s))
+        before.append((posterior.theta.copy(), N, s))
         real(self, t, *more)
 
     monkeypatch.setattr(pooled_clicks._Fit, "gradient_round", gradient_round)
@@ -142,11 +142,10 @@ def test_rounds_release_what_the_formulas_say(monkeypatch):
     gradients = [r.statistic for r in records if r.name == pooled_clicks.GRADIENTS]
     grams = [r.statistic for r in records if r.name == pooled_clicks.GRAM]
     assert len(before) == len(gradients) == len(grams) == 3
-    for (theta, spread, N, s), G, H in zip(before, gradients, grams, strict=True):
+    for (theta, N, s), G, H in zip(before, gradients, grams, strict=True):
         k = theta.shape[1] - 1
         b, V = a * theta[:, 0], theta[:, 1:]
-        level = 0.3 * np.eye(k) / k + 0.7 * spread
-        penalty = s.alpha * pooled_clicks.TRAINING_RIDGE * np.linalg.inv(level)
+        penalty = s.alpha * pooled_clicks.TRAINING_RIDGE * k * np.eye(k)
         own_G, own_H = np.zeros((N_ITEMS, k + 1)), np.zeros((k + 1, k + 1))
         for c in C:
             known = c > 0.0

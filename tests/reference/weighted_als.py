@@ -73,7 +73,7 @@ def fit(y, k, *, exponent, rounds, alpha, damping, with_means, pooled_frame=True
     spread = np.eye(k) / k
     L = np.eye(k) * constants.ITEM_DAMPING * alpha
     for _ in range(rounds):
-        ridge = alpha * constants.TRAINING_RIDGE * np.linalg.inv(0.3 * np.eye(k) / k + 0.7 * spread)
+        ridge = alpha * constants.TRAINING_RIDGE * k * np.eye(k)
         o, U = user_half(y, b, V, ridge, damping, with_means)
         pooled = np.zeros((k + with_means, k + with_means))
         for j in range(n_items):

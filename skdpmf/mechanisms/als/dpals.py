@@ -97,15 +97,13 @@ class _RatingFit(ratings.RatingFit):
         self.spread = np.eye(self.rank) / self.rank  # second moment of x, of trace 1
 
     def item_half(self, t: int) -> None:
-        rank, posterior, (users, weight, *_) = self.rank, self.posterior, self.weighted
-        level = 0.3 * np.eye(rank) / rank + 0.7 * self.spread
-        ridge = self.settings.alpha * TRAINING_RIDGE * np.linalg.inv(level)
+        posterior, (users, weight, *_) = self.posterior, self.weighted
+        ridge = self.settings.alpha * TRAINING_RIDGE * self.rank * np.eye(self.rank)
         offset, phi = self.user_half(ridge)
         residual = users.map(ratings.residuals_of, self.theta, offset, phi)
         learn(self, posterior.update, users, weight, residual, phi, t)
-        latest = posterior.pooled[self.lead :, self.lead :]
-        latest = latest / np.trace(latest)
-        self.spread = 0.7 * self.spread + 0.3 * latest if self.private else latest
+        spread = posterior.pooled[self.lead :, self.lead :]
+        self.spread = spread / np.trace(spread)
 
     def factors(self) -> NDArray[np.float64]:
         values, vectors = np.linalg.eigh(self.spread)

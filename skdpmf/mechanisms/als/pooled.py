@@ -29,7 +29,7 @@ ratings. The item step is
 
        s2 (I - x_i x_i') A_i^-1 v_j / |u_i|,      A_i = sum_j v_j v_j' + ridge.
 
-   So v_j would grow on noise. Half of the sum over users of it is taken off G_j, for a typical user
+   So v_j would grow on noise. Most of the sum over users of it is taken off G_j, for a typical user
    whose items are drawn by popularity (`own_ratings`), which needs no release; s2 follows
    from the mean clip factor c, which H shows: c = C / |w_i e_i|. All of it would shrink v_j too
    far, as the vectors' length is 1 however little is known of a user.
@@ -112,16 +112,12 @@ _ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np
 
 # Tuned: bias against noise. Releases of means, and of users' moments
 MEAN_ROUNDS = MOMENT_ROUNDS = 4
-# ridge of s_i, in ratings, before it is learnt: slopes err more where typical users rate little
-SLOPE_RIDGE = 15.0
 # signal of `choose_rank` below which more means serve better than factors
 LEAST_SIGNAL = 12.0
 # eigenvalues so many times those of random choices start factors
 BEYOND_CHANCE = 2.0
-# ridge of u_i, times alpha, while |x_i| = 1 regularises as well; 1 in the fold-in
-TRAINING_RIDGE = 0.3
 # share of what own ratings add to gradients that is taken off: all of it shrinks v_j too far
-OWN_RATINGS = 0.5
+OWN_RATINGS = 0.6
 # scales of t_i, whose clip shortens long ones: log n_i, 1 and coefficients, means of columns
 LOG_COUNT_SCALE, SCALE, COLUMN_SCALE = 0.3, 0.5, 2.0
 # and residual, in quarter ranges
@@ -171,21 +167,13 @@ def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.exp(columns[:, 2] / LOG_SCALE)
 
 
-def constant_weight(budget: PrivacyBudget) -> float:
-    """Return a: the less is known, the more of it goes to the items' means."""
-    return float(np.clip(0.8 * common.strength_of(budget) ** -0.3, 0.6, 1.6))
-
-
 def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
-    strength = common.strength_of(budget)
+    share = common.SHARE
     shares = {
-        COUNTS: 0.06,
-        MEANS: float(np.clip(0.1 * strength**-0.5, 0.06, 0.4)),
-        RATED: float(np.clip(0.04 * strength, 0.01, 0.02)),
-        START: float(np.clip(0.06 * strength**0.5, 0.04, 0.1)),
-        GRAM: 0.01,
-        MOMENTS: 0.01,
+        **dict.fromkeys((COUNTS, START, RATED), share),
+        MEANS: common.means_share(budget),
+        **dict.fromkeys((GRAM, MOMENTS), share / 2.0),
     }
     if list_share:  # whose release starts the first factors
         del shares[RATED]
@@ -198,7 +186,7 @@ def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
 def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     k, rounds = settings.n_components, settings.max_iter
-    radius = float(np.hypot(1.0, constant_weight(budget)))
+    radius = float(np.hypot(1.0, ratings.OFFSET))
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
     again: dict[str, Any] = {"alternatives": (MEANS,)}
     releases = [
@@ -254,21 +242,17 @@ class PooledRounds(AlternatingFit):
     typical_ratings: float  # of a user
 
     @abstractmethod
-    def user_half(self, level: NDArray[np.float64]) -> tuple[Any, ...]:
-        """Solve the users, x_i being of second moment `level`.
+    def user_half(self) -> tuple[Any, ...]:
+        """Solve the users, of whom nothing is known.
 
         Returns those of the item step, their w_ij e_ij and phi_i, V, and the ridge of u_i.
         """
 
-    def gradient_round(self, t: int, clip: float, a: float, own_share: float) -> None:
-        """Release gradients and their Gram matrix; update the posterior.
-
-        clip: C; own_share: of what own ratings add to gradients, which is taken off.
-        """
+    def gradient_round(self, t: int, clip: float, a: float) -> None:
+        """Release gradients and their Gram matrix; update the posterior. clip: C."""
         posterior, deviation, N = self.posterior, self.curator.deviation, self.N
-        rank, radius = len(posterior.spread), float(np.hypot(1.0, a))
-        level = 0.3 * np.eye(rank) / rank + 0.7 * posterior.spread
-        users, terms, phi, V, ridge = self.user_half(level)
+        radius = float(np.hypot(1.0, a))
+        users, terms, phi, V, ridge = self.user_half()
         G, clipped = sums.item_vectors(users, terms, phi, clip=clip * radius, grid=self.grid)
         del terms  # others may need its memory until this is released
         H = sums.gram(users, phi, clip=radius, weights=clipped, grid=self.grid)
@@ -276,9 +260,9 @@ class PooledRounds(AlternatingFit):
         gram = posterior.pooled_gram(gram, deviation(GRAM) / self.n_users, a)
         factor = min(gram[0, 0] / a**2, 1.0)
         noise = (clip / factor) ** 2
-        own = update.own_ratings(V, N / N.sum(), self.typical_ratings, noise, level, ridge)
+        own = update.own_ratings(V, N / N.sum(), self.typical_ratings, noise, ridge)
         gradients = self.release(GRADIENTS, G, t).copy()
-        gradients[:, 1:] -= own_share * factor * posterior.mass[:, None] * own
+        gradients[:, 1:] -= OWN_RATINGS * factor * posterior.mass[:, None] * own
         posterior.add_gradients(gradients, gram, a, deviation(GRADIENTS))
 
 
@@ -294,7 +278,6 @@ class PooledFit(PooledRounds):
         self.known, self.n_known = known, 0 if known is None else known.rank
         self.choices = None if known is None else known.choices  # Gram matrices so far
         self.mu *= np.sqrt(1.0 - settings.list_share)  # of what learns ratings
-        self.constant = constant_weight(curator.plan.budget)
         self.averages = ir.ResidualAverages(
             curator,
             self.kept,
@@ -322,7 +305,7 @@ class PooledFit(PooledRounds):
     def round(self, t: int) -> None:
         """Make a round's releases: of gradients, or of means where there are no factors."""
         if self.rank:
-            self.gradient_round(t, CLIP, self.constant, OWN_RATINGS)
+            self.gradient_round(t, CLIP, ratings.OFFSET)
             return
         for name in (GRADIENTS, GRAM):
             self.averages.release(name, t)
@@ -430,15 +413,16 @@ class PooledFit(PooledRounds):
         size = N_LEAD + len(factors)
         ridge = np.zeros((size, size))
         ridge[0, 0] = self.settings.user_damping
-        ridge[1, 1] = ridge[2, 2] = SLOPE_RIDGE * (1.0 + HALF_RELIABLE / self.typical_ratings)
+        ridge[1, 1] = ridge[2, 2] = HALF_RELIABLE * (1.0 + HALF_RELIABLE / self.typical_ratings)
         ridge[N_LEAD:, N_LEAD:] = self.settings.alpha * factors
         return ridge
 
-    def user_half(self, level: NDArray[np.float64]) -> tuple[Any, ...]:
+    def user_half(self) -> tuple[Any, ...]:
         columns, b = self.columns(), self.posterior.theta[:, 0]
-        ridge = self._ridge(TRAINING_RIDGE * np.linalg.inv(level))
+        rank = self.rank
+        ridge = self._ridge(ratings.TRAINING_RIDGE * rank * np.eye(rank))
         U = self.users.map(solve_users, b, columns, ridge)
-        U, phi = self.users.map(with_unit_factors, U, self.constant)
+        U, phi = self.users.map(with_unit_factors, U, ratings.OFFSET)
         terms = self.kept.map(weighted_residuals, self.weight, U, np.column_stack((b, columns)))
         return self.kept, terms, phi, columns[:, N_LEAD:], ridge[N_LEAD:, N_LEAD:]
 

@@ -28,7 +28,7 @@ replacing one. All else is post-processing. What unobserved pairs add to an item
 -a0 s_j H theta_j with s_j the typical weight of its clicks, takes every user's phi_i: it is made of
 H as released, and only so. A user's vector has learnt from the same click that its residual is of:
 where nobody has tastes, E e_ij x_i is not 0 but e_ij^2 times the derivative of x_i by the click,
-and v_j would grow on it. As with ratings (`own_ratings`), `OWN_CLICKS` of it is taken off G_j.
+and v_j would grow on it. As with ratings (`own_ratings`), most of it is taken off G_j.
 
 **Item features.** With public columns D_j, less their mean by b, the fold-in has columns b_j D_j
 for a user's tastes. Their variance is estimated from the moments of the start: these are expected
@@ -97,8 +97,6 @@ FACTOR_DEVIATION, START_DEVIATION = 0.8, 0.5
 # ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank: weaker
 # while training, as |x_i| = 1 regularises as well
 POPULARITY_RIDGE, TRAINING_RIDGE, FOLD_IN_RIDGE = 0.15, 0.006, 0.05
-# share of what own clicks add to gradients that is taken off
-OWN_CLICKS = 0.6
 # ridge of tastes for item features times their variance, which is lowered by so many errors
 TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 
@@ -107,7 +105,8 @@ TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 CLICK_RIDGE, EXACT_ROUNDS, MOST_FACTORS = 0.06, 10, 128
 
 # Tuned: shares of the budget (of mu^2)
-SHARES = {COUNTS: common.SHARE, START: 0.15, GRADIENTS: 0.76, GRAM: 0.03}
+SHARES = {COUNTS: common.SHARE, START: 0.15, GRAM: common.SHARE / 2.0}
+SHARES[GRADIENTS] = 1.0 - sum(SHARES.values())
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
@@ -163,7 +162,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
 
     def item_half(self, t: int) -> None:
         if self.private:
-            self.gradient_round(t, CLIP, CONSTANT, OWN_CLICKS)
+            self.gradient_round(t, CLIP, CONSTANT)
         else:
             self.exact_round()
 
@@ -220,10 +219,10 @@ class _Fit(pooled.PooledRounds, ClickFit):
         D = self.curator.item_columns
         return np.asarray(D - np.average(D, axis=0, weights=b))
 
-    def user_half(self, level: NDArray[np.float64]) -> tuple[Any, ...]:  # type: ignore[override]
+    def user_half(self) -> tuple[Any, ...]:  # type: ignore[override]
         posterior, users = self.posterior, self.weighted
         b, V = CONSTANT * posterior.theta[:, 0], np.ascontiguousarray(posterior.theta[:, 1:])
-        ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * np.linalg.inv(level))
+        ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * self.rank * np.eye(self.rank))
         phi = self.users.map(_solve_users, b, V, ridge, centre)
         terms = users.map(weighted_residuals, self.weight, phi, posterior.theta, of_clicks=True)
         return users, terms, phi, V, ridge

@@ -48,8 +48,8 @@ _LEAST_OF_GRAM, LEAST_LENGTH = 1e-6, 0.1
 _RATIOS = np.geomspace(0.02, 50.0, 100)
 
 # Tuned: what is learnt against what is thought. t, variance of slopes on item columns, in prior
-# variances of theta_j; deviation of the users' covariances, in units of the guessed variances
-_COLUMN_VARIANCE, _CROSS_DEVIATION = 0.25, 0.05
+# variances of theta_j
+_COLUMN_VARIANCE = 0.25
 
 
 class PooledKnowledge(NamedTuple):
@@ -284,19 +284,17 @@ def _positive(gram: Floats) -> Floats:
     return gram
 
 
-def own_ratings(
-    V: Floats, share: Floats, n_ratings: float, noise: float, level: Floats, ridge: Floats
-) -> Floats:
+def own_ratings(V: Floats, share: Floats, n_ratings: float, noise: float, ridge: Floats) -> Floats:
     """Return E y_ij x_i, (n_items, k), for ratings that are noise: what x_i has learnt of y_ij.
 
-    x_i = u_i / |u_i|, of second moment `level`, u_i = A^-1 sum_j y_ij v_j with A = B + ridge and
+    x_i = u_i / |u_i|, of second moment I / k, u_i = A^-1 sum_j y_ij v_j with A = B + ridge and
     B = n_ratings sum_j share_j v_j v_j': a typical user, whose items are drawn by popularity. By
-    Stein's lemma it is noise (I - x_i x_i') A^-1 v_j / |u_i|, with E u_i u_i' = A^-1 (B level B +
+    Stein's lemma it is noise (I - x_i x_i') A^-1 v_j / |u_i|, with E u_i u_i' = A^-1 (B B / k +
     noise B) A^-1 in the place of u_i u_i'.
     """
     seen = n_ratings * (V * share[:, None]).T @ V
     inverse = np.linalg.inv(seen + ridge)
-    moment = inverse @ (seen @ level @ seen + noise * seen) @ inverse
+    moment = inverse @ (seen @ seen / len(seen) + noise * seen) @ inverse
     square = max(float(np.trace(moment)), LEAST_LENGTH**2)
     along = 0.5 * (moment @ inverse + inverse @ moment) / square
     return np.asarray(V @ (noise * (inverse - along) / np.sqrt(square)))
@@ -318,28 +316,21 @@ def learnt_users(
     With the prior covariance and the noise in units of their guesses (the guess of the former is
     RESIDUAL_VARIANCE guess^-1), each entry is a measurement with noise. Variances are thought to be
     1 but for a factor of e or so (`likely_ratio`): people of one catalogue may differ in level ten
-    times as much as those of another. Covariances are shrunk to 0 by .05^2 / (.05^2 + v).
+    times as much as those of another. Covariances are 0.
 
     ``released`` (p + q + 1, p + q + 1) are sums over ``count`` users of products, scaled by
     ``scales``; ``guess`` (q, q) is the diagonal ridge where noise hides everything.
     """
     p = len(released) - len(guess) - 1
     slopes = noisy_regression(released[:p, :p], released[:p, p:-1], deviation)
-    left = released[p:-1, p:-1] - slopes.T @ released[:p, p:-1]
-    left -= released[p:-1, :p] @ slopes - slopes.T @ released[:p, :p] @ slopes
-    guessed = RESIDUAL_VARIANCE / np.diag(guess)
-    unit = count * scales[p:-1, None] * scales[p:-1] * np.sqrt(np.outer(guessed, guessed))
-    error = deviation / unit
-    ratio = _CROSS_DEVIATION**2 / (_CROSS_DEVIATION**2 + error**2) * left / unit
-    np.fill_diagonal(ratio, list(map(likely_ratio, np.diag(left / unit), np.diag(error))))
-    values, vectors = np.linalg.eigh(0.5 * (ratio + ratio.T))
-    values = np.clip(values, _RATIOS[0], _RATIOS[-1])
+    explained = slopes * (2.0 * released[:p, p:-1] - released[:p, :p] @ slopes)
+    left = np.diag(released)[p:-1] - explained.sum(axis=0)
+    unit = count * scales[p:-1] ** 2 * RESIDUAL_VARIANCE / np.diag(guess)
+    ratio = np.array(list(map(likely_ratio, left / unit, deviation / unit)))
     unit = count * scales[-1] ** 2 * RESIDUAL_VARIANCE
     noise = likely_ratio(released[-1, -1] / unit, deviation / unit)
-    root = np.sqrt(np.diag(guess))
-    ridge = noise * root[:, None] * ((vectors / values) @ vectors.T) * root
     slopes *= scales[:p, None] / scales[p:-1]
-    return UserPrior(slopes, 0.5 * (ridge + ridge.T), RESIDUAL_VARIANCE * noise)
+    return UserPrior(slopes, np.diag(noise * np.diag(guess) / ratio), RESIDUAL_VARIANCE * noise)
 
 
 def likely_ratio(measured: float, error: float) -> float:

@@ -42,7 +42,7 @@ from skdpmf.data.feature_columns import like_others
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.pooled import without_known
 from skdpmf.mechanisms.als.pooled_update import RESIDUAL_VARIANCE, PooledPosterior
-from skdpmf.mechanisms.item_means.joint_release import PRIOR_VARIANCE
+from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, PRIOR_VARIANCE
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.users import Rows
 
@@ -90,7 +90,7 @@ class VariationalFit(pooled.PooledFit):
         self.rank, self.most = 0, self.spare.shape[1]
         self.variance, self.centre = np.zeros((2, self.n_items, 1))
         self.centre += self.overall
-        slope = RESIDUAL_VARIANCE / pooled.SLOPE_RIDGE
+        slope = RESIDUAL_VARIANCE / HALF_RELIABLE
         self.omega: NDArray[Any] = np.diag([PRIOR_VARIANCE, slope, slope][:lead])
         self.slopes: NDArray[Any] = np.zeros((lead + 1, lead))
         self.tau = np.array([_START_VARIANCE])
