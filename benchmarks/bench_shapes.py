@@ -38,7 +38,6 @@ EPSILONS = (0.1, 0.5, 1.0, 4.0, 8.0, 20.0, 57.0, np.inf)
 KINDS = AdaptiveWeightALS, DPCovarianceRecommender, DPMFSampler, DPItemMeans, LocalDPGDDR
 KINDS = {kind.__name__: kind for kind in KINDS}
 GRID_RIDGES, GRID_RANKS, GRID_ROUNDS = (3.0, 10.0, 30.0), (4, 12), 10
-WORSE = 1.003
 LOW, FIVE, TEN, HUNDRED = (-10.0, 10.0), (1.0, 5.0), (1.0, 10.0), (0.0, 100.0)
 
 
@@ -124,14 +123,16 @@ def with_bias(R, values, other, ridge):
 def variation_of(X, make, scale):
     """Return how ratings vary: deviations as shares of their range."""
     given, width = getattr(make, "keywords", {"factor_std": 2.6, "noise_std": 3.5}), np.ptp(scale)
-    taste = given.get("factor_std", 0.55) ** 2 * (given.get("n_components", 5) > 0)
+    rank = given.get("n_components", 5)
+    taste = given.get("factor_std", 0.55) ** 2 * (rank > 0)
     taste /= max(taste + given.get("noise_std", 0.8) ** 2, 1e-12)
     model = DPItemMeans(budget_of(np.inf), rating_range=scale).fit(X)
     left = np.sum((X.data - model.predict_entries(X, X).data) ** 2) / (X.nnz - sum(X.shape))
     parts = {"factors": taste * left, "residual": (1.0 - taste) * left}
     parts["item"] = np.var(model.item_means_[X.indices])
     parts["user"] = np.var(X.data) - parts["item"] - left
-    return {name: max(part, 0.0) ** 0.5 / width for name, part in parts.items()}
+    shares = {name: max(part, 0.0) ** 0.5 / width for name, part in parts.items()}
+    return shares | {"decay": 1.0 - 1.0 / max(rank, 1)}
 
 
 def broken_rules(found, others, options):
@@ -150,7 +151,7 @@ def broken_rules(found, others, options):
             losses.append((name, words, cell.error - limit, cell.standard_error))
     exact = found.get(("AdaptiveWeightALS", np.inf))
     for other in ("CacheSGDFactorizer", "best of a grid") if exact else ():
-        if exact.error > WORSE * others[other]:
+        if exact.error > 1.003 * others[other]:
             loss = exact.error - others[other]
             losses.append(("AdaptiveWeightALS", f"without privacy against {other}", loss, 0.0))
     return [
