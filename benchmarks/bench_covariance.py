@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 from harness import from_to, parser, print_head, print_row
-from ratings import DELTA, budget_of, fits, print_set, split_ratings, splits_of
+from ratings import DELTA, budget_of, fits, print_never_worse, print_set, split_ratings, splits_of
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, Pooled, PrivacyBudget
 from skdpmf.data import make_ratings
@@ -86,7 +86,7 @@ def main_table(kind, X, Y, options, *, peer):
     print(f"One {unit}, {noise} noise:\n")
     names = ["item means alone", *["AdaptiveWeightALS"] * peer, "covariance", *["theta"] * theta]
     print_head("epsilon", *names, "items covered", "rank")
-    worse = []
+    pairs = {}
     for epsilon in options.epsilons:
         shares = {"covariance__shares": means_shares(unit)}
         means, _ = covariances(epsilon, kind, X, Y, options, **shares)
@@ -97,13 +97,9 @@ def main_table(kind, X, Y, options, *, peer):
             row.append(fits(make, budget_of(epsilon), X, Y, options.seeds, "AdaptiveWeightALS"))
         row += [cell, *[paper_theta(epsilon)] * theta, f"{covered:,}"]
         print_row(f"{epsilon:g}", *row, from_to(cell.ranks))
-        if (loss := cell.error - means.error) > 0:
-            error = np.hypot(cell.standard_error, means.standard_error)
-            worse.append(f"{epsilon:g} (by {loss:.5f} ± {error:.5f})")
-    verdict = f"worse at epsilon {', '.join(worse)} (± standard error)" if worse else "met"
-    print(
-        f"\nNever worse than item means alone, one {unit}, {noise} noise: {verdict}\n", flush=True
-    )
+        pairs[epsilon] = cell, means
+    print()
+    print_never_worse(pairs, f"one {unit}, {noise} noise")
 
 
 def paper_theta(epsilon):

@@ -82,13 +82,9 @@ def reports(epsilon, X, Y, options, seeds=None, **parameters):
 def curve_sets(options):
     """Yield a name, and training and test ratings."""
     if not options.no_synthetic:
-        X = make_ratings(**SYNTHETIC)
-        yield "Synthetic", *split_ratings(X, test_size=0.1, random_state=0)
-    path = data_path(options)
-    if path is None:
-        print("no ratings file: --data or $SKDPMF_DATA\n")
-        return
-    yield path.stem, *split(read_ratings(path), 0)
+        yield "Synthetic", *split_ratings(make_ratings(**SYNTHETIC), random_state=0)
+    if (path := data_path(options)) is not None:
+        yield path.stem, *split(read_ratings(path), 0)
 
 
 def run_curve(options):

@@ -74,11 +74,8 @@ def run_posterior(X, Y, options):
 
 def run_speed(X, Y, options):
     cell = draws(budget_of(4.0), X, Y, options, "speed", n_components=4, max_iter=50)
-    print(
-        f"every-step at k = 4, 50 steps, epsilon 4, {options.n_jobs} threads: median "
-        f"{cell.median_seconds} s a fit, test RMSE {cell}\n",
-        flush=True,
-    )
+    words = f"{options.n_jobs} threads: median {cell.median_seconds} s a fit, test RMSE {cell}"
+    print(f"every-step at k = 4, 50 steps, epsilon 4, {words}\n", flush=True)
 
 
 def main(arguments=None):

@@ -5,7 +5,6 @@ run). A tenth of the rows is held out by `skdpmf.evaluation.split_table`, users 
 their other ratings, and all settings are the defaults. Prints Markdown tables.
 
     python benchmarks/bench_utility.py --data ml-1m.parquet --seeds 5
-
     python benchmarks/bench_utility.py --data synth10m --epsilons 1 4 8 20 inf --seeds 2 --n-jobs 2
 """
 
@@ -13,10 +12,10 @@ from functools import partial
 
 import numpy as np
 from harness import data_path, from_to, parser, print_head, print_row
-from ratings import LARGE, budget_of, fits, print_set, split, split_ratings
+from ratings import LARGE, budget_of, fits, print_never_worse, print_set, split_ratings, splits_of
 
 from skdpmf import DPALS, AdaptiveWeightALS, DPItemMeans, Pooled
-from skdpmf.data import make_ratings, read_ratings
+from skdpmf.data import make_ratings
 
 FIVE = (1.0, 5.0)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0, np.inf)
@@ -65,19 +64,8 @@ def run(name, X, Y, scale, methods, options):
         print_row(f"{epsilon:g}", *row, from_to(cell.ranks), cell.median_seconds)
     print()
     if {"DPItemMeans", "pooled"} <= set(methods):
-        print_never_worse(cells, options, name)
-
-
-def print_never_worse(cells, options, label):
-    """Compare with `DPItemMeans`, which has the whole budget for the item means."""
-    worse = []
-    for epsilon in (e for e in options.epsilons if np.isfinite(e)):
-        losses = np.subtract(*(cells[name, epsilon].errors for name in ("pooled", "DPItemMeans")))
-        if losses.mean() > 0:
-            spread = f" ± {losses.std(ddof=1) / np.sqrt(losses.size):.4f}" * (losses.size > 1)
-            worse.append(f"{epsilon:g} (by {losses.mean():.4f}{spread})")
-    verdict = f"MISSED at epsilon {', '.join(worse)} (± standard error)" if worse else "met"
-    print(f"Never worse than item means alone, {label}: {verdict}\n", flush=True)
+        pairs = {e: (cells["pooled", e], cells["DPItemMeans", e]) for e in options.epsilons}
+        print_never_worse(pairs, name)
 
 
 def main(arguments=None):
@@ -88,14 +76,8 @@ def main(arguments=None):
         X, Y = split_ratings(make(), random_state=0)
         run(str(options.data), X, Y, scale, three[:2], options)
         return
-    path = data_path(options)
-    if path is None:
-        print("no ratings file: --data or $SKDPMF_DATA; synthetic sets only\n")
-    else:
-        frame = read_ratings(path)
-        for seed in [0, *options.fresh_splits]:
-            methods = options.methods if seed == 0 else three
-            run(f"Split {seed}", *split(frame, seed), FIVE, methods, options)
+    for name, X, Y in splits_of(options, ()) if data_path(options) else ():
+        run(name, X, Y, FIVE, options.methods if name == "Split 0" else three, options)
     if not options.no_synthetic:
         for label, shape in SYNTHETIC.items():
             X, Y = split_ratings(make_ratings(**shape, random_state=0), random_state=0)

@@ -238,6 +238,25 @@ def local_curve():
     )
 
 
+def expected():
+    """Errors that plans expect against measured ones, with noise and without."""
+    found = {"with noise": {}, "no privacy": {}}
+    for head, *rows in tables_of("expected.md", ""):
+        for fits, plans in zip(rows, rows[len(rows) // 2 :], strict=False):
+            for epsilon, fit, plan in zip(head[1:-1], fits[1:-1], plans[1:-1], strict=True):
+                found["no privacy" if epsilon == "inf" else "with noise"][number(fit)] = number(
+                    plan
+                )
+    figure, axes = panel()
+    for name, points in found.items():
+        plot(axes, points, name, linestyle="none", alpha=0.5)
+    ends = [end(map(end, found.values())) for end in (min, max)]
+    axes.plot(ends, ends, label="equal", marker="None", **LEVEL)
+    axes.set(xscale="log", yscale="log", xlabel="measured test RMSE, in units of ratings")
+    heading(axes, "A plan knows nearly how good its fit will be", "Expected RMSE of the plan")
+    return figure
+
+
 PICTURES = {
     "hero": hero,
     "utility": utility,
@@ -247,6 +266,7 @@ PICTURES = {
     "attacks-spammer": spammer,
     "covariance_curve": covariance_curve,
     "local_curve": local_curve,
+    "expected": expected,
 }
 PARSER = parser(__doc__)
 PARSER.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PICTURES)}")

@@ -217,3 +217,14 @@ def print_set(name, X, Y, options):
         f"each user's own mean {own_mean_error(X, Y):.4f} (neither costs a release here: the "
         "first is exact, the second stays with the user)\n"
     )
+
+
+def print_never_worse(pairs, label):
+    """Say where a model is worse than item means alone; pairs: of their cells, by epsilon."""
+    worse = []
+    for epsilon, (cell, means) in pairs.items():
+        if (loss := cell.error - means.error) > 0.0:
+            error = np.hypot(cell.standard_error, means.standard_error)
+            worse.append(f"{epsilon:g} (by {loss:.4f} ± {error:.4f})")
+    verdict = f"MISSED at epsilon {', '.join(worse)} (± standard error)" if worse else "met"
+    print(f"Never worse than item means alone, {label}: {verdict}\n", flush=True)

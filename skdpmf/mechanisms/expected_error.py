@@ -33,8 +33,8 @@ import numpy as np
 from skdpmf.mechanisms.device_reports import item_means as devices
 from skdpmf.mechanisms.gram import covariance
 from skdpmf.mechanisms.item_means import averages, baseline
-from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means import residual_rounds as ir
+from skdpmf.mechanisms.item_means.joint_release import FOLD_IN_DAMPING
 from skdpmf.privacy.pair_sensitivity import covariance_weights
 
 
@@ -152,19 +152,14 @@ class _Expected:
         return E**2 / (deviation**2 + squares * self.loose**2) * items
 
     def of_devices(self, epsilon: float) -> float:
-        """Return the expected error of item means that devices report."""
-        r, (W, M, self.sampling) = self.ratings, self.weighted(2.0)
+        """Return the expected error of item means, all of whose reports are of one round."""
+        r, (W, _, self.sampling) = self.ratings, self.weighted(2.0)
         public = epsilon, r.n_items, r.n_users
-        noise, s = devices.mean_noise(*public), devices.count_weight(*public)
-        first, *later = devices.fractions_of(noise)
-        unit = r.n_items**0.5 / (r.n_users * noise)
-        slope = min(1.0 / ir.CLIP, (self.loose + self.item) ** -0.5) * W * unit
-        shown = (slope / devices.statistics_length(s)) ** 2 * first
+        length = devices.statistics_length(devices.count_weight(*public))
+        unit = r.n_items**0.5 / (length * devices.mean_noise(*public) * r.n_users)
+        shown = (min(1.0 / ir.CLIP, (self.loose + self.item) ** -0.5) * W * unit) ** 2
         error = devices.LEAST_SIGNIFICANCE * (2.0 * self.items @ W**4) ** 0.5
-        if self.items @ (W**2 * shown) * self.item <= error:
-            return self.error(0.0 * shown)
-        slope = min(1.0 / ir.CLIP, self.loose**-0.5) * M * unit
-        return self.error(shown + slope**2 * sum(later))
+        return self.error(shown * (self.item * self.items @ (W**2 * shown) > error))
 
     def error(self, shown: Any, rank: int = 0, noise: Any = np.inf, pairs: Any = 0.0) -> float:
         """Return the expected root mean squared error.
@@ -188,7 +183,7 @@ class _Expected:
             q = np.maximum(root @ Q / root.sum(), 1e-9)
             lost = self.taste - learnt @ (self.seen @ Q)
         left = self.residual + doubt + self.taste - Q @ learnt
-        d = im.FOLD_IN_DAMPING
+        d = FOLD_IN_DAMPING
         offset = (self.n * left + d * d * self.user) / (self.n + d) ** 2
         return float(np.sqrt(self.seen @ (left + offset)))
 

@@ -332,8 +332,8 @@ class PrivatePlanner(Planner):
         return (0.0, 1.0) if self._implicit else self.rating_range
 
     def _learnt(self) -> tuple[float, ...] | None:
-        """Return terms of `expected_error`; None: nothing is known of the error."""
-        return None
+        """Return the rank and more terms for `expected_error`; None: nothing is known of it."""
+        return (int(getattr(self, "n_components", 0)),)
 
     def plan(
         self,

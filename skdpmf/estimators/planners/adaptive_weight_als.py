@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.estimators.planners import Clicks
 from skdpmf.mechanisms.als import clicks, dpals, dpsgd, pooled, pooled_clicks, ratings, variational
@@ -157,11 +155,9 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         return self._solver().make_plan(self.budget, self._settings(), n_items)
 
     def _learnt(self) -> tuple[float, ...] | None:
-        if self._shorthand("solver") != "pooled":
-            return None
-        a = pooled.constant_weight(self.budget)
-        remembered = (1.0 - KEPT ** self._n_rounds()) / (1.0 - KEPT)
-        return self._rank(), a, pooled.CLIP * float(np.hypot(1.0, a)), 1.0, remembered
+        a, rounds = pooled.constant_weight(self.budget), (1.0 - KEPT ** self._n_rounds())
+        terms = self._rank(), a, pooled.CLIP * (1.0 + a * a) ** 0.5, 1.0, rounds / (1.0 - KEPT)
+        return terms if self._shorthand("solver") == "pooled" else None
 
     @property
     def _is_exact(self) -> bool:

@@ -102,9 +102,6 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
             return noisy_gram.make_plan(self.budget, n_items, n_rows)
         return solver.make_plan(self.budget, self._settings(), n_items, n_rows)
 
-    def _learnt(self) -> tuple[float, ...]:
-        return (int(self.n_components),)
-
     def _n_rounds(self) -> int:
         return noisy_gram.N_ROUNDS if self._implicit else solver.N_ROUNDS
 

@@ -18,9 +18,6 @@ class DPItemMeansPlanner(PrivatePlanner):
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         return solver.make_plan(self.budget, n_items)
 
-    def _learnt(self) -> tuple[float, ...]:
-        return (0,)
-
     @property
     def _takes_public(self) -> bool:
         return self.budget.unit == "user" or not self.budget.is_private

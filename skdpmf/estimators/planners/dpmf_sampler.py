@@ -133,14 +133,10 @@ class DPMFSamplerPlanner(PrivatePlanner):
         return posterior.make_plan(self.budget, self._posterior_settings(n_items), n_items)
 
     def _learnt(self) -> tuple[float, ...] | None:
-        if self._draw is not None:
-            return None
-        terms = (
-            noisy_gradient.constant_weight(self.budget),
-            noisy_gradient.gradient_clip(self.budget),
-        )
-        steps = (1.0 - noisy_gradient.STARTING) * self._n_rounds()
-        return int(self.n_components), *terms, noisy_gradient.MEAN_SQUARE, steps
+        own, budget = noisy_gradient, self.budget
+        steps = own.MEAN_SQUARE, (1.0 - own.STARTING) * self._n_rounds()
+        terms = own.constant_weight(budget), own.gradient_clip(budget), *steps
+        return (int(self.n_components), *terms) if self._draw is None else None
 
     @property
     def _work_of_round(self) -> int:
