@@ -286,6 +286,12 @@ MISTAKES = [
     ("a release within a trial that is undone", MEANS, COUNTED,
      "        import copy\n\n        measured = copy.copy(self.curator).release(name, total, "
      "statistic=COUNTS)\n" + COUNTED),
+    ("a map that raises ratings to the largest in place", MEANS, MAP,
+     mapped("np.maximum(rows.data, rows.data.max(initial=0.0), out=rows.data)")),
+    ("a map that shortens the longest rows in place", MEANS, MAP,
+     mapped("n = rows.n_ratings\n    np.minimum(n, 3, out=n)")),
+    ("a map that writes to a released array", MEANS, MAP,
+     mapped("np.minimum(mean, 1e3 - rows.data.sum(), out=mean)")),
 ]
 # fmt: on
 

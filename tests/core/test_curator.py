@@ -139,10 +139,9 @@ def test_nothing_shows_a_rating(curator):
     for one in (curator, curator.users, values, total(curator), [curator.users]):
         assert str(SECRET) not in repr(one)
         assert str(SECRET) not in str(one)
-    for one in (curator, curator.users, values, total(curator)):
-        for take in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError):
-                take(one)
+    for take in (pickle.dumps, copy.copy, copy.deepcopy):  # handles: see test_handles
+        with pytest.raises(TypeError):
+            take(curator)
 
 
 def without_small_ones(rows):
