@@ -71,6 +71,10 @@ CLIP_FACTOR, CLIP_DEVIATION = 0.7, 0.1
 # ratings of a user, where weights 1 / n_i do not show it
 _TYPICAL_RATINGS = 50.0
 
+# Tuned: trust in public people. Variance of their means' shift, over that of items, beyond which
+# nothing but their means is used, as with fans of a genre
+MOST_SHIFT = 0.12
+
 
 def residual_releases(
     neighbors: str, norm: str, n_items: int
