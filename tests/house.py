@@ -53,7 +53,10 @@ TRIALS = "evaluation/private_search.py"
 FRAME = "privacy/frame.py"
 BEGINS = {
     "Curator": {FRAME},
-    "curator_of_public": {"mechanisms/item_means/baseline.py", "mechanisms/als/pooled_public.py"},
+    "curator_of_public": {
+        f"mechanisms/{name}.py"
+        for name in ("item_means/baseline", "gram/covariance", "als/pooled_public")
+    },
     "Frame": {FRAME},
     "framed": {FRAME, "estimators/contract/charged.py", "estimators/multi_task_ridge.py"},
     "record_releases": {"privacy/recording.py", "evaluation/audit.py"},

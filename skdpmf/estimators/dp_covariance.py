@@ -164,7 +164,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
             if "public" in more:
                 more["public"] = noisy_gram.learn_public(more["public"])
             return noisy_gram.fit(curator, rounds=self._rounds(), **more)
-        return solver.fit(curator, settings, rounds=self._rounds())
+        return solver.fit(curator, settings, rounds=self._rounds(), **more)
 
     def _publish(self, released: Any) -> None:
         model, self._knowledge_ = released, None

@@ -194,6 +194,8 @@ _ALL = [
     covariance("covariance of users, auto", params={**_AUTO, "random_state": 1}),
     covariance("covariance of users, neighbours", params={**_HEAD, "predictor": "knn"}),
     covariance("covariance of users, none", epsilon=0.5, params=_AUTO),
+    covariance("covariance of users, public people", params={**_HEAD, **_PUBLIC}),
+    covariance("covariance of users, none but public", epsilon=0.5, params={**_AUTO, **_PUBLIC}),
     covariance("covariance of ratings", params=_RATING, unit="rating"),
     covariance(
         "covariance of ratings, Laplace",

@@ -5,7 +5,14 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, PrivacyBudget, load_model
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    PrivacyBudget,
+    load_model,
+)
 from skdpmf.data import ParquetRatings, RatingMatrix, make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.public import public_rows_of
@@ -69,7 +76,7 @@ def test_who_is_in_both_is_public_by_id_alone(tmp_path):
     assert rows_of(RatingMatrix(R), RatingMatrix(R))[1] is None  # numbers of rows are no ids
 
 
-SOLVERS = [DPItemMeans, AdaptiveWeightALS]
+SOLVERS = [DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender]
 
 
 def fitted(estimator, X, budget=BUDGET, **params):
@@ -114,6 +121,8 @@ def test_the_model_survives_and_no_row_is_with_it(estimator, tmp_path):
     loaded = load_model(tmp_path / "model")
     assert loaded.public is None
     np.testing.assert_array_equal(loaded.predict(X[:9]), model.predict(X[:9]))
+    if estimator is DPCovarianceRecommender:
+        return  # of ratings it has no refresh
     # a refresh needs no rows of theirs: released values know them already
     assert loaded.refresh(X[:50], people="new").privacy_spent_.epsilon <= BUDGET.epsilon
     one, two = (fresh.set_params(random_state=0).refresh(X[:50]) for fresh in (loaded, model))
@@ -180,6 +189,16 @@ def test_they_help(estimator):
     alone = fitted(estimator, rows, budget).score(held_out)
     both = fitted(estimator, rows, budget, public=X[:1000]).score(held_out)
     assert both > alone
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 4.0])
+def test_a_covariance_beside_public_people_is_no_worse_than_either(epsilon):
+    X = make_ratings(4000, 100, random_state=1)
+    budget, rows, later = PrivacyBudget(epsilon, 1e-5), X[400:3000], X[3000:]
+    parts = (rows, budget), (X[:400], PrivacyBudget.nonprivate())
+    better = max(fitted(DPCovarianceRecommender, *part).score(later) for part in parts)
+    both = fitted(DPCovarianceRecommender, rows, budget, public=X[:400]).score(later)
+    assert both > better - 0.002
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

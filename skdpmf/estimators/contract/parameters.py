@@ -431,8 +431,8 @@ class PrivatePlanner(Planner):
         require_budget(self.budget)
         public = getattr(self, "public", None)
         rule = "None for these options: no mechanism of theirs takes public rows"
-        remedy = "use AdaptiveWeightALS(solver='pooled') or DPItemMeans with unit 'user' for "
-        remedy += "ratings, or DPCovarianceRecommender for clicks"
+        remedy = "use AdaptiveWeightALS(solver='pooled'), DPItemMeans or DPCovarianceRecommender "
+        remedy += "with unit 'user'"
         holds = public is None or getattr(self, "_takes_public", False)
         require(holds, "public", type(public), rule, remedy)
 

@@ -114,7 +114,7 @@ class DPCovarianceRecommenderPlanner(PrivatePlanner):
 
     @property
     def _takes_public(self) -> bool:
-        return self._implicit
+        return self._implicit or self.budget.unit == "user"
 
     def _check_params(self) -> None:
         super()._check_params()

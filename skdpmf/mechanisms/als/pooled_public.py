@@ -50,10 +50,9 @@ N_LEAD = pooled.N_LEAD
 # Guard: rounds of the public model
 _ROUNDS = 10
 
-# Tuned: trust in public people. Variance of the means' shift, over that of items, beyond which they
-# do not lead, as with fans of a genre; share of the factors' errors that rounds must take off to be
-# made; public ratings of an item, in the mean, by which its factors are known well
-_MOST_SHIFT, _LEAST_WORTH, _KNOWN_WELL = 0.12, 0.01, 40.0
+# Tuned: trust in public people. Share of the factors' errors that rounds must take off to be made;
+# public ratings of an item, in the mean, by which its factors are known well
+_LEAST_WORTH, _KNOWN_WELL = 0.01, 40.0
 
 
 class PublicFit(pooled.PooledFit):
@@ -90,7 +89,7 @@ class PublicFit(pooled.PooledFit):
         beside.item_step(columns, *beside.user_step(columns))
         for t in range(pooled.MEAN_ROUNDS):
             self.averages.release(pooled.MEANS, t)
-        if self.averages.shifted < _MOST_SHIFT:
+        if self.averages.shifted < ir.MOST_SHIFT:
             self.n_known = beside.rank
         self.rank = self.choose_rank()
         self.start(self.rank)

@@ -41,6 +41,7 @@ from skdpmf.mechanisms.gram.item_item import (
 )
 from skdpmf.mechanisms.gram.item_item import RIDGE as LIST_RIDGE
 from skdpmf.mechanisms.item_means import averages as item_averages
+from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
@@ -52,6 +53,7 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.clipped_sums import PiecedSum
 from skdpmf.privacy.curator_release import Curator
+from skdpmf.privacy.frame import curator_of_public
 from skdpmf.privacy.pair_sensitivity import (
     covariance_weights,
     pair_grid,
@@ -171,14 +173,16 @@ def make_plan(
     )
 
 
-def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Model:
+def fit(
+    curator: Curator, settings: Settings, *, rounds: Iterable[int], public: Any = None
+) -> Model:
     """Make the plan's releases in their order and return the model they give.
 
     curator: of ratings in quarter ranges from the middle of the scale, one entry per user and item,
     columns ascending, and of a plan of `make_plan` with the same settings; rounds: range(N_ROUNDS),
-    possibly wrapped in a progress display.
+    possibly wrapped in a progress display; public: rows of public people, at unit "user".
     """
-    return _Fit(curator, settings).model(rounds)
+    return _Fit(curator, settings, public).model(rounds)
 
 
 def max_head(n_items: int, private: bool = True) -> int:
@@ -218,11 +222,22 @@ def head_items(
 
 
 class _Fit:
-    def __init__(self, curator: Curator, settings: Settings) -> None:
+    beside: Any = None  # a fit of public people
+    shown: Any = None  # `ir.PublicAverages` of them
+    averages: Any = None
+
+    def __init__(self, curator: Curator, settings: Settings, public: Any = None) -> None:
         self.curator, self.settings, self.users = curator, settings, curator.users
         self.private, self.planned, self.n_jobs = curator.private, curator.releases, curator.n_jobs
         self.most = max_head(curator.users.n_items, self.private)
         self.unit = _unit(curator.plan.budget)
+        if public is not None:
+            plan = make_plan(PrivacyBudget.nonprivate(), settings, public.shape[1])
+            self.beside = _Fit(
+                curator_of_public(public, plan, self.n_jobs, curator.item_columns), settings
+            )
+            rows, self.most = self.beside.users.without_privacy(), self.beside.most
+            self.shown = ir.public_averages(rows, FIT_DAMPING, settings.norm)
 
     def model(self, rounds: Iterable[int]) -> Model:
         if self.private:
@@ -238,12 +253,16 @@ class _Fit:
             head = most_popular(popularity.mass, self.most)
         n_items = self.users.n_items
         L = np.zeros((n_items, self.settings.n_components))
-        if head.size == 0 or COVARIANCE not in self.planned:
+        given, noise = (means, popularity, head, rounds), 0.0
+        if self.beside is not None and self.averages.shifted < ir.MOST_SHIFT:
+            head, clean, mass, lists = self.with_public(*given)
+        elif head.size == 0 or COVARIANCE not in self.planned:
             return Model(means, L, np.empty(0, np.int64), None, log_popularity=log)
-        clean, mass, noise, lists = self.released_covariance(means, popularity, head, rounds)
+        else:
+            clean, mass, noise, lists = self.released_covariance(*given)
         k, cleaning = self.settings.n_components, self.settings.clean
         found = factors.leading_factors(
-            clean, mass, k, cleaning=cleaning, noisy=self.private, n_jobs=self.n_jobs
+            clean, mass, k, cleaning=cleaning, noisy=noise > 0.0, n_jobs=self.n_jobs
         )
         L[head, : found.shape[1]] = found
         ridges = RIDGE, self.settings.user_damping
@@ -262,12 +281,12 @@ class _Fit:
             norm=s.norm,
             damping=(s.item_damping, FIT_DAMPING),
             grid=exact_grid(self.curator.n_rows, 1.0, degree=1),
+            **({} if self.shown is None else {"public": self.shown}),
         )
-        G = None
+        self.averages, G = averages, None
         if item_averages.GLOBAL in releases:  # on its own
-            G = item_averages.pooled_level(
-                item_averages.measured_global_mean(self.curator, self.unit, s.norm), None
-            )[0]
+            measured = item_averages.measured_global_mean(self.curator, self.unit, s.norm)
+            G = item_averages.pooled_level(measured, None, self.shown)[0]
         averages.release(item_averages.FIRST[self.unit])
         head = self.head(averages.popularity)
         for t in range(releases[RESIDUALS].count if RESIDUALS in releases else 0):
@@ -306,6 +325,23 @@ class _Fit:
     ) -> tuple[factors.PackedCovariance, Floats, float, Lists | None]:
         """Steps 3 to 5, popularity of the head's items, deviation of the noise, and lists."""
         s = self.settings
+        cov, wgt, noise = self.released_sums(means, head, rounds)
+        mass = popularity.mass[head]
+        lists = self.lists(wgt, head, popularity, noise[1])
+        if not s.clean:
+            return factors.divide_covariance(cov, wgt, noise=noise), mass, noise[0], lists
+        number = popularity.n_ratings[head].sum() / popularity.n_users  # of a typical user
+        typical = float(self.weights(np.maximum(np.rint([number]), 1.0))[0])
+        clean = factors.clean_covariance(
+            cov, wgt, mass, noise=noise, typical=typical, n_jobs=self.n_jobs
+        )
+        return clean, mass, noise[0], lists
+
+    def released_sums(
+        self, means: Floats, head: NDArray[np.int64], rounds: Iterable[int]
+    ) -> tuple[NDArray[Any], NDArray[Any], tuple[float, float]]:
+        """Cov and Wgt of steps 3 and 4, and the deviations of their noise."""
+        s = self.settings
         total = pair_sums(
             self.users,
             head,
@@ -319,16 +355,40 @@ class _Fit:
         )
         cov, wgt = self.noisy_sums(total, rounds)
         deviation = self.deviation(min(total.sensitivity, self.planned[COVARIANCE].sensitivity))
-        noise, mass = (deviation, deviation / WEIGHT_SCALE), popularity.mass[head]
-        lists = self.lists(wgt, head, popularity, noise[1])
-        if not s.clean:
-            return factors.divide_covariance(cov, wgt, noise=noise), mass, deviation, lists
-        number = popularity.n_ratings[head].sum() / popularity.n_users  # of a typical user
-        typical = float(self.weights(np.maximum(np.rint([number]), 1.0))[0])
-        clean = factors.clean_covariance(
-            cov, wgt, mass, noise=noise, typical=typical, n_jobs=self.n_jobs
-        )
-        return clean, mass, deviation, lists
+        return cov, wgt, (deviation, deviation / WEIGHT_SCALE)
+
+    def with_public(
+        self, means: Floats, popularity: RaterCounts, head: NDArray[np.int64], rounds: Iterable[int]
+    ) -> tuple[NDArray[np.int64], factors.PackedCovariance, Floats, Lists | None]:
+        """Return items, their covariance from private and public sums, popularity, and lists.
+
+        head: that of private sums alone; if it is empty they were not released.
+        """
+        n, people, noise = popularity.n_users, self.shown.n_users, 1e-6
+        wide = most_popular(popularity.mass, self.most)
+        number = np.maximum(np.rint([popularity.n_ratings[wide].sum() / n + 1.0]), 1.0)
+        own, other = (float(fit.weights(number)[0]) for fit in (self, self.beside))
+        expected = popularity.n_ratings[wide] * np.sqrt(own / n)
+        cov, wgt, _ = self.beside.released_sums(means, wide, range(N_ROUNDS))
+        cov *= own / other  # in the weights of private people
+        wgt *= own / other
+        rated = self.beside.users.without_privacy().n_ratings.astype(np.float64)
+        w, diagonal = self.beside.weights(rated), triangle_starts(wide.size)[1:] - 1
+        typical = own / other * float(np.sum((w * rated) ** 2) / np.sum(w * rated**2))
+        c = typical * float(cov[diagonal].sum() / max(wgt[diagonal].sum(), 1e-300)) ** 2
+        both, mass, counted, sampled = wgt, popularity.mass[wide], people, 1.0
+        if head.size:
+            *private, deviations = self.released_sums(means, wide, rounds)
+            given = cov, wgt, private, expected, c, deviations
+            (both, share), mass, sampled = factors.with_private_sums(*given)
+            counted, noise = people + share * n, share * deviations[1]
+        all_counted = RaterCounts(*(part * (counted / n) for part in popularity))
+        lists, none = self.lists(both, wide, all_counted, noise), (0.0, 0.0)
+        if not self.settings.clean:
+            return wide, factors.divide_covariance(cov, wgt, noise=none), mass, lists
+        b = sampled * factors.likely_shrinkage(cov, wgt, c, typical)
+        how: Any = {"noise": none, "typical": typical, "shrinkage": b, "n_jobs": self.n_jobs}
+        return wide, factors.clean_covariance(cov, wgt, mass, **how), mass, lists
 
     def lists(
         self, wgt: NDArray[Any], head: NDArray[np.int64], popularity: RaterCounts, noise: float

@@ -106,13 +106,20 @@ def divide_covariance(cov: NDArray[Any], wgt: NDArray[Any], *, noise: Any) -> Pa
 
 
 def clean_covariance(
-    cov: Any, wgt: Any, mass: Floats, *, noise: Any, typical: float, n_jobs: int | None = None
+    cov: Any,
+    wgt: Any,
+    mass: Floats,
+    *,
+    noise: Any,
+    typical: float,
+    shrinkage: float | None = None,
+    n_jobs: int | None = None,
 ) -> PackedCovariance:
     """Return the module's A and the cleaned Wgt, in place of `cov` and `wgt`.
 
     cov, wgt (h (h + 1) / 2,) float: as released; overwritten; mass (h,): popularity N_j > 0; noise:
     standard deviations of an entry off the diagonal of Cov and of Wgt; 0 without privacy; typical:
-    weight omega of a typical user.
+    weight omega of a typical user; shrinkage: b; None: by moments.
     """
     h = len(mass)
     blocks = _blocks(h)
@@ -138,6 +145,8 @@ def clean_covariance(
     squared = q**2 * product_squares
     part = spread / (v**2 * squared) if squared > 1e-100 else 0.0
     b = float(_SHRINKAGE * typical / np.clip(part, 1e-100, 1.0))
+    if shrinkage is not None:
+        b = shrinkage
 
     def clean(start: int, stop: int) -> None:
         model = q, relative, noise[1], b, a
@@ -146,6 +155,62 @@ def clean_covariance(
     in_threads(clean, blocks, n_jobs)
     cov[diagonal] = own
     return PackedCovariance(cov, wgt, a, b)
+
+
+def with_private_sums(
+    cov: Any, wgt: Any, private: Any, expected: Floats, c: float, noise: Any
+) -> tuple[tuple[Any, float], Floats, float]:
+    """Add noisy sums to exact ones of other people, by precision, in place of `cov` and `wgt`.
+
+    cov, wgt: exact; private: noisy Cov and Wgt, the latter near the products of `expected`; c:
+    omega v^2; noise: deviations of entries of `private`.
+
+    An entry of Cov has the variance c Wgt by sampling. Noisy ones of deviation s count c Wgt /
+    (c Wgt + s^2): what they add to Wgt is then worth as much as exact sums of this Wgt. Returns Wgt
+    of all with one weight for all noisy entries, and this weight; popularity by the new Wgt; and
+    the part of the new sums' variance that is by sampling.
+    """
+    own, own_wgt = private
+    entry = c * float(expected @ expected / expected.sum()) ** 2
+    share = entry / (entry + noise[0] ** 2)
+    both, others = wgt + share * own_wgt, [slice(row.start, row.stop - 1) for row in _rows(own)]
+    products = [expected[j] * expected[:j] for j in range(len(expected))]
+    squares = max(sum(float(E @ E) for E in products), 1e-300)
+    cross = sum(float(own_wgt[row] @ E) for row, E in zip(others, products, strict=True))
+    q = max(cross / squares, _LEAST_LEFT)
+    left = sum(
+        float(np.sum((own_wgt[row] - q * E) ** 2 - noise[1] ** 2))
+        for row, E in zip(others, products, strict=True)
+    )
+    relative = max(left, 0.0) / (q**2 * squares)
+    mass, sampled = np.zeros(len(expected)), 0.0
+    for j, (row, E) in enumerate(zip(_rows(own), products, strict=True)):
+        W = own_wgt[row]
+        gain = relative * (q * E) ** 2 / (relative * (q * E) ** 2 + noise[1] ** 2)
+        W[:-1] = np.maximum(q * E + gain * (W[:-1] - q * E), _LEAST_LEFT * q * E)
+        W = np.maximum(W, 0.0)
+        counts = c * W / (c * W + noise[0] ** 2)
+        sampled += float(np.sum((wgt[row] + counts**2 * W)[:-1]))
+        cov[row] += counts * own[row]
+        wgt[row] += counts * W
+        mass[j] += wgt[row][:-1].sum()
+        mass[:j] += wgt[row][:-1]
+    mass = np.maximum(mass, 1e-100)  # of an item that is alone
+    return (both, share), mass / np.sqrt(mass.sum()), 2.0 * sampled / mass.sum()
+
+
+def likely_shrinkage(cov: Any, wgt: Any, c: float, typical: float) -> float:
+    """Return b for exact sums, where c = typical v^2: t^2 by moments, and by a guess.
+
+    Both count by their precision: few people's moments show next to nothing.
+    """
+    rows = [slice(row.start, row.stop - 1) for row in _rows(cov)]
+    sums = np.array([(cov[row].sum(), wgt[row].sum(), np.sum(wgt[row] ** 2)) for row in rows])
+    total, weight, squares = np.maximum(sums.sum(axis=0), 1e-300)
+    spread = sum(float(np.sum((cov[row] - total / weight * wgt[row]) ** 2)) for row in rows)
+    scale = typical / max(squares * c, 1e-100)
+    part, error = (spread - c * weight) * scale, np.sqrt(2.0 * squares) * c * scale
+    return float(_SHRINKAGE * typical / np.clip(part - error, 1e-100, 1.0))
 
 
 def without_noise(clean: PackedCovariance, deviation: float) -> PackedCovariance:

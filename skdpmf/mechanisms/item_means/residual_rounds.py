@@ -68,6 +68,10 @@ CLIP, EXPONENT = 0.6, 0.25
 # mean clip factor, as it is thought to be at first, and its deviation
 CLIP_FACTOR, CLIP_DEVIATION = 0.7, 0.1
 
+# Tuned: trust in public people. Variance of their means' shift, over that of items, beyond which
+# nothing but their means is used, as with fans of a genre
+MOST_SHIFT = 0.12
+
 
 def residual_releases(
     neighbors: str, norm: str, n_items: int
