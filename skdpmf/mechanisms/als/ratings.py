@@ -42,7 +42,7 @@ FACTOR_PRECISION = 7.0
 
 ITEM_STATISTICS = "item counts and means"
 NOTES = (
-    "Sums are in units of a quarter of the rating range.",
+    "Sums are in quarters of the rating range.",
     "The rank in use is chosen from the released item statistics, up to n_components: planned "
     "shapes are those of the full rank.",
 )
