@@ -130,8 +130,7 @@ class LedgerReport(Kept):
         marks = Counter(mark for entry in self.entries for mark in _marks(entry))
         for mark in filter(marks.get, _REMARKS):
             lines += field_lines("Warning", f"{marks[mark]} of the fits {_REMARKS[mark]}")
-        if self.entries:
-            lines += field_lines("Columns", _LEGEND)
+        lines += field_lines("Columns", _LEGEND) if self.entries else []
         if len(self.entries) > _SHOWN:
             lines += ["", f"The last {_SHOWN}:"]
         return "\n".join([*lines, "", *self._table()]).rstrip()

@@ -294,8 +294,7 @@ def _reading(parser: argparse.ArgumentParser) -> None:
     words = "which columns hold user, item, rating where their headers do not say so, such as "
     words += "user=person item=film; or, without a header, the names of all columns in order"
     group.add_argument("--columns", nargs="+", action=_Columns, metavar="NAME=HEADER", help=words)
-    words = "text between the fields (default: found from the first line)"
-    group.add_argument("--sep", help=words)
+    group.add_argument("--sep", help="text between the fields (default: from the first line)")
     words = "how many threads to use (default: -1, all cores)"
     group.add_argument("--n-jobs", type=_threads, default=-1, metavar="N", help=words)
 

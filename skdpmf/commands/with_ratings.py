@@ -157,7 +157,7 @@ def evaluate(options: argparse.Namespace) -> None:
         held_out = ratings_to_matrix(other[in_both], users=users, items=items).X
         if _is_implicit(model):
             held_out = keep_entries(held_out, held_out.data > 0.0)
-        what = options.held_out
+        what = Path(options.held_out).name
     if held_out.nnz == 0 or known.nnz == 0:
         raise ValueError(
             f"{options.held_out or options.ratings} leaves nothing to evaluate: pass more ratings "

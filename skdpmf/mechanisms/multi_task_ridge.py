@@ -52,7 +52,7 @@ from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import PerUser, Rows, Users
 
 COUNTS, GRAM, RHS = "task counts", "Gram matrices", "right-hand sides"
-NOTE = "Features are in units of max_norm, and targets in units of max_value."
+NOTE = "Features are in units of max_norm, targets in units of max_value."
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ STARTING = 0.25
 
 COUNTS, MEANS, MOMENTS, GRADIENTS = ir.COUNTS, ir.RESIDUALS, "second moments", "gradients"
 NOTES = (
-    "Sums are in units of a quarter of the rating range.",
+    "Sums are in quarters of the rating range.",
     "The rank in use is chosen from the released item counts, up to n_components.",
     "The guarantee holds at every step, whether or not the chain has converged.",
 )

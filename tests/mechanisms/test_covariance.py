@@ -190,7 +190,7 @@ def test_memory_limits_the_head_to_the_most_popular_items(budget, monkeypatch):
     model = fitted(X, budget, shares=(0.0, 0.5, 0.5), predictor="knn")
     plan = model.plan(12)
     assert plan.releases[-1].shape == (2, 15)
-    assert [note for note in plan.notes if "there is memory" in note and " 5 items" in note]
+    assert [note for note in plan.notes if "Memory" in note and " 5 items" in note]
     counts = (~np.isnan(X)).sum(axis=0)
     largest = np.sort(np.argsort(-counts, kind="stable")[:5])
     if not budget.is_private:
@@ -203,7 +203,7 @@ def test_memory_limits_the_head_to_the_most_popular_items(budget, monkeypatch):
     np.testing.assert_allclose(moved, moved[:, :1] * np.ones(others.size), rtol=0, atol=1e-12)
     monkeypatch.setattr(solver, "_MEMORY", 2 * 15 * 4 - 1)
     assert (solver.max_head(12), solver.max_head(3)) == (4, 3)
-    assert not [note for note in model.plan(4).notes if "there is memory" in note]
+    assert not [note for note in model.plan(4).notes if "Memory" in note]
     monkeypatch.undo()
     monkeypatch.setattr(solver, "EXACT_HEAD", 5)
     assert (solver.max_head(12), solver.max_head(12, private=False)) == (12, 5)

@@ -133,7 +133,7 @@ COUNTS, MEANS, LISTS, RATED, GRADIENTS, GRAM, MOMENTS = (
     "moments of users",
 )
 NOTES = (
-    "Sums are in units of a quarter of the rating range.",
+    "Sums are in quarters of the rating range.",
     "The rank in use is chosen from the released item counts, up to n_components: planned shapes "
     "are those of the full rank.",
 )

@@ -41,7 +41,7 @@ TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
 
 ITEM_STATISTICS = "item counts and means"
 NOTES = (
-    "Sums are in units of a quarter of the rating range.",
+    "Sums are in quarters of the rating range.",
     "The rank in use is chosen from the released item statistics, up to n_components: planned "
     "shapes are those of the full rank.",
 )

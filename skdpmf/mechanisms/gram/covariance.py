@@ -448,7 +448,7 @@ class _Fit:
 
 def _notes(budget: PrivacyBudget, settings: Settings, n_items: int, *, covers: bool) -> list[str]:
     """Public remarks of the plan."""
-    notes = ["Sums are in units of a quarter of the rating range."]
+    notes = ["Sums are in quarters of the rating range."]
     most = max_head(n_items, budget.is_private)
     if covers and _unit(budget) == "rating" and budget.is_private:
         notes.append(
@@ -457,8 +457,8 @@ def _notes(budget: PrivacyBudget, settings: Settings, n_items: int, *, covers: b
         )
     if covers and most < n_items:
         notes.append(
-            f"The covariance covers at most the {most} items of the largest released counts, for "
-            "which there is memory; the others have only their item means."
+            f"Memory: the covariance covers at most the {most} items of the largest released "
+            "counts; the others have their item means only."
         )
     if covers and settings.shares is None and budget.is_private:
         notes.append(

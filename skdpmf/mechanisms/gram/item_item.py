@@ -260,7 +260,9 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
         Release(COUNTS, statistic, (n_items,), counts),
         gram_release(budget, n_items, GRAM, alternative=COUNTS),
     ]
-    notes = ["The popular items are chosen from released counts: planned is the shape of the most."]
+    notes = [
+        "The head is chosen from released counts: the planned shape is that of the largest one."
+    ]
     share = counts_share(budget, n_items, n_rows)
     shares = {COUNTS: share, GRAM: 1.0 - share}
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)

@@ -59,7 +59,7 @@ def make_plan(budget: PrivacyBudget, n_items: int) -> ReleasePlan:
         for release in planned
         if release[0] in shares
     ]
-    notes = ("Sums are in units of a quarter of the rating range.",)
+    notes = ("Sums are in quarters of the rating range.",)
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
 
 

@@ -185,7 +185,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
 
 def _notes(budget: PrivacyBudget, settings: Settings) -> tuple[str, ...]:
-    notes = ["Losses are in squares of a quarter of the rating range."]
+    notes = ["Losses are in squared quarters of the rating range."]
     if budget.is_private and settings.calibration == "paper":
         proved = settings.bound if budget.neighbors == "add-remove" else 2.0 * settings.bound
         loose = 4.0 * settings.loss_bound / proved
