@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 # Fixed: a hair less than 1, so that rounding does not exceed a bound
 INSIDE = 1.0 - HAIR
 
+# Guard: in place of mu without privacy, where shares mean nothing
+_NO_NOISE = 1e3
+
 # Guard: vectors beyond the rank, and steps, of the block iteration; groups of users with about as
 # many choices, for each power of e
 _SPARE, _SWEEPS, _STEPS = 10, 2, 8.0
@@ -35,14 +38,22 @@ _ENOUGH_CHOICES, FACTORS_A_TASTE = 30.0, 2
 
 
 def strength_of(budget: PrivacyBudget) -> float:
-    """Mu of the budget, in units of that of epsilon 4 at delta 1e-5, within [1e-3, 1e3]."""
-    return min(max(budget.mu / 0.925, 1e-3), 1e3) if budget.is_private else 1e3
+    """Gaussian DP's mu: about 1 at epsilon 4 and delta 1e-5."""
+    return budget.mu if budget.is_private else _NO_NOISE
 
 
-def means_share(budget: PrivacyBudget) -> float:
-    """Share of the items' means, beside gradients: small budgets go to the means."""
-    twice = 2.0 * SHARE
-    return twice / (twice + float(np.sqrt(strength_of(budget))))
+def share_beside(strength: float) -> float:
+    """Share of counts or means beside a richer release: small budgets are theirs."""
+    return 2.0 * SHARE / (2.0 * SHARE + strength)
+
+
+def with_means_and_rest(
+    shares: dict[str, float], budget: PrivacyBudget, means: str, rest: str
+) -> dict[str, float]:
+    """Divide what these shares leave between the items' means and the gradients."""
+    left = 1.0 - sum(shares.values())
+    own = left * share_beside(float(np.sqrt(strength_of(budget))))
+    return {**shares, means: own, rest: left - own}
 
 
 def planned_gram(

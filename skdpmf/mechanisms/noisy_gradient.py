@@ -68,7 +68,8 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import KEPT, unpack_lower
-from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
+from skdpmf.mechanisms.als.pooled import LEAST_SIGNAL, MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
+from skdpmf.mechanisms.als.pooled_update import LEAST_LENGTH
 from skdpmf.mechanisms.als.ratings import RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.item_means import residual_rounds as ir
@@ -79,6 +80,7 @@ from skdpmf.mechanisms.item_means.joint_release import (
     item_prior,
 )
 from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as NOISE
+from skdpmf.mechanisms.item_means.residual_rounds import CLIP_DEVIATION as SURE
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy import other_sums
@@ -91,23 +93,16 @@ from skdpmf.privacy.users import Rows
 
 Floats = NDArray[np.float64]
 
-# Tuned: bias against noise. a at epsilon 4 and delta 1e-5, and its limits: small budgets go to the
-# items' means
+# Tuned: bias against noise. a at mu 1, and its limits: small budgets go to the items' means
 CONSTANT, CONSTANT_LIMITS = 0.4, (0.4, 0.6)
-# C / |(a, 1)| at epsilon 4 and delta 1e-5, in quarter ranges, and its limits: most contributions
-# are clipped where noise is large; where it is small, the clip shortens users with large factors
+# C / |(a, 1)| at mu 1, in quarter ranges, and its limits: most contributions are clipped where
+# noise is large; where it is small, the clip shortens users with large factors
 CLIP, CLIP_LIMITS = 0.25, (0.19, 1.0)
-# signal below which there is no factor: see `choose_rank`
-LEAST_SIGNAL = 5.0
-# mean square of x_i, while the trace of M is no smaller than this
-MEAN_SQUARE, LEAST_TRACE = 0.25, 0.1
+# mean square of x_i
+MEAN_SQUARE = 0.25
 
 # Tuned: what is thought before it is seen. tau, in squared quarter ranges, and c
 VARIANCE, CLIP_FACTOR = 0.03, 0.5
-# deviations of what is expected of M, S and c, and of s2
-SURE, SURE_NOISE = 0.1, 0.3
-# a user's ratings know so much of u_i at the start
-FIRST_RELIABILITY = 0.25
 
 # Tuned: speed against noise. Drift of v*_j and b*_j in a step, in prior variances
 DRIFT = 0.004
@@ -156,12 +151,8 @@ def gradient_clip(budget: PrivacyBudget) -> float:
 
 def shares_of(budget: PrivacyBudget) -> dict[str, float]:
     """Return the shares of mu^2, all steps together."""
-    shares = {
-        COUNTS: common.SHARE,
-        MEANS: float(np.clip(0.07 * common.strength_of(budget) ** -0.5, 0.05, 0.3)),
-        MOMENTS: common.SHARE,
-    }
-    return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
+    others = dict.fromkeys((COUNTS, MOMENTS), common.SHARE)
+    return common.with_means_and_rest(others, budget, MEANS, GRADIENTS)
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
@@ -367,7 +358,7 @@ class _Items:
         self.popularity = averages.mass / averages.mass.sum()
         self.noise, self.first_clip_factor = NOISE, CLIP_FACTOR
         shape = len(averages.mass), rank
-        length = np.sqrt(FIRST_RELIABILITY * NOISE / self.typical_ratings)
+        length = np.sqrt(0.5 * NOISE / self.typical_ratings)  # ratings know half of u_i
         self.V = averages.curator.initial_normals(shape) * length
         self.X, self.P = np.zeros(shape), np.full(shape, 1e6)
         self.tau = np.full(rank, VARIANCE)
@@ -385,8 +376,8 @@ class _Items:
 
     def scale(self) -> float:
         """Return what u_i are divided by: u_i that vanish leave the clip to the constant."""
-        trace = max(float(np.trace(self.expected_moments()[0])), LEAST_TRACE)
-        return float(np.sqrt(trace / MEAN_SQUARE))
+        length = float(np.sqrt(np.trace(self.expected_moments()[0])))
+        return max(length, LEAST_LENGTH) / float(np.sqrt(MEAN_SQUARE))
 
     def learn_users(self, H: Floats, scale: float, deviation: float) -> None:
         """Learn c, M, S and s2 from H / n_users with noise of this deviation."""
@@ -400,7 +391,7 @@ class _Items:
         self.M = self._pooled("M", inner, scale**2 * deviation, c * first[0], c * SURE) / c
         S = self._pooled("S", spread, deviation / h, c * first[1], c * SURE) / c
         self.S = np.clip(S, 0.0, 2.0)
-        given = H[-1, -1] / g, deviation / g, c * NOISE, c * SURE_NOISE
+        given = H[-1, -1] / g, deviation / g, c * NOISE, c * SURE
         noise = self._pooled("s2", *given) / c
         self.noise = float(np.clip(noise, 1e-3, 10.0))
 

@@ -13,7 +13,8 @@ from skdpmf.data import make_ratings, validate_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import PrivateSearchCV, recall_at_k, split_users
-from skdpmf.mechanisms.als.clicks import FOLD_IN_RIDGE, TIE
+from skdpmf.mechanisms.als.clicks import TIE
+from skdpmf.mechanisms.als.ratings import FOLD_IN_RIDGE
 from tests.built import built
 
 BUDGET = PrivacyBudget(20.0, 1e-5)

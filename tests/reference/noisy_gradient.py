@@ -90,7 +90,7 @@ def chain(sums, means, V, settings, *, noise, deviation):
     b, share, n = means["mean"].copy(), means["mass"] / means["mass"].sum(), means["typical"]
     weights, alpha, half = means["weights"], settings.alpha, settings.n_components + 1
     s2, tau, variance = constants.NOISE, np.full(k, constants.VARIANCE), means["prior_variance"]
-    V = V * np.sqrt(constants.FIRST_RELIABILITY * s2 / n)
+    V = V * np.sqrt(0.5 * s2 / n)
     X, P = np.zeros(V.shape), np.full(V.shape, 1e6)
     mean_X, mean_P = means["X"].copy(), means["P"].copy()
     c, seen = constants.CLIP_FACTOR, Pool(constants.KEPT)
@@ -98,7 +98,7 @@ def chain(sums, means, V, settings, *, noise, deviation):
     first_c, sure = c, constants.SURE
     for t in range(settings.max_iter):
         M0, S0 = expected(V, share, n, alpha * s2)
-        scale = np.sqrt(max(np.trace(M0), constants.LEAST_TRACE) / constants.MEAN_SQUARE)
+        scale = max(np.sqrt(np.trace(M0)), constants.LEAST_LENGTH) / constants.MEAN_SQUARE**0.5
         G, H = sums(t, b, V, s2, scale)
         H, own = H / means["n_users"], deviation / means["n_users"]
         # what is learnt of users
@@ -109,7 +109,7 @@ def chain(sums, means, V, settings, *, noise, deviation):
         S = S_seen.add(np.diag(H)[half : half + k] / h, own / h, c * S0, c * sure) / c
         S = np.clip(S, 0.0, 2.0)
         g = constants.RESIDUAL_SCALE**2
-        s2 = s2_seen.add(H[-1, -1] / g, own / g, c * constants.NOISE, c * constants.SURE_NOISE)
+        s2 = s2_seen.add(H[-1, -1] / g, own / g, c * constants.NOISE, c * sure)
         s2 = min(max(s2 / c, 1e-3), 10.0)
         doubt = s2 * means["typical_weights"] / weights
         # means

@@ -68,8 +68,8 @@ _SMALLEST = 1e-12
 
 # Tuned: bias against noise; "pooled" has its own. C, a typical user's root mean squared residual
 CLIP = 0.7
-# ridges of u_i, times alpha
-TRAINING_RIDGE, FOLD_IN_RIDGE = 0.1, 2.0
+# ridge of u_i, times alpha, while training
+TRAINING_RIDGE = 0.1
 RANK_SCALE = 0.8  # see `ClickFit.choose_rank`
 
 # Tuned: without privacy: ridges of u_i and v_j, times alpha
@@ -169,7 +169,7 @@ class ClickFit(AlternatingFit):
     def with_factors(self, V: NDArray[np.float64]) -> ClickModel:
         """Return the model; V: zeros, of shape (n_items, n_components), to be filled."""
         V[:, : self.rank] = self.factors
-        return ClickModel(self.offset, V, self.ridge(V, FOLD_IN_RIDGE))
+        return ClickModel(self.offset, V, self.ridge(V, ratings.FOLD_IN_RIDGE))
 
     def start(self) -> None:
         """Start from leading eigenvectors of the head items' noisy second moments of clicks."""

@@ -169,18 +169,13 @@ def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
-    share = common.SHARE
-    shares = {
-        **dict.fromkeys((COUNTS, START, RATED), share),
-        MEANS: common.means_share(budget),
-        **dict.fromkeys((GRAM, MOMENTS), share / 2.0),
-    }
-    if list_share:  # whose release starts the first factors
-        del shares[RATED]
+    small = dict.fromkeys((GRAM, MOMENTS), common.SHARE / 2.0)
+    # the release of lists starts the first factors, else that of co-ratings
+    first = (COUNTS, START) if list_share else (COUNTS, START, RATED)
+    others = {**dict.fromkeys(first, common.SHARE), **small}
+    shares = common.with_means_and_rest(others, budget, MEANS, GRADIENTS)
     shares = {name: (1.0 - list_share) * share for name, share in shares.items()}
-    if list_share:
-        shares[LISTS] = list_share
-    return {**shares, GRADIENTS: 1.0 - sum(shares.values())}
+    return {**shares, LISTS: list_share} if list_share else shares
 
 
 def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.mechanisms.common import strength_of
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
@@ -38,9 +39,6 @@ from skdpmf.privacy.users import Rows, Users
 N_ROUNDS = max(ir.ROUNDS.values())  # the most of all kinds
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by unit
-
-# Guard: in place of mu without privacy, where shares mean nothing
-_NO_NOISE = 1e3
 
 # Tuned: counts against items' means at unit "rating". s, near the root of the mean's offset over
 # half range
@@ -92,9 +90,8 @@ def uncalibrated(
 
 def noise_strength(budget: PrivacyBudget, noise: str) -> float:
     """Gaussian DP's mu, or the epsilon of Laplace noise."""
-    if not budget.is_private:
-        return _NO_NOISE
-    return budget.mu if noise == "gaussian" else float(budget.epsilon)
+    by_epsilon = budget.is_private and noise == "laplace"
+    return float(budget.epsilon) if by_epsilon else strength_of(budget)
 
 
 def global_share(n_items: int) -> float:

@@ -39,6 +39,7 @@ from scipy import fft, sparse, special
 from skdpmf.data.matrix import bound_contributions
 from skdpmf.exceptions import require_that
 from skdpmf.kernels.rows import predict_entries
+from skdpmf.mechanisms.als.ratings import FOLD_IN_RIDGE
 from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain, State, Target
 from skdpmf.mechanisms.posterior_draw.guarantee import (
@@ -65,9 +66,6 @@ DRAW = "item factors"
 HALF_RANGE = 2.0  # h
 _DIAGNOSED_CHAINS = 4
 MAX_RHAT, MIN_ESS = 1.01, 400.0
-
-# Tuned: noise of a draw against a user's taste; squared ratings a squared deviation of his factors
-FOLD_IN_RIDGE = 2.0  # of u_i, times alpha, for users of standard deviation 1
 
 
 @dataclass(frozen=True)
