@@ -126,7 +126,7 @@ class LedgerReport(Kept):
             spent += " by whoever spent most"
         lines += field_lines("Spent", f"{spent}; left {name} = {self.left:.6g}.")
         states = ", ".join(f"{counts[s]} {s}" for s in ("done", "failed", "reserved") if counts[s])
-        lines += field_lines("Entries", f"{len(self.entries)}{': ' if states else ''}{states}.")
+        lines += field_lines("Entries", f"{states or 'none'}.")
         marks = Counter(mark for entry in self.entries for mark in _marks(entry))
         for mark in filter(marks.get, _REMARKS):
             lines += field_lines("Warning", f"{marks[mark]} of the fits {_REMARKS[mark]}")

@@ -419,7 +419,7 @@ def _read_text(
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     n_blank = next((i for i, line in enumerate(lines) if line.strip()), None)
     if n_blank is None:
-        raise ValueError(f"{label} is empty and must have {kind.row}s, one in a line.")
+        raise ValueError(f"{label} is empty and must have {kind.row}s: pass another file.")
     lines = [line for line in lines[n_blank : n_blank + _N_LINES] if line.strip()]
     sep = sep or _guess_sep(lines, label)
     fields = _split(lines[0], sep)

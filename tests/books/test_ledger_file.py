@@ -291,7 +291,7 @@ def test_a_read_only_file():
 def test_report_as_text_table_and_json(tmp_path):
     ledger = new_ledger(tmp_path, 1.0, 1e-5)
     budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
-    assert str(ledger.report()).endswith("Entries:   0.")
+    assert str(ledger.report()).endswith("Entries:   none.")
     assert ledger.report().to_frame().empty
     for part, name in zip(budget.split([0.25, 0.5, 0.25]), ("ALS", "Sampler", ""), strict=True):
         with ledger.reserve(calibrated_plan(part), estimator=name, shape=(3, 2)):
@@ -300,7 +300,7 @@ def test_report_as_text_table_and_json(tmp_path):
     text = str(report)
     assert "Limit:     epsilon = 1, delta = 1e-05, unit user, neighbours add-remove" in text
     assert "(100.0 %), or epsilon = 1 at delta = 1e-05" in text
-    assert "Entries:   3: 3 done." in text
+    assert "Entries:   3 done." in text
     rows = [line.split() for line in text.splitlines()[-3:]]
     assert [row[3:5] for row in rows] == [["done", "ALS"], ["done", "Sampler"], ["done", "-"]]
     assert [row[-2] for row in rows] == ["25.0", "50.0", "25.0"]
@@ -315,4 +315,4 @@ def test_report_as_text_table_and_json(tmp_path):
     for _ in range(20):
         ledger.reserve(ReleasePlan(PrivacyBudget(1.0), ()))
     assert "The last 20:" in str(ledger.report())
-    assert "23: 3 done, 20 reserved." in str(ledger.report())
+    assert "Entries:   3 done, 20 reserved." in str(ledger.report())
