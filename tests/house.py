@@ -55,7 +55,12 @@ BEGINS = {
     "Curator": {FRAME},
     "curator_of_public": {
         f"mechanisms/{name}.py"
-        for name in ("item_means/baseline", "gram/covariance", "als/pooled_public")
+        for name in (
+            "item_means/baseline",
+            "gram/covariance",
+            "als/pooled_public",
+            "noisy_gradient",
+        )
     },
     "Frame": {FRAME},
     "framed": {FRAME, "estimators/contract/charged.py", "estimators/multi_task_ridge.py"},

@@ -52,6 +52,7 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         Each user has tastes for them beside the factors; with guarantee="every-step" item means
         lean on them as well.
     {random_state, n_jobs}
+    {public}
     guarantee : {"every-step", "posterior"} or `PosteriorDraw`, default="every-step"
         See above. "posterior" stands for ``PosteriorDraw()``.
     n_components : int, default=8
@@ -159,11 +160,11 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         return self._gradient_settings()
 
     def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
-        influence = None
-        if more:
+        if "levels" in more:
             shared = curator.plan, curator.n_rows
-            influence = noisy_gradient.personal_influence(more["levels"], *shared)
-        return noisy_gradient.fit(curator, settings, rounds=self._rounds(), influence=influence)
+            levels = more.pop("levels")
+            more["influence"] = noisy_gradient.personal_influence(levels, *shared)
+        return noisy_gradient.fit(curator, settings, rounds=self._rounds(), **more)
 
     def _release_rows(self, R: Any, noise: Any, settings: Any, levels: Any) -> Any:
         draw: Any = self._draw

@@ -27,6 +27,10 @@ t_i are, which follow from earlier releases and the user's own row. All releases
 chosen adaptively: mu^2 is the sum of theirs, exactly, at every step and without any assumption
 on convergence. What follows is post-processing.
 
+Public people have exact means and counts, which those of private ones join by precision. If their
+exact fit shows as many factors as private people do, and their means differ little, the factors are
+theirs, and all steps go to the means.
+
 **Items.** H shows, each weighed against what V and the counts let expect, the mean clip factor c, M
 = E u u', S = E S_i and s2. So with K_j = c E sum_i w_ij
 
@@ -87,6 +91,7 @@ from skdpmf.privacy import other_sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.clipped_sums import shrink_to_ball
 from skdpmf.privacy.curator_release import Curator
+from skdpmf.privacy.frame import curator_of_public
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import Rows
@@ -173,30 +178,39 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
 
 
 def fit(
-    curator: Curator, settings: Settings, *, rounds: Iterable[int], influence: Floats | None = None
+    curator: Curator,
+    settings: Settings,
+    *,
+    rounds: Iterable[int],
+    influence: Floats | None = None,
+    public: Any = None,
 ) -> RatingModel | pooled.PooledModel:
     """Make the plan's releases in their order and return the model they give.
 
     The curator is of ratings in quarter ranges from the middle of the scale. User i changes every
     release by at most f_i times its sensitivity, ``influence`` being f_i in [0, 1]; None: 1.
-    Without privacy the model's columns are 1 and V, and its prior is 0.
+    Without privacy, and led by public people, whose rows ``public`` are, the model's columns are 1
+    and V, and its prior is 0.
     """
     if not curator.private:
         return _Limit(curator, settings).run(rounds)
-    run = _Fit(curator, settings, influence)
+    run = _Fit(curator, settings, influence, public)
     averages, factors = run.averages, np.zeros((run.n_items, settings.n_components))
     averages.release(COUNTS)
     popularity = averages.log_popularity
     for t in range(MEAN_ROUNDS):
         averages.release(MEANS, t)
     rank = run.choose_rank()
-    if rank:
+    is_led = run.is_led(rank)
+    if rank and not is_led:
         items = run.descend(rank, rounds)
         factors[:, :rank] = items.V
         return RatingModel(items.b, factors, settings.alpha * items.noise, popularity)
     for t in rounds:
         averages.release(MOMENTS, t)
         averages.release(GRADIENTS, t)
+    if is_led:
+        return run.beside.with_means(averages)
     return RatingModel(averages.mean, factors, settings.alpha * NOISE, popularity)
 
 
@@ -233,9 +247,24 @@ class _Limit(VariationalFit):
     def user_features(self, columns: Floats) -> Floats:
         return np.zeros((self.R_users.n_users, columns.shape[1] + 1))
 
+    def with_means(self, averages: ir.ResidualAverages) -> pooled.PooledModel:
+        """Return the model with other item means."""
+        self.posterior.theta[:, 0] = averages.mean
+        return self.model()._replace(log_popularity=averages.log_popularity)
+
 
 class _Fit:
-    def __init__(self, curator: Curator, settings: Settings, influence: Floats | None) -> None:
+    def __init__(
+        self, curator: Curator, settings: Settings, influence: Floats | None, public: Any = None
+    ) -> None:
+        shown: Any = None
+        self.beside: Any = None
+        if public is not None:
+            plan = make_plan(PrivacyBudget.nonprivate(), settings, public.shape[1])
+            of_public = curator_of_public(public, plan, curator.n_jobs, curator.item_columns)
+            self.beside = _Limit(of_public, settings)
+            self.beside.run(range(settings.max_iter))
+            shown = ir.public_averages(self.beside.R, settings.user_damping)
         tau, priorities = settings.max_ratings_per_user, curator.slot_priorities("subset")
         self.curator, self.settings, self.influence = curator, settings, influence
         self.users = curator.users.keep(common.subset, tau, priorities)
@@ -251,7 +280,13 @@ class _Fit:
             damping=(ir.ITEM_DAMPING, settings.user_damping),
             grid=self.grid,
             influence=influence,
+            public=shown,
         )
+
+    def is_led(self, rank: int) -> bool:
+        """Whether factors are those of public people, as private ones show no more of them."""
+        known = 0 if self.beside is None else self.beside.rank
+        return known >= max(rank, 1) and self.averages.shifted < ir.MOST_SHIFT
 
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget; the steps may drop some.

@@ -211,6 +211,8 @@ _ALL = [
     sampler("sampler", epsilon=20.0),
     sampler("sampler, rank 0", epsilon=0.1),
     sampler("sampler, features", epsilon=20.0, params={**_SMALL, **_FEATURES}),
+    sampler("sampler, public people", epsilon=20.0, params={**_SMALL, **_PUBLIC}),
+    sampler("sampler, other public people", epsilon=20.0, params={**_SMALL, **_OTHERS}),
     sampler("sampler, trimmed", epsilon=20.0, params={**_SMALL, "max_ratings_per_user": 6}),
     sampler(
         "sampler, levels",

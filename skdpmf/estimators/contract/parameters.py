@@ -431,8 +431,8 @@ class PrivatePlanner(Planner):
         require_budget(self.budget)
         public = getattr(self, "public", None)
         rule = "None for these options: no mechanism of theirs takes public rows"
-        remedy = "use AdaptiveWeightALS(solver='pooled'), DPItemMeans or DPCovarianceRecommender "
-        remedy += "with unit 'user'"
+        remedy = "use unit 'user' and AdaptiveWeightALS(solver='pooled'), DPItemMeans, DPMFSampler "
+        remedy += "or DPCovarianceRecommender"
         holds = public is None or getattr(self, "_takes_public", False)
         require(holds, "public", type(public), rule, remedy)
 

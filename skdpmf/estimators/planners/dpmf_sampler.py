@@ -116,12 +116,17 @@ class DPMFSamplerPlanner(PrivatePlanner):
 
     _options: ClassVar[Any] = {"guarantee": {"every-step": None, "posterior": PosteriorDraw}}
 
+    public: Any = None
     guarantee: Any = "every-step"
     n_components: int = 8
     max_ratings_per_user: int | None = None
     max_iter: int | None = None
     alpha: float = 1.0
     user_damping: float | None = None
+
+    @property
+    def _takes_public(self) -> bool:
+        return self._draw is None
 
     @property
     def _draw(self) -> PosteriorDraw | None:
