@@ -190,7 +190,7 @@ class PrivacyCard(Kept):
         """
         statement = self.statement
         lines = ["# Privacy card", "", _code(" ".join(self.model.split())), ""]
-        lines += ["| delta | epsilon |", "| --- | --- |"]
+        lines += ["| at delta | epsilon |", "| --- | --- |"]
         lines += [f"| {delta} | {epsilon} |" for delta, epsilon in self._printed_curve()]
         fence = _ticks(str(statement), 3)
         lines += ["", "All these guarantees hold.", "", f"{fence}text", str(statement), fence, ""]

@@ -93,13 +93,13 @@ class AuditReport:
 
     def __str__(self) -> str:
         verdict = "nothing found" if self.passed else "THE CLAIM DOES NOT HOLD"
-        known = not math.isnan(self.epsilon_lower)
-        lower = f"epsilon {self.epsilon_lower:<8.4g}" if known else "nothing         "
+        lower = f"epsilon {self.epsilon_lower:<8.4g} at least, {100 * self.confidence:g} % sure"
+        lower = "no limit" if math.isnan(self.epsilon_lower) else lower
         lines = [
             f"Privacy audit: {verdict}\n\n{self.estimator}\n",
             f"claimed:          epsilon {self.epsilon:<8.4g} at delta {self.delta:.4g}",
             f"neighbours reach: epsilon {self.epsilon_attained:<8.4g} by the declared noise",
-            f"repetition shows: {lower} at least, {100 * self.confidence:g} % sure\n",
+            f"repetition shows: {lower}\n",
             *(f"[{'ok' if c.passed else 'FAILED'}] {c.name}: {c.finding}" for c in self.checks),
         ]
         return "\n".join([*lines, f"\nNot tested: {self.not_tested}."])
