@@ -111,7 +111,8 @@ VARIANCE, CLIP_FACTOR = 0.03, 0.5
 
 # Tuned: speed against noise. Drift of v*_j and b*_j in a step, in prior variances
 DRIFT = 0.004
-# share of the steps with a guess of tau, and their drift, in units of P_j
+# share of the steps with a guess of tau, their drift, in units of P_j, and what a user's ratings
+# know of u_i at the start
 STARTING = 0.25
 
 COUNTS, MEANS, MOMENTS, GRADIENTS = ir.COUNTS, ir.RESIDUALS, "second moments", "gradients"
@@ -393,7 +394,7 @@ class _Items:
         self.popularity = averages.mass / averages.mass.sum()
         self.noise, self.first_clip_factor = NOISE, CLIP_FACTOR
         shape = len(averages.mass), rank
-        length = np.sqrt(0.5 * NOISE / self.typical_ratings)  # ratings know half of u_i
+        length = np.sqrt(STARTING * NOISE / self.typical_ratings)
         self.V = averages.curator.initial_normals(shape) * length
         self.X, self.P = np.zeros(shape), np.full(shape, 1e6)
         self.tau = np.full(rank, VARIANCE)

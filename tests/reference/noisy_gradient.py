@@ -90,7 +90,7 @@ def chain(sums, means, V, settings, *, noise, deviation):
     b, share, n = means["mean"].copy(), means["mass"] / means["mass"].sum(), means["typical"]
     weights, alpha, half = means["weights"], settings.alpha, settings.n_components + 1
     s2, tau, variance = constants.NOISE, np.full(k, constants.VARIANCE), means["prior_variance"]
-    V = V * np.sqrt(0.5 * s2 / n)
+    V = V * np.sqrt(constants.STARTING * s2 / n)
     X, P = np.zeros(V.shape), np.full(V.shape, 1e6)
     mean_X, mean_P = means["X"].copy(), means["P"].copy()
     c, seen = constants.CLIP_FACTOR, Pool(constants.KEPT)

@@ -54,7 +54,7 @@ from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.common import INSIDE, head_directions, planned_gram, predictions
 from skdpmf.mechanisms.gram.item_item import TIE
-from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, USER_WEIGHT
+from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, USER_WEIGHT, users_of
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity, is_known
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
@@ -191,7 +191,7 @@ class ClickFit(AlternatingFit):
         noisy = self.total / self.precision
         counts = noisy[:-1]
         n_rows = self.curator.n_rows
-        self.n_users = float(np.clip(noisy[-1] / USER_WEIGHT, 0.1 * n_rows, n_rows))
+        self.n_users = users_of(noisy[-1], n_rows)
         exposure = np.full(self.n_items, self.n_users)
         if self.known is not None:
             counts, exposure = counts + self.known.counts, exposure + self.known.exposure

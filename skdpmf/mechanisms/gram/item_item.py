@@ -119,6 +119,7 @@ from skdpmf.mechanisms.common import (
     planned_gram,
     share_of_features,
 )
+from skdpmf.mechanisms.item_means.joint_release import LEAST_LEVEL
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy import other_sums
@@ -144,7 +145,6 @@ PUBLIC_HEAD = 1500
 
 # Guard: values above 0, and an order where there is no taste
 LEAST_OWN = 0.06  # of an item's own part, of the mean diagonal
-LEAST_LEVEL = 0.1  # private rows that are not empty, at least
 TIE = 1e-3  # score of the most popular item for a user without clicks
 
 # Tuned: noise against tastes that are lost with it; shares, unless said

@@ -148,7 +148,7 @@ def measured_global_mean(curator: Curator, unit: str, norm: str) -> tuple[float,
     number of users with ratings and the sum of their means; norm ("l2", "l1"): of the sensitivity.
     """
     s, users, slots = count_scale(unit), curator.users, curator.n_rows
-    least = 0.1 * slots
+    least = im.LEAST_LEVEL * slots
     if unit == "rating":
         slots, least = slots * users.n_items, 1.0
         grid = exact_grid(slots, 1.0, degree=1)

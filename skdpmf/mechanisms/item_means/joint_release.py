@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 
 # Guard: values tried for a variance, times its guess, and steps between two of them
 KNOTS, _BETWEEN = np.geomspace(1e-3, 10.0, 13), 20
+# rows that are not empty, and a mean clip factor, at least
+LEAST_LEVEL, LEAST_CLIP_FACTOR = 0.1, 0.3
 
 # Tuned: what a release shows of one thing against another. s, of counts, and q, of users
 COUNT_WEIGHT, USER_WEIGHT = 0.3, 0.1
@@ -152,8 +154,8 @@ def estimate_item_means(
     """
     count_noise = noise_scale / count_weight
     N = statistic[0, :-1] / count_weight
-    n_users = np.clip(statistic[0, -1] / USER_WEIGHT, 0.1 * n_rows, n_rows)
-    clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, 0.3, 1.0)
+    n_users = users_of(statistic[0, -1], n_rows)
+    clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, LEAST_CLIP_FACTOR, 1.0)
     # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user
     total = np.clip(N.sum(), n_users, n_users * np.sqrt(N.size))
     typical_weight = n_users / total
@@ -174,11 +176,16 @@ def estimate_item_means(
         prior_variance,
         x,
         variance,
-        float(n_users),
+        n_users,
         float(typical_weight),
         popularity,
         sure_popularity,
     )
+
+
+def users_of(released: float, n_rows: float) -> float:
+    """Return the number of users with ratings, of so many rows, from what was released of it."""
+    return float(np.clip(released / USER_WEIGHT, LEAST_LEVEL * n_rows, n_rows))
 
 
 def design_of(mass: Any, log_mass: Any, columns: Any = None) -> Floats:

@@ -225,7 +225,7 @@ class ResidualAverages:
             counted = mean_by_precision(self._counted, counted)
         released, deviation = self._counted = counted
         n_rows, n_items = self.curator.n_rows, self.users.n_items
-        self.n_users = float(np.clip(released[-1] / im.USER_WEIGHT, 0.1 * n_rows, n_rows))
+        self.n_users = im.users_of(released[-1], n_rows)
         l1 = self.norm == "l1"
         law = "laplace" if l1 and self.known is None else "gaussian"
         counts = released[:-1]
@@ -327,7 +327,7 @@ class ResidualAverages:
         precision = (scale / deviation) ** 2
         self._clip_precision += precision
         self._clip_shift += precision * released / scale
-        return float(np.clip(self._clip_shift / self._clip_precision, 0.3, 1.0))
+        return float(np.clip(self._clip_shift / self._clip_precision, im.LEAST_CLIP_FACTOR, 1.0))
 
 
 def weighted_residuals(
