@@ -367,7 +367,7 @@ def _centred_products(
         pairs = pair_products(R.indptr, R.indices, x, (C.indptr, C.indices, C.data), grid * grid)
         few, A = core.few_of(len(head)), sparse.csr_array((x, R.indices, R.indptr), R.shape)
         # the kernel's sums are exact, whatever it does, or they are none
-        for j, plain in zip(few, (A[:, few].T @ A).toarray(), strict=True):
+        for j, plain in zip(few, (A[:, few].T.tocsr() @ A).toarray(), strict=True):
             holds = np.array_equal(
                 pairs[j * (j + 1) // 2 :][: j + 1] * (grid * grid), plain[: j + 1]
             )
