@@ -87,6 +87,7 @@ PURE = {"__future__", "abc", "collections", "dataclasses", "fractions", "functoo
 PURE |= {"itertools", "math", "typing"}
 AROUND = {"globals", "locals", "open", "print", "eval", "exec", "setattr", "delattr", "compile"}
 AROUND |= {"__import__", "__dict__", "__setattr__", "astuple", "asdict", "tofile", "memmap"}
+AROUND |= {"setflags", "writeable"}  # arrays that a map gets are read-only
 # What a private estimator leaves to the contract, and the two whose mechanisms need rows.
 FRAMED = {"_fit", "_fit_rows", "_framed", "_prepared", "_check_ratings", "_columns_of"}
 FRAMED |= {"privacy_spent_"}

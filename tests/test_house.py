@@ -162,6 +162,7 @@ PLANTED = {
             "object.__setattr__(release, 'noise_multiplier', 0.1)",
             "open('ratings', 'w')",
             "rows.data.tofile('ratings')",
+            "rows.data.setflags(write=True)",
         )
     },
     house.map_violations: {

@@ -8,9 +8,6 @@ alone, so that what a fit releases does not depend on anybody's number of rating
 Compiled forms release the GIL, so threads need no copies. numba is imported when one is needed.
 """
 
-import gc
-import logging
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -159,51 +156,16 @@ part_fast = _decorator(f"A part of kernels. {_REORDERED}", _Part, fastmath=_FAST
 def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Return numba's dispatcher, which compiles or loads when it is called."""
     from numba import njit
-    from numba.core import event
 
     # before any compiles: old versions of numba see no intrinsic that comes while one does
     import_module("skdpmf.kernels._vectors")
-
-    if "numba" not in _SAID:
-        _SAID.add("numba")
-        methods = {"on_start": _begin, "on_end": _end}
-        event.register("numba:compile", type("Announcer", (event.Listener,), methods)())
+    words = import_module("skdpmf.kernels.compiling")
+    words.announce()
     try:
         return njit(**options)(function)
     except RuntimeError:  # numba has no folder to write to
-        if "unwritable" not in _SAID:
-            _SAID.add("unwritable")
-            warnings.warn(
-                "compiled code cannot be kept, as no folder for it can be written: each process "
-                "compiles anew. Set NUMBA_CACHE_DIR to a folder that can.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        words.warn_of_folder()
         return njit(**{**options, "cache": False})(function)
-
-
-_SAID: set[str] = set()  # what this process has said
-_COLLECTED: list[bool] = []  # whether garbage was collected before each compilation under way
-
-
-def _begin(listener: Any, event: Any) -> None:
-    """Say once per process that something is compiled, as it takes seconds.
-
-    No garbage is collected meanwhile: each search of all objects takes a sixth of a second.
-    """
-    ours = event.data["dispatcher"].py_func.__module__.startswith("skdpmf.")
-    if ours and "compiling" not in _SAID:
-        _SAID.add("compiling")
-        words = "compiling for this machine, once: this takes up to half a minute"
-        logging.getLogger("skdpmf").warning(words)
-    _COLLECTED.append(gc.isenabled())
-    gc.disable()
-
-
-def _end(listener: Any, event: Any) -> None:
-    """Collect garbage again if it was collected before."""
-    if _COLLECTED.pop():
-        gc.enable()
 
 
 class _Later(ModuleType):

@@ -18,9 +18,9 @@ multiplied, so that products of three of them and their squares are finite, and 
 - *linear* (`item_scalars`, `item_vectors`): a vector, \|x\| <= C. Add-remove C; replace 2 C, by
   the triangle inequality, or sqrt(2) C in l2 where no entry is negative, since then <x, x'> >= 0
   and \|x - x'\|^2 = \|x\|^2 + \|x'\|^2 - 2 <x, x'>;
-- *rank one* (`gram`, `products`): z z', \|z\| <= C, in the norm of Frobenius. Add-remove C^2;
-  replace sqrt(2) C^2, since <z z', y y'> = (z . y)^2 >= 0. Leaving out the diagonal is a
-  projection and lengthens nothing;
+- *rank one* (`gram`, `products`, `centred_products`): z z', \|z\| <= C, in the norm of Frobenius.
+  Add-remove C^2; replace sqrt(2) C^2, since <z z', y y'> = (z . y)^2 >= 0. Leaving out the diagonal
+  is a projection and lengthens nothing;
 - *regression of an item* (`skdpmf.privacy.other_sums.item_grams`): one of each, with one factor.
 
 Clipping multiplies x_i by c_i = min(1, C / \|x_i\|), a hair (2^-40) inside, so that the rounding of
@@ -50,13 +50,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.exceptions import require_that
-from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.kernels.covariance import pair_products
+from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
 from skdpmf.kernels.sums import accumulate_rhs, row_norms
 from skdpmf.privacy import users as core
 from skdpmf.privacy.sampler.grid import as_float, check_exact, truncate_to_grid
 from skdpmf.privacy.users import Handle, PerUser, Rows, Users, each, reveal, sealed, total
 
 HAIR, _MOST = 2.0**-40, 1e50
+_RATINGS_AT_ONCE = 2**21
 _LEAST, _LARGEST = 1e-100, 1e100  # their squares, and those of what they clip, are no 0 or inf
 
 
@@ -307,6 +309,80 @@ def _vectors_of(
     rule = "one that returns a vector for each of the users [start, stop), and no other."
     require_that(len(x) == stop - start, "function", mapped.function, rule)
     return x
+
+
+@sealed
+def centred_products(
+    users: Users, terms: PerUser, at: PerUser, head: Any, centres: Any, *, clip: float, grid: float
+) -> BoundedSum:
+    r"""Sum the products of each user's vector of items with itself, less one of a few centres.
+
+    x_i = (t_ij - m_j)_j over a head of items, m the centre of number w_i, the terms truncated
+    towards zero and the centres rounded to the grid; x_i = 0 where \|x_i\| > C, and for a user
+    without ratings of the head. The bounds are those of `gram`. With V and N the sums of t_i and
+    the numbers of the users of each centre,
+
+        S = sum_i t_i t_i' - V' m - m' V + m' diag(N) m,
+
+    and the work is that of pairs of a user's ratings, not of pairs of items. All sums are exact, as
+    \|t_i\| is at most \|m\| + C.
+
+    terms: t_ij, aligned with the ratings; at (n_users,): w_i; head (h,): items; centres (c, h):
+    public, or released; clip: C; grid: power of two, for products. Result: the packed lower
+    triangle. It is clipped without privacy, too.
+    """
+    require_terms(clip=clip)
+    m = np.vstack((np.rint(centres / grid) * grid, np.zeros(len(head))))
+    largest = math.sqrt(np.sum(m * m, axis=1).max())
+    check_exact(users.n_slots, 2.0 * (clip + largest), grid)
+    own = own_values(users, terms), own_values(users, at, of_users=True)
+    found = total(each(reveal(users), _centred_products, users.private, *own, head, m, clip, grid))
+    lower = np.tril_indices(len(head))
+    pairs, V, N = np.split(found, [len(lower[0]), len(lower[0]) + m.size])
+    cross = V.reshape(m.shape).T @ m
+    rest = (m * N[:, None]).T @ m - cross - cross.T
+    return triangle(users, pairs + rest[lower], clip)
+
+
+def _centred_products(
+    rows: Rows, private: bool, given: Any, at: Any, head: Any, m: Any, clip: float, grid: float
+) -> Any:
+    n, squares = len(m) - 1, np.sum(m * m, axis=1)
+    given, w = floats(rows, given), bounded_values(floats(rows, at, of_users=True))[0]
+    w = np.clip(w, 0, n - 1).astype(np.int64)
+
+    def sums_of(start: int, stop: int) -> Any:
+        part, of = slice(rows.indptr[start], rows.indptr[stop]), w[start:stop]
+        pattern = rows.indices[part], rows.indptr[start : stop + 1] - rows.indptr[start]
+        R = sparse.csr_array((given[part], *pattern), (stop - start, rows.n_items))[:, head]
+        R.sort_indices()
+        own, user = Rows(R, 1), np.repeat(np.arange(len(of)), np.diff(R.indptr))
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = truncate_to_grid(R.data, grid)
+            change = x * (x - 2.0 * m[of[user], R.indices])
+            size = np.bincount(user, weights=change, minlength=len(of)) + squares[of]
+            outside = ~(size <= clip**2 * (1.0 - HAIR)) | (own.n_ratings == 0)
+        x[outside[user]], of[outside] = 0.0, n  # whose centre is 0
+        C = own.by_item
+        pairs = pair_products(R.indptr, R.indices, x, (C.indptr, C.indices, C.data), grid * grid)
+        few, A = core.few_of(len(head)), sparse.csr_array((x, R.indices, R.indptr), R.shape)
+        # the kernel's sums are exact, whatever it does, or they are none
+        for j, plain in zip(few, (A[:, few].T.tocsr() @ A).toarray(), strict=True):
+            holds = np.array_equal(
+                pairs[j * (j + 1) // 2 :][: j + 1] * (grid * grid), plain[: j + 1]
+            )
+            require_that(holds, "pair_products of item", int(j), "those of the plain form.")
+        V = np.bincount(of[user] * len(head) + R.indices, weights=x, minlength=m.size)
+        return np.concatenate((pairs * (grid * grid), V, np.bincount(of, minlength=n + 1)))
+
+    def part_of(first: int, last: int) -> Any:
+        indptr, found = rows.indptr[first : last + 1], 0.0
+        n_blocks = 1 + (indptr[-1] - indptr[0]) // _RATINGS_AT_ONCE
+        for start, stop in balanced_blocks(indptr, n_blocks):
+            found = found + sums_of(first + start, first + stop)
+        return found
+
+    return summed(rows, private and grid, part_of)
 
 
 def _products(

@@ -89,14 +89,8 @@ class Curator:
         self.__noise, self.n_jobs = noise, n_jobs
         self.private, self.n_rows = plan.is_private, max(R.shape[0], 1)
         budget = plan.budget
-        self.users = Users(
-            R,
-            n_slots=self.n_rows,
-            unit=budget.unit,
-            neighbors=budget.neighbors,
-            private=self.private,
-            n_jobs=n_jobs,
-        )
+        near: Any = {"unit": budget.unit, "neighbors": budget.neighbors, "private": self.private}
+        self.users = Users(R, n_slots=self.n_rows, n_jobs=n_jobs, **near)
         self.features = None if features is None else per_user(self.users, features, of_users)
         nothing = np.empty((self.users.n_items, 0))
         self.item_columns = nothing if item_columns is None else item_columns
@@ -231,9 +225,8 @@ def release_terms(
     check(holds, what, f"planned is {kind.sensitivity!r}")
     holds = len(shape) == len(kind.shape) and all(map(operator.le, shape, kind.shape))
     check(holds, f"has the shape {shape}", f"planned is at most {kind.shape}")
-    bound = kind.sensitivity
-    if isinstance(total, PiecedSum):
-        bound = min(bound, total.sensitivity)
+    own = total.sensitivity if isinstance(total, PiecedSum) else math.inf
+    bound = min(kind.sensitivity, own)
     return {
         "name": slot.name,
         "index": index,

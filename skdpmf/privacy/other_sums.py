@@ -1,7 +1,7 @@
 r"""Sums beside those of `clipped_sums`, by its rules: a clip, a bound, a proof for each.
 
-A linear sum (`user_scalars`, and for the unit of one rating `rating_sums`), one of rank one
-(`centred_products`), and the regression of each item (`item_grams`), which adds one of each kind.
+Linear sums (`user_scalars`, and for the unit of one rating `rating_sums`), and the regression of
+each item (`item_grams`), which adds one of each kind.
 `stack` and `padded` change the form of a sum, and `release_score` releases one of a private search.
 """
 
@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.kernels.als import accumulate_items
-from skdpmf.kernels.covariance import pair_products
-from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
+from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.privacy import users as core
 from skdpmf.privacy.clipped_sums import (
-    HAIR,
     BoundedSum,
     bounded,
     bounded_values,
@@ -31,15 +28,11 @@ from skdpmf.privacy.clipped_sums import (
     products_bound,
     require_terms,
     shrink_to_ball,
-    summed,
-    triangle,
     vectors_bound,
 )
 from skdpmf.privacy.curator_release import drawn, release_terms
 from skdpmf.privacy.sampler.grid import check_exact, truncate_to_grid
 from skdpmf.privacy.users import PerUser, Rows, Users, each, reveal, sealed, total
-
-_RATINGS_AT_ONCE = 2**21
 
 
 @sealed
@@ -216,74 +209,6 @@ def _item_grams(
             if any(map(np.any, (own[0] != grams[j], own[1] != vectors[j]))):
                 raise PrivacyParameterError("accumulate_items gave other sums than its plain form.")
     return grams, vectors
-
-
-@sealed
-def centred_products(
-    users: Users, terms: PerUser, at: PerUser, head: Any, centres: Any, *, clip: float, grid: float
-) -> BoundedSum:
-    r"""Sum the products of each user's vector of items with itself, less one of a few centres.
-
-    x_i = (t_ij - m_j)_j over a head of items, m the centre of number w_i, the terms truncated
-    towards zero and the centres rounded to the grid; x_i = 0 where \|x_i\| > C, and for a user
-    without ratings of the head. The bounds are those of `gram`. With V and N the sums of t_i and
-    the numbers of the users of each centre,
-
-        S = sum_i t_i t_i' - V' m - m' V + m' diag(N) m,
-
-    and the work is that of pairs of a user's ratings, not of pairs of items. All sums are exact, as
-    \|t_i\| is at most \|m\| + C.
-
-    terms: t_ij, aligned with the ratings; at (n_users,): w_i; head (h,): items; centres (c, h):
-    public, or released; clip: C; grid: power of two, for products. Result: the packed lower
-    triangle. It is clipped without privacy, too.
-    """
-    require_terms(clip=clip)
-    m = np.vstack((np.rint(centres / grid) * grid, np.zeros(len(head))))
-    largest = math.sqrt(np.sum(m * m, axis=1).max())
-    check_exact(users.n_slots, 2.0 * (clip + largest), grid)
-    own = own_values(users, terms), own_values(users, at, of_users=True)
-    found = total(each(reveal(users), _centred_products, users.private, *own, head, m, clip, grid))
-    lower = np.tril_indices(len(head))
-    pairs, V, N = np.split(found, [len(lower[0]), len(lower[0]) + m.size])
-    cross = V.reshape(m.shape).T @ m
-    rest = (m * N[:, None]).T @ m - cross - cross.T
-    return triangle(users, pairs + rest[lower], clip)
-
-
-def _centred_products(
-    rows: Rows, private: bool, given: Any, at: Any, head: Any, m: Any, clip: float, grid: float
-) -> Any:
-    n, squares = len(m) - 1, np.sum(m * m, axis=1)
-    given, w = floats(rows, given), bounded_values(floats(rows, at, of_users=True))[0]
-    w = np.clip(w, 0, n - 1).astype(np.int64)
-
-    def sums_of(start: int, stop: int) -> Any:
-        part, of = slice(rows.indptr[start], rows.indptr[stop]), w[start:stop]
-        pattern = rows.indices[part], rows.indptr[start : stop + 1] - rows.indptr[start]
-        R = sparse.csr_array((given[part], *pattern), (stop - start, rows.n_items))[:, head]
-        R.sort_indices()
-        own, user = Rows(R, 1), np.repeat(np.arange(len(of)), np.diff(R.indptr))
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = truncate_to_grid(R.data, grid)
-            change = x * (x - 2.0 * m[of[user], R.indices])
-            size = np.bincount(user, weights=change, minlength=len(of)) + squares[of]
-            outside = ~(size <= clip**2 * (1.0 - HAIR)) | (own.n_ratings == 0)
-        x[outside[user]], of[outside] = 0.0, n  # whose centre is 0
-        C = own.by_item
-        pairs = pair_products(R.indptr, R.indices, x, (C.indptr, C.indices, C.data), grid * grid)
-        V = np.bincount(of[user] * len(head) + R.indices, weights=x, minlength=m.size)
-        return np.concatenate((pairs * (grid * grid), V, np.bincount(of, minlength=n + 1)))
-
-    def part_of(first: int, last: int) -> Any:
-        indptr, found = rows.indptr[first : last + 1], 0.0
-        for start, stop in balanced_blocks(
-            indptr, 1 + (indptr[-1] - indptr[0]) // _RATINGS_AT_ONCE
-        ):
-            found = found + sums_of(first + start, first + stop)
-        return found
-
-    return summed(rows, private and grid, part_of)
 
 
 @sealed

@@ -465,9 +465,8 @@ def _mapped(rows: Rows, mapped: Map, form: Any, looks: bool, *own: Any) -> tuple
 
 def _kept(rows: Rows, mapped: Map, *own: Any) -> Rows:
     """Return the ratings that a map keeps."""
-    kept, few = _rows(mapped(rows, own), rows.n_jobs, rows.first), None
-    if mapped.private:
-        few = _rows(mapped(rows, own, slots=few_of(rows.n_users)), 1).R
+    kept = _rows(mapped(rows, own), rows.n_jobs, rows.first)
+    few = _rows(mapped(rows, own, slots=few_of(rows.n_users)), 1).R if mapped.private else None
     refuse_unless_kept(mapped.function, rows, kept.R, few)
     return kept
 
@@ -506,9 +505,8 @@ def alike(whole: Any, few: Any) -> bool:
 
 def refuse_unless_alike(function: Any, whole: Any, few: Any) -> None:
     """Raise unless users have the values among all that they have in a few rows alone."""
-    if alike(whole, few):
-        return
-    raise PrivacyParameterError(
-        f"function={function!r} gives users other values among all rows than among a few: a value "
-        "must depend on its user's row, and on released and public values, alone."
-    )
+    if not alike(whole, few):
+        raise PrivacyParameterError(
+            f"function={function!r} gives users other values among all rows than among a few: each "
+            "must depend on its user's row, and on released and public values, alone."
+        )

@@ -3,18 +3,22 @@
 import ast
 import io
 import re
+import sys
 import tokenize
 from pathlib import Path
 
 import skdpmf
 from tests import house
+from tests.core.cases import CASES
 
 PACKAGE = Path(skdpmf.__file__).parent
 PROOFS = PACKAGE.parent / "docs" / "proofs.rst"
 LATER = {"skdpmf.privacy.text", "skdpmf.privacy.composition"}  # no fit divides its budget
 MOST_FILES, MOST_LINES = 15, 2300
-# They decide nothing: words, errors, and streams that no release has.
-WORDS = {"privacy/text.py", "privacy/sampler/streams.py", "exceptions.py"}
+# They decide nothing: words, errors, and streams that no release has; and fast kernels whose sums a
+# fit compares with plain ones.
+WORDS = {"privacy/text.py", "privacy/sampler/streams.py", "exceptions.py", "kernels/compiling.py"}
+WORDS |= {"kernels/covariance.py", "kernels/_vectors.py"}
 
 
 def imported(path):
@@ -26,9 +30,9 @@ def imported(path):
             modules = [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
         elif isinstance(node, ast.Import):
             modules = [name.name for name in node.names]
-        later = re.match(r'\w+ = later\("(\w+)"\)', ast.unparse(node).replace("'", '"'))
-        if later:  # imported when a kernel is first compiled
-            modules.append(f"skdpmf.kernels.{later[1]}")
+        text = ast.unparse(node).replace("'", '"')
+        for name in re.findall(r'later\("(\w+)"\)|import_module\("skdpmf.kernels.(\w+)"\)', text):
+            modules.append(f"skdpmf.kernels.{''.join(name)}")  # when a kernel is first compiled
         for module in modules:
             file = PACKAGE.parent / (module.replace(".", "/") + ".py")
             if module.startswith("skdpmf.") and file.exists():
@@ -115,6 +119,19 @@ def test_whatever_can_change_epsilon_is_on_a_list():
     listed = section("Sign here") | section("Appendices") | words
     assert sorted(map(name_of, above() - listed)) == []
     assert all(path.exists() for path in listed)
+
+
+def test_sums_of_a_default_fit_are_on_the_list():
+    """With factors and lists: what runs in it and clips, sums or bounds."""
+    ran = set()
+    sys.setprofile(lambda frame, *_: ran.add(Path(frame.f_code.co_filename)))
+    try:
+        CASES["als pooled"].fit()
+    finally:
+        sys.setprofile(None)
+    sums = {PACKAGE / name for name in house.SUMMING} & ran
+    assert sums
+    assert sums <= section("Sign here")
 
 
 def test_nothing_but_words_is_imported_in_functions():

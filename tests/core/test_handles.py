@@ -35,6 +35,10 @@ def ones(rows):
     return np.ones(rows.nnz)
 
 
+def zeros(rows):
+    return np.zeros(rows.n_users)
+
+
 def halves(rows):
     return np.full((rows.n_users, 2), 0.5)
 
@@ -388,7 +392,7 @@ def test_a_sum_that_fails_shows_no_rows():
     assert not any(isinstance(one, np.ndarray) for one in frames_of(caught.value))
 
 
-def test_a_kernel_that_adds_otherwise_than_its_plain_form_is_found(monkeypatch):
+def test_kernels_that_add_otherwise_than_their_plain_forms_are_found(monkeypatch):
     real = other_sums.accumulate_items
 
     class Wrong:
@@ -403,3 +407,9 @@ def test_a_kernel_that_adds_otherwise_than_its_plain_form_is_found(monkeypatch):
     values = users.map(ones), users.map(ones), users.map(halves)
     with pytest.raises(PrivacyParameterError, match="other sums than its plain form"):
         other_sums.item_grams(users, *values, gram_clip=1.0, clip=1.0, grid=GRID)
+    pairs = sums.pair_products
+    monkeypatch.setattr(sums, "pair_products", lambda *given: pairs(*given) + 1)
+    users = users_of(matrix())
+    given = users.map(ones), users.map(zeros), np.arange(N_ITEMS), np.zeros((1, N_ITEMS))
+    with pytest.raises(PrivacyParameterError, match="pair_products of item=0 must be those of"):
+        sums.centred_products(users, *given, clip=1.0, grid=exact_grid(N_USERS, 2.0))

@@ -140,7 +140,7 @@ def centred_products(users, a):
     """Terms of items, less a centre by the sign and size of v."""
     place = per_user(users, (np.abs(np.nan_to_num(a.v)) % 3).astype(np.int64), True)
     given = each(users, a.t), place, HEAD, CENTRES
-    return [other_sums.centred_products(users, *given, clip=1.5, grid=CENTRED)]
+    return [sums.centred_products(users, *given, clip=1.5, grid=CENTRED)]
 
 
 def user_scalars(**terms):

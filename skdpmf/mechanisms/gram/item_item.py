@@ -122,7 +122,6 @@ from skdpmf.mechanisms.common import (
 from skdpmf.mechanisms.item_means.joint_release import LEAST_LEVEL
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
 from skdpmf.privacy import clipped_sums as sums
-from skdpmf.privacy import other_sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
@@ -384,7 +383,7 @@ def noisy_gram(
     centres = _STEP * np.arange(_N_CENTRES)[:, None] * (q / np.linalg.norm(q))
     centres = np.rint(centres / grid) * grid
     terms, number = users.map(centred_rows, chosen, head, q, centres, grid)
-    gram = other_sums.centred_products(users, terms, number, head, centres, clip=1.0, grid=grid)
+    gram = sums.centred_products(users, terms, number, head, centres, clip=1.0, grid=grid)
     del terms
     packed = curator.release(name, gram)
     least = max(float(popularity.sum()), n_users)
