@@ -127,10 +127,10 @@ def variation_of(X, make, scale):
     taste = given.get("factor_std", 0.55) ** 2 * (rank > 0)
     taste /= max(taste + given.get("noise_std", 0.8) ** 2, 1e-12)
     model = DPItemMeans(budget_of(np.inf), rating_range=scale).fit(X)
-    left = np.sum((X.data - model.predict_entries(X, X).data) ** 2) / (X.nnz - sum(X.shape))
-    parts = {"factors": taste * left, "residual": (1.0 - taste) * left}
-    parts["item"] = np.var(model.item_means_[X.indices])
-    parts["user"] = np.var(X.data) - parts["item"] - left
+    item, within = np.var(model.item_means_[X.indices]), own_mean_error(X, X) ** 2
+    within /= 1.0 - X.shape[0] / X.nnz
+    parts = {"factors": taste * (within - item), "residual": (1.0 - taste) * (within - item)}
+    parts |= {"item": item, "user": np.var(X.data) - within}
     shares = {name: max(part, 0.0) ** 0.5 / width for name, part in parts.items()}
     return shares | {"decay": 1.0 - 1.0 / max(rank, 1)}
 

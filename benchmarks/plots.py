@@ -239,21 +239,23 @@ def local_curve():
 
 
 def expected():
-    """Errors that plans expect against measured ones, with noise and without."""
-    found = {"with noise": {}, "no privacy": {}}
+    """How far off plans are, a point for each set and estimator at each epsilon."""
+    figure, axes = panel()
+    found = {"models with\nfactors": ([], [], 0.97), "item means": ([], [], 1.03)}
     for head, *rows in tables_of("expected.md", ""):
         for fits, plans in zip(rows, rows[len(rows) // 2 :], strict=False):
-            for epsilon, fit, plan in zip(head[1:-1], fits[1:-1], plans[1:-1], strict=True):
-                found["no privacy" if epsilon == "inf" else "with noise"][number(fit)] = number(
-                    plan
-                )
-    figure, axes = panel()
-    for name, points in found.items():
-        plot(axes, points, name, linestyle="none", alpha=0.5)
-    ends = [end(map(end, found.values())) for end in (min, max)]
-    axes.plot(ends, ends, label="equal", marker="None", **LEVEL)
-    axes.set(xscale="log", yscale="log", xlabel="measured test RMSE, in units of ratings")
-    heading(axes, "A plan knows nearly how good its fit will be", "Expected RMSE of the plan")
+            xs, ys, move = found[[*found][fits[0] in ("DPItemMeans", "LocalDPGDDR")]]
+            xs += [min(number(epsilon), 30.0) * move for epsilon in head[1:-1]]
+            pairs = zip(map(number, fits[1:-1]), map(number, plans[1:-1]), strict=True)
+            ys += [100.0 * (plan / fit - 1.0) for fit, plan in pairs]
+    for name, (xs, ys, _) in found.items():
+        axes.plot(xs, ys, label=name, linestyle="none", alpha=0.5)
+    axes.axhline(0.0, label="as expected", **LEVEL)
+    epsilon_axis(axes, [0.1, 0.5, 1.0, 4.0, 10.0, 30.0])
+    axes.set(xticklabels=[0.1, 0.5, 1, 4, 10, "no privacy"], xlim=(0.08, 36.0))
+    heading(
+        axes, "Plans know the error of a fit within a few percent", "Expected less measured RMSE, %"
+    )
     return figure
 
 

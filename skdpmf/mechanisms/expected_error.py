@@ -41,7 +41,7 @@ from skdpmf.privacy.pair_sensitivity import covariance_weights
 class Ratings(NamedTuple):
     """Public sizes, and what is assumed: deviations are shares of the rating range.
 
-    Defaults are such that films rated by stars have their known errors without noise.
+    Defaults were chosen on MovieLens 1M: they are those of films that are rated by stars.
     """
 
     n_users: int
