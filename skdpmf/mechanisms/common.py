@@ -34,7 +34,7 @@ SHARE = 0.06
 
 # Tuned: choices of an item that show its part in tastes, as chance has a law only beyond some;
 # factors for a taste beyond chance, as many tastes again are too weak to be told from it
-_ENOUGH_CHOICES, FACTORS_A_TASTE = 30.0, 2
+_ENOUGH_CHOICES, FACTORS_A_TASTE = 100.0, 2
 
 
 def strength_of(budget: PrivacyBudget) -> float:
@@ -348,16 +348,17 @@ def shows_tastes(rows: Rows) -> bool:
     independent choices of m items by n people, their co-occurrence, divided by the root of its
     diagonal's products, has eigenvalues up to 2 sqrt(m / n) + m / n off the diagonal
     (V. Marchenko and L. Pastur, "Distribution of eigenvalues for some sets of random matrices",
-    Mathematics of the USSR-Sbornik 1, 1967). Rare items have no such law: where there are no others
-    tastes are taken for granted.
+    Mathematics of the USSR-Sbornik 1, 1967), and beyond it by more than two of its scales once in a
+    hundred times (I. Johnstone, "On the distribution of the largest eigenvalue in principal
+    components analysis", Annals of Statistics 29, 2001). Rare items have no such law: where there
+    are no others tastes are taken for granted.
     """
     x = sp.csr_array((np.ones(rows.nnz), rows.indices, rows.indptr), shape=rows.shape)
     x = x[:, x.sum(axis=0) >= _ENOUGH_CHOICES]
     (n, m), number = x.shape, x.sum(axis=1)
     if m < 3:
         return True
-    alike = np.floor(_STEPS * np.log(np.maximum(number, 1.0)))
-    group = np.unique(alike, return_inverse=True)[1]
+    group = np.unique(np.floor(_STEPS * np.log(np.maximum(number, 1.0))), return_inverse=True)[1]
     members = sp.csr_array((np.ones(n), group, np.arange(n + 1)))
     M = (members.T @ x).toarray() / np.bincount(group)[:, None]
     norms = number - 2.0 * (x @ M.T)[np.arange(n), group] + np.sum(M**2, axis=1)[group]
@@ -373,4 +374,5 @@ def shows_tastes(rows: Rows) -> bool:
 
     operator = LinearOperator((m, m), matvec=product, dtype=np.float64)
     largest = eigsh(operator, 1, which="LA", v0=np.ones(m), tol=1e-3, return_eigenvectors=False)
-    return bool(largest[0] > 2.0 * np.sqrt(m / n) + m / n)
+    a, b = np.sqrt(n - 1.0), np.sqrt(m)
+    return bool(n + n * largest[0] > (a + b) ** 2 + 2.0 * (a + b) * np.cbrt(1.0 / a + 1.0 / b))

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import co_rating_directions, co_rating_vectors
+from skdpmf.mechanisms.common import co_rating_directions, co_rating_vectors, shows_tastes
 from skdpmf.privacy.clipped_sums import products
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import reveal
@@ -71,3 +71,15 @@ def test_nobody_and_everything():
     """Users without ratings, and those who rated all of the head, contribute nothing."""
     X = sparse.csr_array(np.vstack((np.zeros((4, 5)), np.ones((3, 5)))))
     assert not moments_of(X, np.arange(5), np.arange(1.0, 6.0), 2.0**-20).any()
+
+
+@pytest.mark.parametrize(("odds", "expected"), [(1.0, False), (3.0, True)])
+def test_chance_shows_no_tastes(odds, expected):
+    """Rare items of a long tail agree by chance more than the law of others allows."""
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        same = rng.integers(2, size=(1200, 1)) == np.arange(300) % 2
+        keys = np.log(np.where(same, odds, 1.0)) - 1.1 * np.log(np.arange(1.0, 301.0))
+        rank = np.argsort(np.argsort(-keys - rng.gumbel(size=same.shape), axis=1), axis=1)
+        chosen = rank < np.clip(rng.lognormal(3.0, 0.8, (1200, 1)), 8.0, 180.0)
+        assert shows_tastes(sparse.csr_array(chosen.astype(float))) == expected
