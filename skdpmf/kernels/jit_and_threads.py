@@ -166,7 +166,7 @@ def _njit(function: Callable[..., Any], options: dict[str, Any]) -> Any:
             _SAID.add("unwritable")
             warnings.warn(
                 "compiled code cannot be kept, as no folder for it can be written: each process "
-                "compiles anew. Set NUMBA_CACHE_DIR to a folder that can.",
+                "compiles anew. Set NUMBA_CACHE_DIR to a folder that can be written.",
                 RuntimeWarning,
                 stacklevel=2,
             )
