@@ -29,7 +29,7 @@ help:  ## list the targets
 	@echo "variables: PYTHON=$(PYTHON), WORKERS=$(WORKERS) (test processes), PYTEST_ARGS=, DATA=, ITEMS=, RANGE=, NAMES="
 
 demo: $(DEMO)/.stamp  ## train and explain a private recommender; DATA=ratings.csv ITEMS=titles.csv RANGE="1 10" for your own
-	@echo "loading numpy, scikit-learn and pandas: some seconds where it is the first time"
+	@echo "loading numpy, scikit-learn and pandas, which takes some seconds the first time"
 	@PYTHONDONTWRITEBYTECODE= $(DEMO)/bin/python -m skdpmf.commands.demo $(if $(DATA),--data "$(DATA)") $(if $(ITEMS),--items "$(ITEMS)") $(if $(RANGE),--rating-range $(RANGE))
 
 test: lint types  ## lint, types and a first tier of the tests: eight minutes at most, and nearly all mistakes
@@ -76,7 +76,7 @@ coverage: $(NEWEST)/.stamp  ## all tests with the coverage floor (pyproject.toml
 	$(call PYTEST,$(NEWEST)) --cov
 
 docs: $(DOCS)/.stamp  ## the documentation, with all examples run, in docs/_build/html; a warning is an error
-	@echo "running examples and writing pages: some minutes; what has not changed is kept from before"
+	@echo "running examples and writing pages, which takes some minutes; unchanged pages are kept"
 	$(SETTINGS) PYTHONPATH="$(CURDIR)/tests/site" \
 		$(DOCS)/bin/python -m sphinx -b html -j auto -n -W --keep-going -q docs docs/_build/html
 
@@ -98,7 +98,7 @@ clean:  ## remove the environments and all caches
 define ENVIRONMENT
 @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("skdpmf needs Python >= 3.11, and \
 	$(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
-@echo "making $(1), with $(2): the download and a minute or so"
+@echo "making $(1), with $(2): this downloads packages and takes a minute or so"
 @rm -rf $(1); if [ -n "$(UV)" ]; then $(UV) venv --quiet --python $(PYTHON) $(1); else \
 	$(PYTHON) -m venv $(1) || { echo "no virtual environment: the venv module of $(PYTHON) is \
 	not complete; on Debian and Ubuntu: apt install python3-venv"; exit 1; }; fi

@@ -103,7 +103,7 @@ def hero():
             "ratings alone": plain,
         },
         {"without privacy": plain[INF], "most popular\nfilms": found["most popular", ""][INF]},
-        "From epsilon 0.5 on, private lists beat the most popular films",
+        "From epsilon 1 on, private lists beat the most popular films",
         "Hidden favourites that are in a list of 20 (recall), MovieLens 1M",
         adjust,
     )

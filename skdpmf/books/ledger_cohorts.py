@@ -69,8 +69,8 @@ def people_of(users: Any, secret: str) -> People:
     Raises PrivacyParameterError if there are no ids, they are neither integers nor strings, mere
     numbers of rows, or of one person twice.
     """
-    rule = f"ids of the rows for a ledger with at_most: {_REMEDY}. What takes no ids is fitted by "
-    rule += "budget.without_ledger(), and counted elsewhere."
+    rule = f"ids of the rows for a ledger with at_most: {_REMEDY}. Fit a step that takes no ids "
+    rule += "by budget.without_ledger(), and count its spending elsewhere."
     require_that(users is not None, "users", users, rule)
     ids = users.tolist() if hasattr(users, "tolist") else list(users)
     keyed = hashlib.blake2b(digest_size=16, key=bytes.fromhex(secret))

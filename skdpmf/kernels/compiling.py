@@ -20,7 +20,7 @@ def warn_of_folder() -> None:
     """Say once per process that compiled code is not kept."""
     warnings.warn(
         "compiled code cannot be kept, as no folder for it can be written: each process "
-        "compiles anew. Set NUMBA_CACHE_DIR to a folder that can.",
+        "compiles anew. Set NUMBA_CACHE_DIR to a folder that can be written.",
         RuntimeWarning,
         stacklevel=3,
     )

@@ -125,7 +125,7 @@ _OTHERS = (
 )
 _PURE_LEGEND = (
     f"{_COLUMNS}sensitivity: what one change does at most, in the measure named; epsilon: of one "
-    "time; noise scale: that of Laplace noise; share: of what is spent."
+    "time; noise scale: that of Laplace noise, if any; share: of what is spent."
 )
 
 

@@ -347,8 +347,8 @@ def test_a_plan_of_both_kinds_prints_both():
     gaussian, pure = text.split("\n\n")[2:4]
     assert gaussian.split("\n")[0].split()[-2:] == ["sd", "share"]
     assert "noise mult.: noise sd / L2 sens." in " ".join(text.split())
-    head, rule, row, words, legend, _ = pure.split("\n")
-    assert legend.startswith("(sensitivity: what one change does at most")
+    head, rule, row, words, *legend = pure.split("\n")
+    assert "sensitivity: what one change does at most" in " ".join(legend)
     assert head.split() == ["release", "values", "times", "sensitivity", "epsilon", "share"]
     assert len(head) == len(rule) == len(row)
     assert row.split() == ["draw", "50", "x", "4", "1", "5000", "2.5", "71.4", "%"]
@@ -521,7 +521,7 @@ def test_the_short_form_is_five_lines_that_agree_with_the_long_one():
     lines = statement.summary().splitlines()
     assert len(lines) == 5
     assert "epsilon 1, delta 1e-05" in lines[1]
-    assert f"the {len(statement.assumptions)} assumptions of" in lines[2]
+    assert f"the {len(statement.assumptions)} assumptions in" in lines[2]
     seeded = PrivacyStatement.from_plan(make_plan(), seeded=True)
     undeclared = seeded.with_undeclared(("users",))
     assert undeclared.unmet == (SEEDED, UNDECLARED["users"])
