@@ -412,7 +412,7 @@ class PrivatePlanner(Planner):
         terms = None if self._implicit else self._learnt()
         if terms is None or n_rows is None:
             return plan
-        from skdpmf.mechanisms.expected_error import Ratings, expected_rmse
+        from skdpmf.estimators.planners.expected_error import Ratings, expected_rmse
 
         n = n_rows * min(50, -(-n_items // 4)) if n_ratings is None else n_ratings
         require(is_count(n), "n_ratings", n, "an integer >= 1", "pass how many you expect")
