@@ -253,9 +253,7 @@ def expected():
     axes.axhline(0.0, label="as expected", **LEVEL)
     epsilon_axis(axes, [0.1, 0.5, 1.0, 4.0, 10.0, 30.0])
     axes.set(xticklabels=[0.1, 0.5, 1, 4, 10, "no privacy"], xlim=(0.08, 36.0))
-    heading(
-        axes, "Plans know the error of a fit within a few percent", "Expected less measured RMSE, %"
-    )
+    heading(axes, "Plans know the error of a fit within a few percent", "Expected RMSE, % off")
     return figure
 
 

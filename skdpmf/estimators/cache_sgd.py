@@ -251,10 +251,8 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, ParquetBatches, Workers
 
         decay = self.learning_rate_decay or _LAST_RATE ** (1.0 / self.max_iter)
-        alpha = self.alpha
-        numbers = float(self.learning_rate), float(decay), None if alpha is None else float(alpha)
-        k = int(self.n_components)
-        settings = solver.Settings(k, int(self.max_iter), *numbers, bool(self.fit_bias))
+        settings = self._settled(solver.Settings, learning_rate_decay=decay)
+        k, alpha = settings.n_components, settings.alpha
         earlier = self.item_counts_ if scale is not None else None  # partial_fit
         n_threads = effective_n_jobs(self.n_jobs)
         in_files = isinstance(R, ParquetRatings)
