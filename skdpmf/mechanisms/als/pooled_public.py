@@ -10,7 +10,8 @@ and all that is computed of them is a public value. Every private release has th
    N(y_j, diag(1 / (P_j + 1 / tau))) of theta_j = (b_j, v_j), their prior N(centre_j, diag(tau)).
 3. *Means*: `residual_rounds` combines private residuals with the means of public people by
    precision, and learns the variance of their shift: how much further off than by noise and
-   sampling they are. Where it is large, the fit goes on as `pooled`, with these counts and means.
+   sampling they are. Where it is large, or private people support more factors than public ones
+   show, the fit goes on as `pooled`, with these counts and means.
 4. *Rounds*: otherwise the posterior of `pooled` begins with what P_j and P_j y_j say of v_j, in its
    units: users' vectors x_i have the length 1 there, and those of the public model the mean square
    q of their posterior means, so that v_j is times sqrt(q). Factors are those of the public model,
@@ -89,7 +90,7 @@ class PublicFit(pooled.PooledFit):
         beside.item_step(columns, *beside.user_step(columns))
         for t in range(pooled.MEAN_ROUNDS):
             self.averages.release(pooled.MEANS, t)
-        if self.averages.shifted < ir.MOST_SHIFT:
+        if self.averages.shifted < ir.MOST_SHIFT and beside.rank >= self.choose_rank():
             self.n_known = beside.rank
         self.rank = self.choose_rank()
         self.start(self.rank)
