@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit, later, part, part_fast
+from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part, part_fast
 from skdpmf.kernels.rows import row_blocks
 from skdpmf.kernels.sums import truncated
 
@@ -432,3 +432,29 @@ def row_posteriors(
     pulls = np.matmul(ridge, priors[rows, :, None])[:, :, 0]
     results = out[rows], out_variances[rows], out_losses[rows]
     regress_rows(*given, pulls, noise, 0, stop - start, results)
+
+
+def _invert_plain(A):
+    A[:] = np.linalg.inv(A.transpose(2, 0, 1)).transpose(1, 2, 0)
+
+
+@jit_fast(plain=_invert_plain)
+def invert(A):
+    """Overwrite n positive definite matrices, (k, k, n) float64, with their inverses.
+
+    By Gauss and Jordan without pivots: steps of all of them are operations on vectors.
+    """
+    k, share = A.shape[0], np.empty(A.shape[2])
+    for p in range(k):
+        for s in range(share.size):
+            share[s], A[p, p, s] = 1.0 / A[p, p, s], 1.0
+        for c in range(k):
+            for s in range(share.size):
+                A[p, c, s] *= share[s]
+        for r in range(k):
+            n = share.size if r != p else 0
+            for s in range(n):
+                share[s], A[r, p, s] = A[r, p, s], 0.0
+            for c in range(k):
+                for s in range(n):
+                    A[r, c, s] -= share[s] * A[p, c, s]

@@ -257,18 +257,6 @@ def pair_blocks(work: Array, n_blocks: int, max_entries: int) -> list[tuple[int,
     return blocks
 
 
-@part
-def _add_row(indices, x, begin, last, left, n, sums, weighted):
-    """Add one user's share to one row of sums: even places for cov, odd ones for wgt if any."""
-    begin, end = np.uint64(begin), np.uint64(last + 1)  # unsigned: no test for negative indices
-    for p in range(begin, begin if weighted else end):
-        sums[np.uint64(indices[p])] += np.int64(left * x[p])
-    for p in range(begin, end if weighted else begin):
-        j = np.uint64(2) * np.uint64(indices[p])
-        sums[j] += np.int64(left * x[p])
-        sums[j + np.uint64(1)] += n
-
-
 def _accumulate_pairs_plain(
     indptr, indices, x, weight, item_ptr, item_user, item_entry, unit, start, stop, cov, wgt
 ):
@@ -328,22 +316,26 @@ def accumulate_pairs(
     for i in range(start, stop):
         for t in range(item_ptr[i], item_ptr[i + 1]):
             ahead = min(t + 1, n_stored - 1)
-            begin = indptr[item_user[ahead]]
-            for p in range(begin, min(begin + _AHEAD, item_entry[ahead]), 16):
-                _vectors.prefetch(indices, p)
-                _vectors.prefetch(x, p)
-                _vectors.prefetch(x, p + 8)
+            first = indptr[item_user[ahead]]
+            for near in range(first, min(first + _AHEAD, item_entry[ahead]), 16):
+                _vectors.prefetch(indices, near)
+                _vectors.prefetch(x, near)
+                _vectors.prefetch(x, near + 8)
             u, last = item_user[t], item_entry[t]
             scaled = weight[u] * per_unit  # exact
-            left = scaled * x[last]
-            _add_row(indices, x, indptr[u], last, left, np.int64(scaled), sums, weighted)
+            begin, end = np.uint64(indptr[u]), np.uint64(last + 1)  # unsigned: no test of signs
+            left, n = scaled * x[last], np.int64(scaled)
+            for p in range(begin, begin if weighted else end):
+                sums[np.uint64(indices[p])] += np.int64(left * x[p])
+            for p in range(begin, end if weighted else begin):  # even places: cov; odd ones: wgt
+                at_cov = np.uint64(2) * np.uint64(indices[p])
+                sums[at_cov] += np.int64(left * x[p])
+                sums[at_cov + np.uint64(1)] += n
         for j in range(i + 1):  # loops compile sooner than slices
+            of = 2 * j if weighted else j
+            cov[at + j], sums[of] = sums[of], 0
             if weighted:
-                cov[at + j], wgt[at + j] = sums[2 * j], sums[2 * j + 1]
-                sums[2 * j + 1] = 0
-            else:
-                cov[at + j] = sums[j]
-            sums[2 * j if weighted else j] = 0
+                wgt[at + j], sums[of + 1] = sums[of + 1], 0
         at += i + 1
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, jit_fast
 
 _AT_A_TIME = 1 << 12  # entries whose factors are gathered
-ENTRIES_AT_ONCE = 1 << 17  # bounds the memory of numpy's forms
+_ENTRIES_AT_ONCE = 1 << 17  # bounds the memory of numpy's forms
 
 
 def rows_of(indptr: Array, start: int, stop: int) -> tuple[slice, Array]:
@@ -21,7 +21,7 @@ def rows_of(indptr: Array, start: int, stop: int) -> tuple[slice, Array]:
 
 def row_blocks(indptr: Array, start: int, stop: int) -> Iterator[tuple[slice, slice, Array]]:
     """Yield blocks of the rows [start, stop): which, and what `rows_of` returns."""
-    n_blocks = 1 + int(indptr[stop] - indptr[start]) // ENTRIES_AT_ONCE
+    n_blocks = 1 + int(indptr[stop] - indptr[start]) // _ENTRIES_AT_ONCE
     for first, last in balanced_blocks(indptr[start : stop + 1], n_blocks):
         yield slice(start + first, start + last), *rows_of(indptr, start + first, start + last)
 

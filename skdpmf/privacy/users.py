@@ -249,6 +249,10 @@ class Rows:
         places = at, self.indices, self.indptr
         return _locked(sparse.csr_matrix(places, shape=self.shape).tocsc())
 
+    def turned(self) -> Rows:
+        """Return the ratings with items as rows, for exact solvers."""
+        return Rows(sparse.csr_array(self.R.T), self.n_jobs)
+
     def run(self, kernel: Callable[[int, int], Any]) -> None:
         """Call ``kernel(start, stop)`` on blocks of users, in threads."""
         run_blocks(kernel, self.indptr, self.n_jobs)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels._vectors import PANEL_ROWS
-from skdpmf.kernels.als import solve_rows, solve_rows_weighted
+from skdpmf.kernels.als import invert, solve_rows, solve_rows_weighted
 from tests.kernels import _problems as problems
 
 pytestmark = pytest.mark.usefixtures("form")
@@ -140,3 +140,13 @@ def test_all_zero_or_overflowing_rows_become_zeros_and_leave_the_next_row_alone(
         solve_rows(np.arange(3), np.arange(2), values, factors, ridge, 0, 2, out)
     assert (out[0] == 0).all()
     np.testing.assert_allclose(out[1].sum(), 1.0 if bad == 0 else 0.75, rtol=1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 17])
+def test_inverses(k):
+    root = np.random.default_rng(k).normal(size=(k, k + 2, 7))
+    matrices = np.einsum("arn,brn->abn", root, root) + np.eye(k)[:, :, None]
+    inverse = matrices.copy()
+    invert(inverse)
+    found = np.einsum("abn,bcn->nac", matrices, inverse)
+    np.testing.assert_allclose(found, np.broadcast_to(np.eye(k), found.shape), atol=1e-9)

@@ -55,12 +55,12 @@ def test_without_privacy_rounds_reach_a_stationary_point():
     for factor in (U, V):
         for place in [(0, 0), (3, 1), (5, 0)]:
             slopes = []
-            for step in (1e-4, -1e-4):
+            for step in (1e-3, -1e-3):  # solves are in single precision
                 factor[place] += step
                 slopes.append(objective(C, b, U, V, model) - best)
                 factor[place] -= step
             assert min(slopes) > 0.0
-            assert abs(slopes[0] - slopes[1]) < 1e-3 * max(slopes)
+            assert abs(slopes[0] - slopes[1]) < 3e-3 * max(slopes)
 
 
 def test_start_is_the_singular_value_decomposition():

@@ -105,14 +105,16 @@ class ItemPosterior:
         return self.prior_precision, self.pull[items]
 
 
-def in_slices(work: Callable[[slice], None], n_items: int, n_jobs: int | None) -> None:
+def in_slices(
+    work: Callable[[slice], None], n_items: int, n_jobs: int | None, size: int = _ITEMS_AT_ONCE
+) -> None:
     """Call ``work(part)`` on slices of the items, which any number of threads share out."""
 
     def run(start: int, stop: int) -> None:
         for t in range(start, stop):
-            work(slice(t * _ITEMS_AT_ONCE, (t + 1) * _ITEMS_AT_ONCE))
+            work(slice(t * size, (t + 1) * size))
 
-    run_blocks(run, np.arange(-(-n_items // _ITEMS_AT_ONCE) + 1), n_jobs)
+    run_blocks(run, np.arange(-(-n_items // size) + 1), n_jobs)
 
 
 def unpack_lower(packed: Any) -> NDArray[np.float64]:

@@ -81,8 +81,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from skdpmf.kernels.als import row_posteriors, solve_rows
-from skdpmf.kernels.jit_and_threads import balanced_blocks, run_blocks
-from skdpmf.kernels.rows import ENTRIES_AT_ONCE, hash_rows, predict_entries, weigh_residuals
+from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.kernels.rows import hash_rows, predict_entries, weigh_residuals
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled_update as update
 from skdpmf.mechanisms.als import ratings
@@ -576,8 +576,7 @@ def posteriors(
     x, spread, losses = np.empty((n, k)), np.empty((n, k)), np.empty(n)
     y, F = np.ascontiguousarray(values), np.ascontiguousarray(factors)
     size, shape = variances.sum(axis=1, keepdims=True), variances.sum(axis=0)
-    total = _sums_of_rated(indptr, indices, size, n_jobs)
-    doubts = total * (shape / max(shape.sum(), 1e-300))
+    doubts = _sums_of_rated(indptr, indices, size, n_jobs) * (shape / max(shape.sum(), 1e-300))
     given = y, F, doubts, ridge, priors
 
     def solve(start: int, stop: int) -> None:
@@ -621,9 +620,7 @@ def row_signs(rows: Rows, size: int, start: int, stop: int) -> NDArray[np.float6
     return np.where(bits & np.uint64(1), 1.0, -1.0)
 
 
-def user_features(
-    indptr: Any, indices: Any, columns: NDArray[np.float64], n_jobs: int | None = None
-) -> NDArray[np.float64]:
+def user_features(indptr: Any, indices: Any, columns: Any, n_jobs: Any = 1) -> NDArray[np.float64]:
     """Return f_i: log n_i less a typical one, and the means of the columns over the rated items.
 
     They are (n_users, d + 1), zeros for a user without ratings.
@@ -633,19 +630,14 @@ def user_features(
     return np.column_stack((np.where(n > 0, np.log1p(n) - TYPICAL_LOG_COUNT, 0.0), means))
 
 
-def _sums_of_rated(
-    indptr: Any, indices: Any, table: NDArray[np.float64], n_jobs: int | None
-) -> NDArray[np.float64]:
+def _sums_of_rated(indptr: Any, indices: Any, table: Any, n_jobs: Any) -> NDArray[np.float64]:
     """Return sums of the rows of a table (n_items, c) over each user's items, (n_users, c)."""
     sums = np.empty((len(indptr) - 1, table.shape[1]))
 
     def add(start: int, stop: int) -> None:
-        own = indptr[start : stop + 1]
-        for a, b in balanced_blocks(own, 1 + int(own[-1] - own[0]) // ENTRIES_AT_ONCE):
-            part = indices[own[a] : own[b]]  # ones of all ratings would be new memory
-            pattern = np.ones(len(part)), part, own[a : b + 1] - own[a]
-            ones = sparse.csr_array(pattern, (b - a, len(table)))
-            sums[start + a : start + b] = ones @ table
+        own, part = indptr[start : stop + 1] - indptr[start], indices[indptr[start] : indptr[stop]]
+        ones = sparse.csr_array((np.ones(len(part)), part, own), (stop - start, len(table)))
+        sums[start:stop] = ones @ table
 
     run_blocks(add, indptr, n_jobs)
     return sums

@@ -264,11 +264,16 @@ class _Fit(pooled.PooledRounds, ClickFit):
         self.factors = self.half(by_item.indptr, by_item.indices, target[item], weight, X)
 
     def half(self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any) -> Any:
-        """Ridge regressions of all rows on the factors of what clicks join them to."""
-        factors = np.ascontiguousarray(factors)
-        everywhere = self.settings.unobserved_weight * (factors.T @ factors)
-        penalty = self.settings.alpha * CLICK_RIDGE * np.diff(indptr)
-        out = np.empty((len(indptr) - 1, factors.shape[1]))
+        """Ridge regressions of all rows on the factors of what clicks join them to.
+
+        In single precision, in half the time.
+        """
+        target, weight, factors = (
+            np.asarray(x, np.float32, "C") for x in (target, weight, factors)
+        )
+        everywhere = np.float32(self.settings.unobserved_weight) * (factors.T @ factors)
+        penalty = (self.settings.alpha * CLICK_RIDGE * np.diff(indptr)).astype(np.float32)
+        out = np.empty((len(indptr) - 1, factors.shape[1]), np.float32)
         given = indptr, indices, target, weight, factors, everywhere, penalty
         run_blocks(lambda a, b: solve_rows_weighted(*given, a, b, out), indptr, self.n_jobs)
         return out

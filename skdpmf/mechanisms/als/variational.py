@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from scipy.linalg import block_diag
 
 from skdpmf.data.feature_columns import like_others
@@ -44,7 +43,6 @@ from skdpmf.mechanisms.als.pooled import without_known
 from skdpmf.mechanisms.als.pooled_update import RESIDUAL_VARIANCE, PooledPosterior
 from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, PRIOR_VARIANCE
 from skdpmf.privacy.curator_release import Curator
-from skdpmf.privacy.users import Rows
 
 make_plan = pooled.make_plan  # whose releases have no noise
 
@@ -77,8 +75,7 @@ class VariationalFit(pooled.PooledFit):
         self.counts, self.user_counts = (
             np.bincount(R.indices, minlength=self.n_items) for R in (self.R, self.R_users)
         )
-        # their rows are the items
-        self.by_item = Rows(sparse.csr_array(self.R.R.T), self.R.n_jobs)
+        self.by_item = self.R.turned()
         self.overall = float(self.R.data.mean()) if self.R.nnz else 0.0
 
     def start(self, rank: int) -> None:
