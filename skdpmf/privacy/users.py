@@ -189,10 +189,9 @@ def sealed(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(handle: Any, *args: Any, **kwargs: Any) -> Any:
         fit, public = handle_entry(handle)[:2]  # an error shows names of this frame, and no rows
         if fit.ended:
-            raise PrivacyParameterError(
-                "this fit has ended, as something failed in it before: an error may say something "
-                "about the rows, so that nothing is released after one. Begin another fit."
-            )
+            words = "this fit has ended, as something failed in it before: an error may say"
+            words += " something about the rows, so nothing is released after one. Begin another."
+            raise PrivacyParameterError(words)
         if not public.private:
             return function(handle, *args, **kwargs)
         failure: BaseException
@@ -323,10 +322,8 @@ class Users(Handle):
         self, R: Any, *, n_slots: int, unit: str, neighbors: str, private: bool, n_jobs: int | None
     ) -> None:
         if R.shape[0] > n_slots:
-            raise PrivacyParameterError(
-                f"n_slots={n_slots!r} must be at least {R.shape[0]}, the number of rows, as sums "
-                "over all slots must be exact."
-            )
+            words = f"n_slots={n_slots!r} must be at least {R.shape[0]}, the number of rows: pass"
+            raise PrivacyParameterError(f"{words} so many slots, as sums over all are exact.")
         terms = Terms(n_slots, R.shape[1], unit, neighbors, private, n_jobs)
         rows = each(R, _rows, n_jobs, getattr(R, "first", 0))
         _HANDLES[self] = Users, Entry(Fit(), terms, rows)
