@@ -57,6 +57,7 @@ from skdpmf.kernels.covariance import (
     triangle_starts,
 )
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
+from skdpmf.mechanisms.gram.item_item import LEAST_OWN
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +65,6 @@ Floats = NDArray[np.float64]
 _SHRINKAGE = 0.5  # of omega v^2 / t^2
 NOISE_SHRINKAGE = 10.0  # of the noise's deviation
 _POWER = 0.75  # p
-_LEAST_LEFT = 0.1  # of an item's variance, for what factors leave, and of psi, for tau^2
 # Variance of a rating around its prediction from few items, in squared quarter ranges.
 _NEIGHBOR_RIDGE = 1.0
 
@@ -203,10 +203,10 @@ def noise_level(
     n; damping: d.
     """
     own = clean.covariance[triangle_starts(len(mass))[1:] - 1].astype(np.float64)
-    left = np.maximum(own - clean.level - np.sum(L**2, axis=1), _LEAST_LEFT * own)
+    left = np.maximum(own - clean.level - np.sum(L**2, axis=1), LEAST_OWN * own)
     psi = float(np.average(left, weights=mass))
     whole = clean.mean * (number + damping) ** 2 + psi * (number + 2.0 * damping)
-    return psi, psi / max(whole / damping**2, _LEAST_LEFT * psi)
+    return psi, psi / max(whole / damping**2, LEAST_OWN * psi)
 
 
 def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
