@@ -25,7 +25,7 @@ def by_solver(budget, g, v):
 
     g, v: what replacing a user multiplies sensitivities of Gram matrices and of vectors by.
     """
-    a, q = 1.0, 0.1
+    a, q = pooled.constant_weight(budget), 0.1
     # replaced, a user with ratings counts as one: q cancels
     counted = math.sqrt(2.0) if g > 1.0 else math.hypot(1.0, q)
     means = {

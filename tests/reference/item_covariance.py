@@ -92,9 +92,9 @@ def noise_level(A, L, N, average, n, d):
     """psi and the offsets' ridge: what a says of the variance of users' levels."""
     own = np.diag(A)
     left = own - max(average, 0.0) - (L**2).sum(axis=1)
-    psi = np.average(np.maximum(left, constants._LEAST_LEFT * own), weights=N)
+    psi = np.average(np.maximum(left, constants.LEAST_OWN * own), weights=N)
     level = (average * (n + d) ** 2 + psi * (n + 2 * d)) / d**2
-    return psi, psi / max(level, constants._LEAST_LEFT * psi)
+    return psi, psi / max(level, constants.LEAST_OWN * psi)
 
 
 def principal_axes(A, N, k, average):

@@ -75,7 +75,6 @@ LATE = 2.0
 
 # Tuned: speed against noise. h_t = STEP / (1 + t STEP / LATE); of clicks STEP is 1
 STEP = 0.2
-MEAN_SQUARE = 0.2  # a guess of the mean of c_i |x_i|^2
 # ridge of u_i, times alpha: |x_i| <= 1 regularises, and the longer x_i the less noise in x_i . v_j
 TRAINING_RIDGE = 0.05
 # clicks have a curvature in every direction, and a variance of v_j, relative to its squared score
@@ -123,7 +122,7 @@ class _RatingFit(ratings.RatingFit):
         # precision of theta: before all ratings, and given the item statistics
         theta, prior, before = self.priors(V)
         given = before + np.zeros_like(theta)
-        curvature = np.full(theta.shape, MEAN_SQUARE / self.rank) * mass[:, None]
+        curvature = np.full(theta.shape, ratings.MEAN_SQUARE / self.rank) * mass[:, None]
         if self.lead:
             curvature[:, 0] = OFFSET**2 * mass
         if self.lead and self.private:

@@ -167,6 +167,11 @@ def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.exp(columns[:, 2] / LOG_SCALE)
 
 
+def constant_weight(budget: PrivacyBudget) -> float:
+    """Return a: the less noise, the smaller."""
+    return min(1.0, common.strength_of(budget) ** -0.5)
+
+
 def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
     small = dict.fromkeys((GRAM, MOMENTS), common.SHARE / 2.0)
@@ -181,7 +186,7 @@ def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
 def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     k, rounds = settings.n_components, settings.max_iter
-    radius = float(np.hypot(1.0, ratings.OFFSET))
+    radius = float(np.hypot(1.0, constant_weight(budget)))
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
     again: dict[str, Any] = {"alternatives": (MEANS,)}
     releases = [
@@ -273,6 +278,7 @@ class PooledFit(PooledRounds):
         self.known, self.n_known = known, 0 if known is None else known.rank
         self.choices = None if known is None else known.choices  # Gram matrices so far
         self.mu *= np.sqrt(1.0 - settings.list_share)  # of what learns ratings
+        self.constant = constant_weight(curator.plan.budget)
         self.averages = ir.ResidualAverages(
             curator,
             self.kept,
@@ -300,7 +306,7 @@ class PooledFit(PooledRounds):
     def round(self, t: int) -> None:
         """Make a round's releases: of gradients, or of means where there are no factors."""
         if self.rank:
-            self.gradient_round(t, CLIP, ratings.OFFSET)
+            self.gradient_round(t, CLIP, self.constant)
             return
         for name in (GRADIENTS, GRAM):
             self.averages.release(name, t)
@@ -417,7 +423,7 @@ class PooledFit(PooledRounds):
         rank = self.rank
         ridge = self._ridge(ratings.TRAINING_RIDGE * rank * np.eye(rank))
         U = self.users.map(solve_users, b, columns, ridge)
-        U, phi = self.users.map(with_unit_factors, U, ratings.OFFSET)
+        U, phi = self.users.map(with_unit_factors, U, self.constant)
         terms = self.kept.map(weighted_residuals, self.weight, U, np.column_stack((b, columns)))
         return self.kept, terms, phi, columns[:, N_LEAD:], ridge[N_LEAD:, N_LEAD:]
 

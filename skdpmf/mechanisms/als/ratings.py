@@ -38,6 +38,7 @@ OFFSET = 1.0
 # Tuned: bias against noise. Ridges of u_i, times alpha: weaker while training, where |x_i| <= 1
 # regularises as well
 TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
+MEAN_SQUARE = 0.25  # of x_i, as it is guessed
 
 ITEM_STATISTICS = "item counts and means"
 NOTES = (

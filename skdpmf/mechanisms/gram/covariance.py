@@ -42,6 +42,7 @@ from skdpmf.mechanisms.gram.item_item import (
 from skdpmf.mechanisms.gram.item_item import RIDGE as LIST_RIDGE
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means import residual_rounds as ir
+from skdpmf.mechanisms.item_means.joint_release import COUNT_WEIGHT as WEIGHT_SCALE  # t
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
@@ -76,10 +77,9 @@ _DOUBLE_MEMORY = 2**30  # up to which they are float64
 _COARSEST_GRID = 2.0**-32
 
 # Tuned: what the covariance has of the budget, against the averages
-WEIGHT_SCALE = 0.25  # t of the release (Cov, t Wgt): most of it is for Cov
-# "auto": the averages' share is m / (m + mu n_rows / sqrt(n_items)), with epsilon for Laplace noise
-_HALF_SHARE = {("user", "gaussian"): 100.0, ("rating", "gaussian"): 25.0}
-_LAPLACE_HALF_SHARE = 100.0
+# "auto": the averages' share is m / (m + mu n_rows / sqrt(n_items)); mu is the epsilon of Laplace
+# noise. m, and for Gaussian noise and single ratings
+_HALF_SHARE, _HALF_OF_RATINGS = 100.0, 25.0
 # smaller epsilons of Laplace noise, and all for users, are for the averages: two releases know less
 _LEAST_LAPLACE = 4.0
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
@@ -480,7 +480,8 @@ def _shares(
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
         unit, strength = _unit(budget), item_averages.noise_strength(budget, settings.noise)
-        half = _HALF_SHARE.get((unit, settings.noise), _LAPLACE_HALF_SHARE)
+        by_rating = (unit, settings.noise) == ("rating", "gaussian")
+        half = _HALF_OF_RATINGS if by_rating else _HALF_SHARE
         averages = half / (half + strength * n_rows / float(np.sqrt(n_items)))
         if settings.noise == "laplace" and (by_user or strength < _LEAST_LAPLACE):
             averages = 1.0

@@ -57,6 +57,7 @@ from skdpmf.kernels.covariance import (
     triangle_starts,
 )
 from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
+from skdpmf.mechanisms.gram.item_item import LEAST_OWN
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +65,6 @@ Floats = NDArray[np.float64]
 _SHRINKAGE = 0.5  # of omega v^2 / t^2
 NOISE_SHRINKAGE = 10.0  # of the noise's deviation
 _POWER = 0.75  # p
-_LEAST_LEFT = 0.1  # of an item's variance, for what factors leave, and of psi, for tau^2
 # Variance of a rating around its prediction from few items, in squared quarter ranges.
 _NEIGHBOR_RIDGE = 1.0
 
@@ -177,7 +177,7 @@ def with_private_sums(
     products = [expected[j] * expected[:j] for j in range(len(expected))]
     squares = max(sum(float(E @ E) for E in products), 1e-300)
     cross = sum(float(own_wgt[row] @ E) for row, E in zip(others, products, strict=True))
-    q = max(cross / squares, _LEAST_LEFT)
+    q = max(cross / squares, LEAST_OWN)
     left = sum(
         float(np.sum((own_wgt[row] - q * E) ** 2 - noise[1] ** 2))
         for row, E in zip(others, products, strict=True)
@@ -187,7 +187,7 @@ def with_private_sums(
     for j, (row, E) in enumerate(zip(_rows(own), products, strict=True)):
         W = own_wgt[row]
         gain = relative * (q * E) ** 2 / (relative * (q * E) ** 2 + noise[1] ** 2)
-        W[:-1] = np.maximum(q * E + gain * (W[:-1] - q * E), _LEAST_LEFT * q * E)
+        W[:-1] = np.maximum(q * E + gain * (W[:-1] - q * E), LEAST_OWN * q * E)
         W = np.maximum(W, 0.0)
         counts = c * W / (c * W + noise[0] ** 2)
         sampled += float(np.sum((wgt[row] + counts**2 * W)[:-1]))
@@ -268,10 +268,10 @@ def noise_level(
     n; damping: d.
     """
     own = clean.covariance[triangle_starts(len(mass))[1:] - 1].astype(np.float64)
-    left = np.maximum(own - clean.level - np.sum(L**2, axis=1), _LEAST_LEFT * own)
+    left = np.maximum(own - clean.level - np.sum(L**2, axis=1), LEAST_OWN * own)
     psi = float(np.average(left, weights=mass))
     whole = clean.mean * (number + damping) ** 2 + psi * (number + 2.0 * damping)
-    return psi, psi / max(whole / damping**2, _LEAST_LEFT * psi)
+    return psi, psi / max(whole / damping**2, LEAST_OWN * psi)
 
 
 def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
