@@ -16,12 +16,13 @@ from harness import data_path, parser, print_head, print_row
 from ratings import budget_of, public_share, split
 from scipy import sparse
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans
+from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, DPMFSampler
 from skdpmf.data import item_features, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.evaluation import rmse
 
-ESTIMATORS = {"AdaptiveWeightALS": AdaptiveWeightALS, "DPItemMeans": DPItemMeans}
+KNOWN = AdaptiveWeightALS, DPItemMeans, DPCovarianceRecommender, DPMFSampler
+ESTIMATORS = {kind.__name__: kind for kind in KNOWN}
 KINDS = ["random", "raters", "genre", "half"]
 PARSER = parser(
     __doc__,

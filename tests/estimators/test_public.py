@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -17,6 +19,7 @@ from skdpmf.data import ParquetRatings, RatingMatrix, make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.public import public_rows_of
 from skdpmf.exceptions import PrivacyParameterError
+from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.frame import Frame
 from skdpmf.privacy.recording import record_releases
 
@@ -200,6 +203,22 @@ def test_beside_public_people_it_is_no_worse_than_either(estimator, epsilon):
     better = max(fitted(estimator, *part).score(later) for part in parts)
     both = fitted(estimator, rows, budget, public=X[:400]).score(later)
     assert both > better - 0.002
+
+
+@pytest.mark.parametrize("estimator", [DPCovarianceRecommender, AdaptiveWeightALS])
+def test_stock_tools_of_scikit_learn_carry_public_people(estimator):
+    """A grid over them, inside a pipeline whose selector drops columns of X: names align them."""
+    X = pd.DataFrame(make_ratings(500, 20, random_state=0).toarray()).replace(0.0, np.nan)
+    X.columns = [f"film {j}" for j in X]
+    steps = DPItemSelector(PrivacyBudget(1.0, 1e-5), n_items=0.5), estimator(BUDGET, random_state=0)
+    search = GridSearchCV(
+        make_pipeline(*steps), {f"{estimator.__name__.lower()}__public": [None, X[:200]]}, cv=2
+    )
+    search.fit(X[200:])
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    public = clone(search.estimator).set_params(**search.cv_results_["params"][1]).fit(X[200:])
+    assert any("200 people" in text for text in public[-1].privacy_spent_.assumptions)
+    assert np.isfinite(cross_validate(public[-1], X[200:], cv=2)["test_score"]).all()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -53,7 +53,7 @@ _ROUNDS = 10
 
 # Tuned: trust in public people. Share of the factors' errors that rounds must take off to be made;
 # public ratings of an item, in the mean, by which its factors are known well
-_LEAST_WORTH, _KNOWN_WELL = 0.01, 40.0
+_LEAST_WORTH, _KNOWN_WELL = 0.05, 40.0
 
 
 class PublicFit(pooled.PooledFit):
