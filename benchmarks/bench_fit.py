@@ -8,7 +8,8 @@ of the interpreter, the ratings and the fit alone. Kernels are compiled before t
     python benchmarks/bench_fit.py --exact --users 16554 --items 10506 --ratings 90000
     python benchmarks/bench_fit.py --cluster --users 500000 --items 20000 --ratings 50000000
 
---exact: ratings with a long tail, and fits without privacy with all defaults, lists included.
+--exact: ratings with a long tail, and fits without privacy with all defaults, lists included;
+--exact --private: the same with privacy.
 --cluster: the default fit of ratings on disk by threads of one process, and by as many processes.
 """
 
@@ -45,6 +46,7 @@ PARSER = parser(
     epsilon=4.0,
     n_jobs=2,
     exact=False,
+    private=False,
     cluster=False,
 )
 PARSER.add_argument("--task", help=argparse.SUPPRESS)
@@ -94,7 +96,9 @@ def fit_ours(variant, path, options):
     if variant in EXACT:
         kind, feedback = getattr(skdpmf, variant.split(",")[0]), ("explicit", "implicit")
         recommender = kind(
-            PrivacyBudget.nonprivate(), n_jobs=options.n_jobs, feedback=feedback[variant == CLICKS]
+            budget if options.private else PrivacyBudget.nonprivate(),
+            n_jobs=options.n_jobs,
+            feedback=feedback[variant == CLICKS],
         )
     recommender.fit(make_ratings(20_000, 400, n_ratings=200_000, random_state=0))
     X = sp.load_npz(path)
@@ -219,7 +223,8 @@ def main(arguments=None):
     labels = {FORCED: f"{ours}, all factors forced", USUAL: ours}
     labels |= {NOT_PRIVATE: "AdaptiveWeightALS, not private", "peer": PEER}
     if options.exact:
-        labels = {variant: f"{variant}, not private" for variant in EXACT}
+        law = f"epsilon {options.epsilon:g}" if options.private else "not private"
+        labels = {variant: f"{variant}, {law}" for variant in EXACT}
     for variant, label in labels.items():
         # implicit has threads of its own and asks for one in BLAS
         threads = {"OPENBLAS_NUM_THREADS": "1"} if variant == "peer" else {}
