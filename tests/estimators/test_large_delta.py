@@ -13,7 +13,7 @@ from skdpmf.privacy.recording import record_releases
 
 N_ROWS = 40
 X = make_ratings(N_ROWS, 6, n_ratings=150, random_state=0)
-WORDS = r"^delta=0\.03 is above 1 / 40, one over the number of rows: .* Choose .* such as 0\.003\.$"
+WORDS = r"^delta=0\.03 is above 1 / 40, one over the number of rows: .* Pass .* such as 0\.003\.$"
 
 
 def ridge(budget):
