@@ -22,8 +22,8 @@ Floats = NDArray[np.float64]
 # Fixed: a hair less than 1, so that rounding does not exceed a bound
 INSIDE = 1.0 - HAIR
 
-# Guard: in place of mu without privacy, where shares mean nothing
-_NO_NOISE = 1e3
+# Guard: largest mu, also without privacy, where shares mean nothing, and one over the smallest
+_MOST_MU = 1e3
 
 # Guard: vectors beyond the rank, and steps, of the block iteration; groups of users with about as
 # many choices, for each power of e
@@ -39,7 +39,7 @@ _ENOUGH_CHOICES, FACTORS_A_TASTE = 100.0, 2
 
 def strength_of(budget: PrivacyBudget) -> float:
     """Gaussian DP's mu: about 1 at epsilon 4 and delta 1e-5."""
-    return budget.mu if budget.is_private else _NO_NOISE
+    return max(budget.mu, 1.0 / _MOST_MU) if budget.is_private else _MOST_MU
 
 
 def share_beside(strength: float) -> float:
