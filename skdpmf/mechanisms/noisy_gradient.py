@@ -72,7 +72,7 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import KEPT, unpack_lower
-from skdpmf.mechanisms.als.pooled import LEAST_SIGNAL, MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
+from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
 from skdpmf.mechanisms.als.pooled_update import LEAST_LENGTH
 from skdpmf.mechanisms.als.ratings import MEAN_SQUARE, RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
@@ -103,6 +103,8 @@ CONSTANT, CONSTANT_LIMITS = 0.4, (0.4, 0.6)
 # C / |(a, 1)| at mu 1, in quarter ranges, and its limits: most contributions are clipped where
 # noise is large; where it is small, the clip shortens users with large factors
 CLIP, CLIP_LIMITS = 0.25, (0.19, 1.0)
+# signal below which there is no factor: see `choose_rank`
+LEAST_SIGNAL = 5.0
 
 # Tuned: what is thought before it is seen. tau, in squared quarter ranges, and c
 VARIANCE, CLIP_FACTOR = 0.03, 0.5

@@ -42,7 +42,6 @@ from skdpmf.mechanisms.gram.item_item import (
 from skdpmf.mechanisms.gram.item_item import RIDGE as LIST_RIDGE
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means import residual_rounds as ir
-from skdpmf.mechanisms.item_means.joint_release import COUNT_WEIGHT as WEIGHT_SCALE  # t
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.item_means.residual_rounds import (
@@ -76,7 +75,9 @@ _MEMORY = 4 * 2**30  # bytes of the two triangles
 _DOUBLE_MEMORY = 2**30  # up to which they are float64
 _COARSEST_GRID = 2.0**-32
 
-# Tuned: what the covariance has of the budget, against the averages
+# Tuned: what the covariance has of the budget, against the averages. t of the release (Cov, t Wgt),
+# a power of two, or sums are not exact
+WEIGHT_SCALE = 0.25
 # "auto": the averages' share is m / (m + mu n_rows / sqrt(n_items)); mu is the epsilon of Laplace
 # noise. m, and for Gaussian noise and single ratings
 _HALF_SHARE, _HALF_OF_RATINGS = 100.0, 25.0
