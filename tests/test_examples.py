@@ -97,7 +97,7 @@ def test_first_hour(ran, tmp_path):
 
 def test_first_hour_needs_thirty_lines_and_no_index():
     source = EXAMPLES["first_hour"].read_text(encoding="utf-8")
-    steps = source[source.index("# Load and check") : source.index("# The same as a picture")]
+    steps = source[source.index("# Load and check") : source.index("# You can draw")]
     code = [line for line in steps.splitlines() if line and not line.startswith("#")]
     assert 10 < len(code) <= 30
     indices = (node.slice for node in ast.walk(ast.parse(steps)) if isinstance(node, ast.Subscript))

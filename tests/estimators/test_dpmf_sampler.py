@@ -177,7 +177,7 @@ def test_every_parameter_is_in_the_settings():
     """A parameter that changes the model is in the key of a seeded fit."""
     outside = {"budget", "guarantee", "rating_range", "noise", "nonprivate_diagnostics"}
     draw = set(PosteriorDraw().get_params())
-    outside |= {"random_state", "n_jobs", "item_features"}  # features: by their digest
+    outside |= {"random_state", "n_jobs", "item_features", "public"}  # by their digests
     model = DPMFSampler(BUDGET, guarantee="posterior")
     settings = {field.name for field in fields(model._posterior_settings())}
     assert settings == (set(model.get_params(deep=False)) | draw) - outside

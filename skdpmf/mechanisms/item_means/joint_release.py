@@ -232,6 +232,7 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
         return -0.5 * float(square + size), design @ beta
 
     from scipy.interpolate import CubicSpline  # heavy
+    from scipy.special import expit
 
     # many items know t better than the distance of two values tried
     tried = np.log(guess * KNOTS)
@@ -240,8 +241,8 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     density = prior + CubicSpline(tried, [fitted(t, design)[0] for t in np.exp(tried)])(logs)
     t, top = geometric_mean(np.exp(logs), density), float(density.max())
     alike, level = fitted(0.0, design[:, :1])
-    odds = np.exp(min(alike - top, 700.0)) * np.exp(prior).sum() / np.exp(density - top).sum()
-    differ = 1.0 / (1.0 + float(odds))
+    odds = top - alike + np.log(np.exp(density - top).sum() / np.exp(prior).sum())
+    differ = float(expit(odds))
     return max(differ * t, guess * KNOTS[0]), level + differ * (fitted(t, design)[1] - level)
 
 
