@@ -143,7 +143,10 @@ def test_score_without_y_hides_what_it_scores_on():
     ("call", "message"),
     [
         (lambda e, X: e.recommend(X, 0), r"n=0 must be an integer >= 1"),
-        (lambda e, X: e.recommend(X, candidates=[0, 12]), r"candidates holds 12; .* 0\.\.11"),
+        (
+            lambda e, X: e.recommend(X, candidates=[0, 12]),
+            r"candidates holds 12 and must .* from 0 to 11",
+        ),
         (lambda e, X: e.recommend(X, candidates=[]), r"candidates=\[\] must be column indices"),
         (lambda e, X: e.similar_items("Up"), r"items=\['Up'\] must .* to name items by ids"),
         (lambda e, X: e.similar_items(12), r"items holds 12"),
