@@ -452,9 +452,9 @@ def validate_ratings(X: Any, estimator: Any = None, *, rating_range: Any = None)
     >>> X = coo_array(([5.0, 3.0, 9.0], ([0, 0, 1], [1, 1, 0])), shape=(3, 2))
     >>> print(validate_ratings(X, rating_range=(1, 5)))
     2 ratings of 3 users for 2 items:
-    - ratings outside 1 to 5: 1 (33%); fit clips them. Pass the scale as rating_range.
-    - entries that repeat a (user, item) pair: 1; fit takes the pair's mean.
-    - users without a rating: 1; they contribute nothing.
+    - ratings outside 1 to 5: 1 (33%). fit clips them. Pass the scale as rating_range.
+    - entries that repeat a (user, item) pair: 1. fit takes the pair's mean.
+    - users without a rating: 1. They contribute nothing.
 
     Zeros for unknown ratings, and a scale that is not the estimator's:
 

@@ -205,6 +205,7 @@ def test_beside_public_people_it_is_no_worse_than_either(estimator, epsilon):
     assert both > better - 0.002
 
 
+@pytest.mark.filterwarnings("ignore:DataFrame._data:DeprecationWarning")  # of old numpy.ma
 @pytest.mark.parametrize("estimator", [DPCovarianceRecommender, AdaptiveWeightALS])
 def test_stock_tools_of_scikit_learn_carry_public_people(estimator):
     """A grid over them, inside a pipeline whose selector drops columns of X: names align them."""
