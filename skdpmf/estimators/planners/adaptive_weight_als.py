@@ -155,7 +155,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         return self._solver().make_plan(self.budget, self._settings(), n_items)
 
     def _learnt(self) -> tuple[float, ...] | None:
-        a, rounds = ratings.OFFSET, 1.0 - KEPT ** self._n_rounds()
+        a, rounds = pooled.constant_weight(self.budget), 1.0 - KEPT ** self._n_rounds()
         terms = self._rank(), a, pooled.CLIP * (1.0 + a * a) ** 0.5, 1.0, rounds / (1.0 - KEPT)
         return terms if self._shorthand("solver") == "pooled" else None
 
