@@ -2,8 +2,8 @@
 
 All settings are the defaults. Beside the estimators stand `CacheSGDFactorizer`, users' own means,
 and the best of a grid of plain ALS fits, chosen on the test ratings themselves. `--expected` adds
-what plans expect, told how the ratings of made-up sets vary, as fits without privacy show it, and
-which part is taste. Prints Markdown tables, and violations of rules:
+the errors that plans expect when they assume how ratings vary as fits without privacy show it, and
+which part is taste as made-up sets have it. Prints Markdown tables, and violations of rules:
 
 - the error falls with epsilon, within two standard errors (all noise seeds, one split);
 - no private estimator is worse than `DPItemMeans` at the same epsilon, or than users' own means;

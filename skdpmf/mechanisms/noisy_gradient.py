@@ -287,7 +287,7 @@ class _Fit:
     def is_led(self, rank: int) -> bool:
         """Whether factors are those of public people, as private ones show no more of them."""
         known = 0 if self.beside is None else self.beside.rank
-        return known >= max(rank, 1) and self.averages.shifted < ir.MOST_SHIFT
+        return known >= max(rank, 1) and self.averages.public_lead
 
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget; the steps may drop some.

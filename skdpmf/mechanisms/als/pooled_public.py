@@ -90,7 +90,7 @@ class PublicFit(pooled.PooledFit):
         beside.item_step(columns, *beside.user_step(columns))
         for t in range(pooled.MEAN_ROUNDS):
             self.averages.release(pooled.MEANS, t)
-        if self.averages.shifted < ir.MOST_SHIFT and beside.rank >= self.choose_rank():
+        if self.averages.public_lead and beside.rank >= self.choose_rank():
             self.n_known = beside.rank
         self.rank = self.choose_rank()
         self.start(self.rank)

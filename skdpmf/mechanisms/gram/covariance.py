@@ -255,7 +255,7 @@ class _Fit:
         n_items = self.users.n_items
         L = np.zeros((n_items, self.settings.n_components))
         given, noise = (means, popularity, head, rounds), 0.0
-        if self.beside is not None and self.averages.shifted < ir.MOST_SHIFT:
+        if self.beside is not None and self.averages.public_lead:
             head, clean, mass, lists = self.with_public(*given)
         elif head.size == 0 or COVARIANCE not in self.planned:
             return Model(means, L, np.empty(0, np.int64), None, log_popularity=log)

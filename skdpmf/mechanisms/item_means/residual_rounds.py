@@ -70,7 +70,7 @@ CLIP_FACTOR, CLIP_DEVIATION = 0.7, 0.1
 
 # Tuned: trust in public people. Variance of their means' shift, over that of items, beyond which
 # nothing but their means is used, as with fans of a genre
-MOST_SHIFT = 0.12
+_MOST_SHIFT = 0.12
 
 
 def residual_releases(
@@ -189,6 +189,11 @@ class ResidualAverages:
             self.release_counts(COUNTS)
         else:
             self._release_residuals(name, index)
+
+    @property
+    def public_lead(self) -> bool:
+        """Whether public people are so much like private ones that more than means is used."""
+        return self.shifted < _MOST_SHIFT
 
     @property
     def counts(self) -> NDArray[np.float64]:
