@@ -50,7 +50,7 @@ OWN = {
         *({"max_ratings_per_user": 1}, {"max_iter": 1}, {"rating_std": 1e-3}),
         {"user_std": 1e-6, "item_std": 1e-6, "bias_std": 1e-6},
         *({"kappa": 1e6}, {"weight_cap": 1e-9}),
-        {"sample_precisions": True, "item_bias": True},
+        {"item_bias": True},
     ],
 }
 CASES = [(kind, params) for kind, (own, _) in KINDS.items() for params in [*EVERY, *OWN[own]]]

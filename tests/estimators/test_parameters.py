@@ -78,9 +78,8 @@ OWN = {
         ("guarantee", ("each-step", None), GUARANTEE, "default"),
         ("sampler", ("hmc",), "'gibbs' or 'sgld'", "default"),
         ("calibration", ("loose",), "'tight' or 'paper'", "default"),
-        ("noise", ("none",), "'exact' or 'table'", "default"),
         *((name, COUNTS, "integer >= 1", "use") for name in ("max_iter", "max_ratings_per_user")),
-        *((name, (*COUNTS, None), "integer", "use") for name in ("n_draws", "table_size")),
+        ("n_draws", (*COUNTS, None), "integer", "use"),
         *(
             (name, NUMBERS, "> 0", "use")
             for name in ("alpha", "user_std", "item_std", "bias_std", "rating_std")
@@ -90,7 +89,6 @@ OWN = {
         ("kappa", (-0.1, math.inf, math.nan), "finite number >= 0", "use"),
         ("weight_cap", (0.0, -math.inf, math.nan, "1"), "> 0", "inf"),
         ("item_bias", (1,), "True, False or None", "use"),
-        ("sample_precisions", ("no",), "True or False", "use"),
         ("nonprivate_diagnostics", (None,), "True or False", "use"),
     ],
     "local": [

@@ -265,15 +265,6 @@ def test_levels_of_others_do_not_matter():
     assert personal_scales([], 2.0, 1e-6, rounding=0.0).shape == (0,)
 
 
-def test_where_interpolation_fails_the_level_is_solved(monkeypatch):
-    """A refused candidate must not pass: here none is accepted."""
-    monkeypatch.setattr(posterior, "is_met", lambda *args: False)
-    f = personal_scales([0.3, 0.9], 2.0, 1e-6, rounding=0.0)
-    exact = [gaussian_mu(level, 1e-6) / gaussian_mu(2.0, 1e-6) for level in (0.3, 0.9)]
-    np.testing.assert_allclose(f, exact, rtol=1e-12)
-    assert (f <= exact).all()
-
-
 @pytest.mark.parametrize("layout", ["full", "packed"])
 def test_the_rounding_share_is_what_the_noise_pays(layout):
     release = Release("a", "b", (5000, 6), 0.7, noise_multiplier=9.0, layout=layout)

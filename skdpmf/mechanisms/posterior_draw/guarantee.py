@@ -28,9 +28,8 @@ q = Z / Z' = E_{pi'}[e^{-a(f - f')}]. *Add-remove*, f' = 0 (else exchange the tw
 lies in [-B_i, B_i], numerator and q in [e^{-aB_i}, e^{aB_i}], their ratio in
 [e^{-2aB_i}, e^{2aB_i}]. QED. Without the clip f has no bound, and no epsilon is finite.
 
-**Theorem 2.** Let V alone (and the precisions of the prior) leave; given the precisions, let
-the prior have u_i independent of V and of the other users, and -u_i as likely as u_i; and let
-p_ij = u_i . v_j, without an item bias. Then Theorem 1 holds with
+**Theorem 2.** Let V alone leave; let the prior have u_i independent of V and of the other users,
+and -u_i as likely as u_i; and let p_ij = u_i . v_j, without an item bias. Then Theorem 1 holds with
 
 .. math:: B_V = B \, \frac{h^2 + (h+\kappa)^2}{(2h+\kappa)^2}
 
@@ -61,14 +60,13 @@ factorization", RecSys 2015, whose Theorem 1 says 4 a B for both relations: corr
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import require_that
-from skdpmf.privacy.accounting import MARGIN, SamplerSlack, gaussian_mu, is_met
+from skdpmf.privacy.accounting import SamplerSlack, gaussian_mu
 from skdpmf.privacy.budget import check_relation
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.sampler.grid import as_float, release_grid, require_number
@@ -79,7 +77,7 @@ CALIBRATIONS = ("tight", "paper")
 # subnormal numbers, and time
 _DOWN, _UP = 1.0 - 2.0**-48, 1.0 + 2.0**-50
 _NEGLIGIBLE = 1e-100  # levels below this part of epsilon count as 0: no subnormal numbers
-_PER_OCTAVE = 8  # exactly solved levels, between which personal_scales interpolates
+_PER_OCTAVE = 256  # solved levels between epsilon and its half: others get the next one below
 
 
 def loss_bound(max_ratings: int, half_range: float, margin: float) -> float:
@@ -270,9 +268,9 @@ def personal_scales(
     `rounding_share` of the releases, or a public bound above it such as 2**-10; sampler:
     ``ReleasePlan.slack`` of the plan. Returns (n_users,) float64: in [0, 1], rounded down, a
     function of the user's own level and the plan: exactly 1 for levels >= epsilon, 0 for level 0
-    and where the slack alone exceeds the level. Some get a few tenths of a percent less than the
-    formula says. Raises PrivacyParameterError if a parameter is
-    outside its range, or the sampler's slack alone exceeds the budget.
+    and where the slack alone exceeds the level. Levels are rounded down, by .3 % at most, so that
+    few have to be solved. Raises PrivacyParameterError if a parameter is outside its range, or the
+    sampler's slack alone exceeds the budget.
 
     Examples
     --------
@@ -285,42 +283,15 @@ def personal_scales(
     rule = "in [0, 1): pass the largest rounding_share of the plan."
     require_that(0.0 <= share < 1.0, "rounding", rounding, rule)
     whole = gaussian_mu(total, delta, **sampler)
-    distinct, inverse = np.unique(_check_levels(levels, total), return_inverse=True)
-    curve = _Curve(total, delta, SamplerSlack.checked(**sampler))
-    mus = np.array([curve.mu(float(level)) for level in distinct])
-    scales = np.maximum((mus / whole * _DOWN - share) / (1.0 - share) * _DOWN, 0.0)
+    given = _check_levels(levels, total)
+    with np.errstate(divide="ignore"):
+        place = np.ceil(_PER_OCTAVE * np.log2(total / given))
+    given = np.minimum(given, total * 2.0 ** (-place / _PER_OCTAVE))
+    distinct, inverse = np.unique(given, return_inverse=True)
+    least = SamplerSlack.checked(**sampler).epsilon
+    mus = [gaussian_mu(e, delta, **sampler) if e > least else 0.0 for e in distinct.tolist()]
+    scales = np.maximum((np.array(mus) / whole * _DOWN - share) / (1.0 - share) * _DOWN, 0.0)
     return np.where(distinct >= total, 1.0, np.minimum(scales, 1.0))[inverse.reshape(-1)]
-
-
-class _Curve:
-    """mu(level) of `gaussian_mu`, rounded down: solved on a fixed grid, interpolated, verified."""
-
-    def __init__(self, epsilon: float, delta: float, slack: SamplerSlack) -> None:
-        self.epsilon, self.delta, self.slack = epsilon, delta, slack
-        self.solved: dict[int, tuple[float, float]] = {}
-
-    def mu(self, level: float) -> float:
-        if level <= self.slack.epsilon or level == 0.0:
-            return 0.0
-        place = math.floor(_PER_OCTAVE * (math.log2(self.epsilon) - math.log2(level)))
-        (high, mu_high), (low, mu_low) = self._anchor(place), self._anchor(place + 1)
-        mu = mu_low + (mu_high - mu_low) * (level - low) / (high - low)
-        mu *= 1.0 - 1e-12
-        # true wherever mu is concave in epsilon; checked, so that nothing rests on that
-        if mu > 0.0 and is_met(mu, level, self.delta, self.slack, 2.0 * MARGIN):
-            return mu
-        return self._solve(level)
-
-    def _anchor(self, place: int) -> tuple[float, float]:
-        if place not in self.solved:
-            level = self.epsilon * 2.0 ** (-place / _PER_OCTAVE)
-            self.solved[place] = level, self._solve(level)
-        return self.solved[place]
-
-    def _solve(self, level: float) -> float:
-        if level <= self.slack.epsilon:
-            return 0.0
-        return gaussian_mu(level, self.delta, **asdict(self.slack))
 
 
 def _factor(neighbors: str) -> float:
@@ -335,7 +306,8 @@ def _check_range(max_ratings: Any, half_range: Any, margin: Any) -> tuple[float,
     remedy = "pass how far predictions may leave the range of the targets."
     kappa = require_number("margin", margin, positive=False, remedy=remedy)
     rule = "within (1e-50, 1e50), where squares are numbers: rescale ratings to magnitudes near 1."
-    require_that(1e-50 < 2.0 * h + kappa < 1e50, "2 half_range + margin", 2.0 * h + kappa, rule)
+    holds = _NEGLIGIBLE < (2.0 * h + kappa) ** 2 < 1.0 / _NEGLIGIBLE
+    require_that(holds, "2 half_range + margin", 2.0 * h + kappa, rule)
     return tau, h, kappa
 
 
