@@ -479,6 +479,16 @@ def test_ledger_by_person_charges_the_users_of_the_ratings(run):
     assert run("ledger", "people", "verify")[0] == 0
 
 
+def test_progress_is_for_terminals(run, monkeypatch):
+    words = ("fit", "train.csv", "--epsilon", 1, *SMALL, "-o", "p", "--overwrite")
+    assert "] round" not in run(*words)[2]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    err = run(*words)[2]
+    if not hasattr(skdpmf.AdaptiveWeightALS, "_init_callback_context"):
+        pytest.skip("this scikit-learn has no callbacks")
+    assert "[##############################] round 1/1" in err
+
+
 FIT = ("fit", "train.csv", "--epsilon", "1")
 MISTAKES = [
     # wrong usage, with the code 2

@@ -60,7 +60,7 @@ def fit(options: argparse.Namespace) -> None:
     if options.public is not None:
         model.set_params(public=_public(options.public, catalogue["item"], users, options))
     what = f"{counted(len(users), 'user')} x {counted(X.shape[1], 'item')}"
-    remark(f"fitting {options.estimator} to {what}")
+    _announce(model, f"fitting {options.estimator} to {what}")
     model.fit(X)
     model._statement = model.privacy_spent_.with_undeclared(undeclared)
     model.save(output, catalogue=catalogue)
@@ -107,7 +107,7 @@ def refresh(options: argparse.Namespace) -> None:
         titles = [*known, *titles]
     rows = RatingMatrix(X, _participants(X, users), items, titles)
     what = f"{counted(len(users), 'user')}, {counted(len(new), 'new item')}"
-    remark(f"refreshing {options.model} with {what}")
+    _announce(model, f"refreshing {options.model} with {what}")
     fresh = model.refresh(rows, budget=budget, rows=options.rows, people=options.people)
     fresh._statement = fresh.privacy_spent_.with_undeclared(undeclared)
     fresh.save(output)
@@ -410,6 +410,35 @@ def _loaded(options: argparse.Namespace) -> tuple[Any, Any]:
     # columns are put into the catalogue's order here, and have no names
     vars(model).pop("feature_names_in_", None)
     return model.set_params(n_jobs=options.n_jobs), model.catalogue_
+
+
+def _announce(model: Any, words: str) -> None:
+    """Say what is fitted, and have a terminal count its rounds."""
+    remark(words)
+    if sys.stderr.isatty():
+        model.set_callbacks(_Progress(model._n_rounds()))
+
+
+class _Progress:
+    """Callback of scikit-learn that counts rounds, so many in all, on the terminal."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.done = 0
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        print(file=sys.stderr)
+
+    def on_fit_task_begin(self, estimator: Any, context: Any, **_: Any) -> None:
+        """Show nothing: a round has only begun."""
+
+    def on_fit_task_end(self, estimator: Any, context: Any, **_: Any) -> None:
+        if self.done < self.total:
+            self.done += 1
+            bar = "#" * (30 * self.done // self.total)
+            print(f"\r  [{bar:<30}] round {self.done}/{self.total}", end="", file=sys.stderr)
 
 
 def _use_features(catalogue: Any, model: Any) -> None:
