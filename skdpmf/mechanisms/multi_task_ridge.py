@@ -19,8 +19,7 @@ have the proofs for replacing him)
 - A by sqrt(sum_i w_ij^2 |x_j|^4) <= 1 in Frobenius norm;
 - b by sqrt(sum_i w_ij^2 y_ij^2 |x_j|^2) <= 1.
 
-What is summed is truncated towards zero, which
-raises no norm.
+All terms are truncated towards zero, which raises no norm.
 
 Weights (the paper's section 4): adaptive ones are w_ij ~ N_i^-mu, scaled to the bound for every
 user; the paper's bound on the excess risk of ridge regression is least at mu = 1/2, that of merely
