@@ -363,7 +363,6 @@ class Users(Handle):
         kept = each(reveal(self), _kept, mapped, *own)
         return make_handle(Users, *handle_entry(self)[:2], kept)
 
-    @sealed
     def without_privacy(self) -> Rows:
         """Return the rows, in a fit without privacy alone: exact solvers need them."""
         if handle_entry(self).public.private:
