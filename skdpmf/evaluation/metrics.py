@@ -534,7 +534,7 @@ def popularity_buckets(item_counts: Any, n_buckets: int = 5) -> np.ndarray:
     >>> import numpy as np
     >>> from scipy import sparse
     >>> from skdpmf.evaluation import recall_at_k
-    >>> from skdpmf.evaluation.popularity import popularity_buckets
+    >>> from skdpmf.evaluation.metrics import popularity_buckets
     >>> buckets = popularity_buckets([9, 1, 5, 2], n_buckets=2)
     >>> buckets
     array([1, 0, 1, 0])
