@@ -155,17 +155,19 @@ def with_private_sums(
     share = entry / (entry + noise[0] ** 2)
     both, N = wgt + share * own_wgt, expected
     squares = max(np.sum(N**2) ** 2 - np.sum(N**4), 1e-300)
-    cross = N @ own_wgt @ N - N**2 @ own_wgt.diagonal()
+    alone = np.maximum(own_wgt.diagonal(), 0.0)
+    np.fill_diagonal(own_wgt, 0.0)
+    cross = float(N @ own_wgt @ N)
     q = max(cross / squares, LEAST_OWN)
-    left = _off_diagonal(own_wgt, own_wgt) - 2.0 * q * cross + q**2 * squares
+    left = np.vdot(own_wgt, own_wgt) - 2.0 * q * cross + q**2 * squares
     relative = max(left - N.size * (N.size - 1) * square, 0.0) / (q**2 * squares)
     mass, sampled = np.zeros(N.size), 0.0
     for j, W in enumerate(own_wgt):  # without more matrices of this size
-        E, alone = q * N[j] * N, max(W[j], 0.0)
+        E = q * N[j] * N
         signal = relative * E**2
         W = E + signal / np.maximum(signal + square, 1e-300) * (W - E)
         W = np.maximum(W, LEAST_OWN * E)
-        W[j] = alone
+        W[j] = alone[j]
         counts = c * W / np.maximum(c * W + noise[0] ** 2, 1e-300)
         sampled += float(np.sum(np.delete(wgt[j] + counts**2 * W, j)))
         cov[j] += counts * own[j]
@@ -179,18 +181,18 @@ def likely_shrinkage(cov: Floats, wgt: Floats, c: float, typical: float) -> floa
 
     Both count by their precision: few people's moments show next to nothing.
     """
-    total, weight = (part.sum() - part.trace() for part in (cov, wgt))
-    squares, mean = max(_off_diagonal(wgt, wgt), 1e-300), total / max(weight, 1e-300)
-    spread = _off_diagonal(cov, cov) - 2.0 * mean * _off_diagonal(cov, wgt) + mean**2 * squares
+    own = [part.diagonal().copy() for part in (cov, wgt)]
+    for part in (cov, wgt):  # differences would leave rounding where nobody rated two items
+        np.fill_diagonal(part, 0.0)
+    weight, squares = (max(part, 1e-300) for part in (wgt.sum(), np.vdot(wgt, wgt)))
+    mean = cov.sum() / weight
+    spread = np.vdot(cov, cov) - 2.0 * mean * np.vdot(cov, wgt) + mean**2 * squares
+    for part, diagonal in zip((cov, wgt), own, strict=True):
+        np.fill_diagonal(part, diagonal)
     scale = typical / max(squares * c, 1e-100)
-    # of both orders of a pair
+    # every pair stands twice
     part, error = (spread - c * weight) * scale, 2.0 * np.sqrt(squares) * c * scale
     return float(_SHRINKAGE * typical / np.clip(part - error, 1e-100, 1.0))
-
-
-def _off_diagonal(A: Floats, B: Floats) -> float:
-    """Sum of the products of entries off the diagonal."""
-    return float(np.vdot(A, B) - A.diagonal() @ B.diagonal())
 
 
 def without_noise(clean: ItemCovariance, deviation: float) -> ItemCovariance:
