@@ -61,9 +61,8 @@ _NEIGHBOR_RIDGE = 1.0
 # Guard: time of an eigendecomposition, and the accuracy at which it stops
 _ROUNDS = 4  # of the factoring
 _DENSE = 300  # up to so many items a full decomposition is faster
-# of eigenvalues, relative, and restarts of Lanczos: those within the noise's bulk lie so close that
-# they would take most of the time, and those that stand out of it take two or three
-_TOLERANCE, _RESTARTS = 1e-3, 10
+_TOLERANCE, _ROUGHLY = 1e-6, 1e-2  # of eigenvalues, relative
+_RESTARTS = 10  # of Lanczos; those that stand out of the noise take two or three
 
 
 class ItemCovariance(NamedTuple):
@@ -223,16 +222,17 @@ def leading_factors(
     factor first. Negative eigenvalues are always left out.
     """
     root = mass ** (_POWER if cleaning and noisy else 0.5)
-    level, edge, basis = clean.level if cleaning else 0.0, 0.0, None
-    M = np.outer(root, root)
-    M *= clean.covariance - level
+    level, edge = clean.level if cleaning else 0.0, 0.0
+    M = (clean.covariance - level) * np.outer(root, root)
     if cleaning:
         np.fill_diagonal(M, (clean.mean - level) * root**2)
     for _ in range(_ROUNDS if cleaning else 1):
-        edge = _edge(M, mass / root) if cleaning else 0.0
-        values, basis = _largest(M, n_components, basis)
+        if cleaning:
+            edge = _edge(M, mass / root)
+        # eigenvalues within the bulk lie so close that they would take most of the time
+        values, vectors = _largest(M, min(n_components, len(M)), _RESTARTS if cleaning else None)
         keep = values > edge
-        values, vectors = np.sqrt(values[keep] ** 2 - edge**2), basis[:, keep]
+        values, vectors = np.sqrt(values[keep] ** 2 - edge**2), vectors[:, keep]
         np.fill_diagonal(M, (vectors**2) @ values)
     return np.asarray(vectors * np.sqrt(values) / root[:, None])
 
@@ -271,21 +271,17 @@ def _clean_diagonal(cov: Floats, wgt: Floats, noise: Any) -> tuple[Floats, float
     return np.asarray(np.clip(own, 0.05 * average, 20.0 * average)), average
 
 
-def _largest(M: Floats, k: int, basis: Any) -> tuple[Any, Any]:
+def _largest(M: Floats, k: int, restarts: int | None) -> tuple[Any, Any]:
     """Return the k largest eigenvalues, descending, and their vectors.
 
-    basis: those of the same matrix with another diagonal, which are nearly the same; None: unknown.
+    After so many restarts (None: any number) those that are still missing are given up.
     """
     if len(M) <= _DENSE:
         values, vectors = np.linalg.eigh(M)
-    elif basis is None:
-        values, vectors = _lanczos(M, min(k, len(M) - 1), "LA")
     else:
-        Q = np.linalg.qr(np.column_stack((basis, M @ basis)))[0]
-        values, turn = np.linalg.eigh(Q.T @ (M @ Q))
-        vectors = Q @ turn
-    top = np.argsort(-values)[:k]
-    return values[top], vectors[:, top]
+        values, vectors = _lanczos(M, k, "LA", _TOLERANCE, restarts)
+    order = np.argsort(-values)[:k]
+    return values[order], vectors[:, order]
 
 
 def _edge(M: Floats, constant: Floats) -> float:
@@ -299,16 +295,19 @@ def _edge(M: Floats, constant: Floats) -> float:
         values = np.linalg.eigvalsh(without(without(M).T))
     else:
         operator = LinearOperator(M.shape, lambda x: without(M @ without(x)), dtype=M.dtype)
-        values = _lanczos(operator, 1, "SA")[0]
+        values = _lanczos(operator, 1, "SA", _ROUGHLY)[0]
     return float(-np.min(values, initial=0.0))
 
 
-def _lanczos(operator: Any, k: int, which: str) -> tuple[Any, Any]:
+def _lanczos(
+    operator: Any, k: int, which: str, tolerance: float, restarts: Any = None
+) -> tuple[Any, Any]:
     """Eigenvalues and eigenvectors at one end; those that were found, if not all are."""
-    start = np.ones(operator.shape[0])
+    h = operator.shape[0]
     try:
-        return eigsh(operator, k, which=which, v0=start, tol=_TOLERANCE, maxiter=_RESTARTS)
+        k, start = min(k, h - 1), np.ones(h)
+        return eigsh(operator, k, which=which, v0=start, tol=tolerance, maxiter=restarts)
     except ArpackNoConvergence as error:
         return error.eigenvalues, error.eigenvectors
     except ArpackError:  # the matrix is zero
-        return np.zeros(0), np.zeros((start.size, 0))
+        return np.zeros(0), np.zeros((h, 0))
