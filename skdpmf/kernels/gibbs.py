@@ -320,25 +320,29 @@ def diffusion(precision: Any, time: float) -> tuple[Any, Any]:
     return decay, np.sqrt(-np.expm1(-time * precision) / precision)
 
 
-def _diffuse_rows_plain(F, start, decay, scale, normals):
-    x = F[start : start + len(normals), : len(decay)]
-    x[:] = x + (scale * normals - decay * x)
+def _diffuse_rows_plain(F, start, decay, scale, values, offsets):
+    x = F[start : start + len(offsets), : len(decay)]
+    x[:] = x + (scale * values[offsets[:, None] + np.arange(len(decay))] - decay * x)
 
 
 @jit(plain=_diffuse_rows_plain)
-def diffuse_rows(F, start, decay, scale, normals):
+def diffuse_rows(F, start, decay, scale, values, offsets):
     """Take a step of the process in every column of rows [start, start + n).
 
-    Row start + i becomes x - decay x + scale xi, xi the standard normals of row i.
+    Row start + i becomes x - decay x + scale xi, the k values xi being those of `values` from
+    offsets[i] on.
 
-    The change is computed in double precision, and added before anything is rounded to that of `F`.
-    So a decay far below the rounding of x is not lost: with noise larger than rounding, the rounded
-    result is right on average.
+    The change is computed in the precision of `values`, and added before anything is rounded to
+    that of `F`. So a decay far below the rounding of x is not lost: with noise larger than
+    rounding, the rounded result is right on average.
 
     F (n_rows, stride) float: factors, overwritten; columns from k on stay as they are; start: first
-    row; decay, scale (k,) float64: from `diffusion`; normals (n, k) float64.
+    row; decay, scale (k,) float: from `diffusion`, in the dtype of `values`; values: standard
+    normals: one after the other for exact noise, or a table to read at random; offsets (n,) int64:
+    where the k values of each row begin.
     """
-    for i in range(normals.shape[0]):
+    for i in range(offsets.shape[0]):
+        first = offsets[i]
         for d in range(decay.shape[0]):
             x = F[start + i, d]
-            F[start + i, d] = x + (scale[d] * normals[i, d] - decay[d] * x)
+            F[start + i, d] = x + (scale[d] * values[first + d] - decay[d] * x)

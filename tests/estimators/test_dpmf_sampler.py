@@ -47,6 +47,13 @@ def posterior(X, budget=BUDGET, **params):
 
 
 BAD_COMBINATIONS = [
+    ({"noise": "table", **POSTERIOR}, "'exact' unless", "use 'exact'"),
+    ({"noise": "table", **MODES["sgld"]}, "private", "PrivacyBudget.nonprivate()"),
+    (
+        {"table_size": 2, "noise": "table", **MODES["sgld"], "budget": NONPRIVATE},
+        "at least n_components",
+        "default",
+    ),
     ({"n_draws": 2, **POSTERIOR}, "every draw costs", "PrivacyBudget.nonprivate()"),
     ({"n_draws": 4, **POSTERIOR, "budget": NONPRIVATE}, "at most the 3 sweeps", "raise max_iter"),
 ]
@@ -101,7 +108,7 @@ def test_bounds_in_the_plan():
     # None: biases where they cost nothing, without privacy
     assert draw_of(item_bias=False)[0] == draw_of()[0]
     assert draw_of(NONPRIVATE, item_bias=True)[1] == draw_of(NONPRIVATE)[1]
-    for params in ({"sampler": "sgld"}, {"max_iter": 7}):
+    for params in ({"sample_precisions": True}, {"sampler": "sgld"}, {"max_iter": 7}):
         assert draw_of(**params)[0] == draw_of()[0]
 
 
@@ -168,7 +175,7 @@ def test_without_privacy_loss_the_draw_is_the_prior(sampler, item_bias):
 
 def test_every_parameter_is_in_the_settings():
     """A parameter that changes the model is in the key of a seeded fit."""
-    outside = {"budget", "guarantee", "rating_range", "nonprivate_diagnostics"}
+    outside = {"budget", "guarantee", "rating_range", "noise", "nonprivate_diagnostics"}
     draw = set(PosteriorDraw().get_params())
     outside |= {"random_state", "n_jobs", "item_features", "public"}  # by their digests
     model = DPMFSampler(BUDGET, guarantee="posterior")

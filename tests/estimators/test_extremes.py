@@ -20,7 +20,6 @@ POSTERIOR = {"guarantee": "posterior", "max_iter": 2, "n_components": 3}
 KINDS = {
     "pooled": (sk.AdaptiveWeightALS, {"max_iter": 2}),
     "dpals": (sk.AdaptiveWeightALS, {"max_iter": 2, "solver": "dpals"}),
-    "dpsgd": (sk.AdaptiveWeightALS, {"max_iter": 2, "solver": "dpsgd"}),
     "svd": (sk.DPCovarianceRecommender, WITH_COVARIANCE),
     "svd of ratings": (sk.DPCovarianceRecommender, {"unit": "rating", **WITH_COVARIANCE}),
     "knn": (sk.DPCovarianceRecommender, {"predictor": "knn", **WITH_COVARIANCE}),
@@ -50,7 +49,7 @@ OWN = {
         *({"max_ratings_per_user": 1}, {"max_iter": 1}, {"rating_std": 1e-3}),
         {"user_std": 1e-6, "item_std": 1e-6, "bias_std": 1e-6},
         *({"kappa": 1e6}, {"weight_cap": 1e-9}),
-        {"item_bias": True},
+        {"sample_precisions": True, "item_bias": True},
     ],
 }
 CASES = [(kind, params) for kind, (own, _) in KINDS.items() for params in [*EVERY, *OWN[own]]]

@@ -29,7 +29,7 @@ MODES = {
     "every-step": {"max_iter": 4, "n_components": 3},
     "every-step, trimmed": {"max_iter": 4, "n_components": 3, "max_ratings_per_user": 4},
     "gibbs": POSTERIOR,
-    "gibbs, biases": {**POSTERIOR, "item_bias": True},
+    "gibbs, biases": {**POSTERIOR, "item_bias": True, "sample_precisions": True},
     "sgld": {**POSTERIOR, "sampler": "sgld", "weight_cap": 1.0},
 }
 every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -43,7 +43,9 @@ DRAWS = {
     "posterior, replace": built(
         sk.DPMFSampler, sk.PrivacyBudget(6.0, neighbors="replace"), **POSTERIOR
     ),
-    "posterior, biases": built(sk.DPMFSampler, PURE, item_bias=True, **POSTERIOR),
+    "posterior, biases": built(
+        sk.DPMFSampler, PURE, item_bias=True, sample_precisions=True, **POSTERIOR
+    ),
     "posterior, paper": built(sk.DPMFSampler, PURE, calibration="paper", kappa=1.0, **POSTERIOR),
     # the bound of equal weights is reached by users of so many ratings alone
     "posterior, SGLD": built(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numba import config
 
 from skdpmf.kernels.gibbs import diffuse_rows, diffusion
-from tests.kernels._problems import examples, forms
+from tests.kernels._problems import examples, float_types, forms
 from tests.reference import langevin as twin
 
 
@@ -28,17 +28,22 @@ def test_the_prior_variance_is_kept_over_any_gap(gap, step):
     np.testing.assert_allclose((1 - decay) ** 2 / precision + scale**2, 1 / precision, rtol=1e-14)
 
 
-def random_problem(seed, k):
+def random_problem(seed, k, dtype, table):
     rng = np.random.default_rng(seed)
     n_rows, start, n = 12, int(rng.integers(0, 5)), int(rng.integers(0, 8))
     F = rng.standard_normal((n_rows, k + int(rng.integers(0, 4)))).astype(np.float32)
-    return F, start, *diffusion(rng.uniform(0.1, 4, k), 0.7), rng.standard_normal((n, k))
+    decay, scale = (part.astype(dtype) for part in diffusion(rng.uniform(0.1, 4, k), 0.7))
+    if table:
+        values, offsets = rng.standard_normal(k + 20), rng.integers(0, 21, n)
+    else:
+        values, offsets = rng.standard_normal(n * k), np.arange(n) * k
+    return F, start, decay, scale, values.astype(dtype), offsets
 
 
 @examples
-@given(seed=st.integers(0, 2**16), k=st.integers(1, 40))
-def test_forms_agree_to_the_bit(seed, k):
-    F, start, *rest = random_problem(seed, k)
+@given(seed=st.integers(0, 2**16), k=st.integers(1, 40), dtype=float_types, table=st.booleans())
+def test_forms_agree_to_the_bit(seed, k, dtype, table):
+    F, start, *rest = random_problem(seed, k, dtype, table)
     after, expected = F.copy(), F.copy()
     diffuse_rows.compiled(after, start, *rest)
     diffuse_rows.plain(expected, start, *rest)
@@ -51,15 +56,17 @@ def test_forms_agree_to_the_bit(seed, k):
 
 
 @forms
-def test_a_decay_below_the_rounding_of_float32_is_not_lost(form):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_decay_below_the_rounding_of_float32_is_not_lost(form, dtype):
     """Noise and its negative cancel in the mean, which then falls by the decay alone."""
     n, n_steps, decay = 2000 if config.DISABLE_JIT else 100_000, 50, 2e-8
     rng = np.random.default_rng(0)
     F = np.ones((n, 1), np.float32)
     for _ in range(n_steps):
         xi = rng.standard_normal(n // 2)
-        step = (np.array([part]) for part in (decay, np.sqrt(2 * decay)))
-        getattr(diffuse_rows, form)(F, 0, *step, np.concatenate((xi, -xi))[:, np.newaxis])
+        values = np.concatenate((xi, -xi)).astype(dtype)
+        step = (np.array([part], dtype) for part in (decay, np.sqrt(2 * decay)))
+        getattr(diffuse_rows, form)(F, 0, *step, values, np.arange(n))
     # each rounding is off by 3e-8 at most: 2e-8 on average of n * n_steps of them
     slack = 5 * 2e-8 / np.sqrt(n * n_steps)
     assert 1 - F.mean(dtype=np.float64) == pytest.approx(n_steps * decay, abs=n_steps * slack)

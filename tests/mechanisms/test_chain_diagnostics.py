@@ -59,9 +59,9 @@ def problem(*, seed=0, n_users=9, n_items=7, k=3, bound=1.0):
     R = sparse.csr_array(np.where(mask, rng.uniform(0.5, 2.0, mask.shape), 0.0))
     weights = rng.uniform(0.5, 2.0, n_users)
     weights[-1] = 0.0
-    target = Target(R, weights, 0.3, bound, k, 1.0, 0.25, 0.5)
+    target = Target(R, weights, 0.3, bound, k, 1.0, 0.25, 0.5, sample_precisions=False)
     U, V = rng.normal(size=(n_users, k)), rng.normal(size=(n_items, k))
-    return target, State(U, V, rng.normal(size=n_items))
+    return target, State(U, V, rng.normal(size=n_items), np.full(k, 1.0), np.full(k, 16.0))
 
 
 def values(target, state):

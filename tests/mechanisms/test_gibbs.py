@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from scipy import stats
 
-from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain, Target
+from skdpmf.mechanisms.posterior_draw.gibbs import GAMMA_SHAPE, GibbsChain, Target
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.sampler.streams import derived_key
 
@@ -67,6 +67,8 @@ def test_without_data_it_draws_the_prior(n_sweeps, bound):
     assert_normal(state.U / 3.0)
     assert_normal(state.V / 0.5)
     assert_normal(state.item_bias / 0.2)
+    np.testing.assert_allclose(state.user_precision, 1 / 9.0)
+    np.testing.assert_allclose(state.item_precision, 4.0)
 
 
 def test_a_user_without_weight_influences_nobody():
@@ -78,15 +80,16 @@ def test_a_user_without_weight_influences_nobody():
         R[7] = record
         weights = np.full(300, 0.02)
         weights[7] = 0.0
-        chains.append(run(make_target(R, weights=weights), 5))
+        chains.append(run(make_target(R, weights=weights, sample_precisions=True), 5))
     for other in chains[1:]:
         assert_same(arrays(chains[0]), arrays(other))
         assert chains[0].n_accepted == other.n_accepted
     assert chains[0].n_accepted < chains[0].n_proposed
 
 
-def test_threads_change_no_bit():
-    target = make_target(random_ratings(3, 70, 30))
+@pytest.mark.parametrize("sample_precisions", [False, True])
+def test_threads_change_no_bit(sample_precisions):
+    target = make_target(random_ratings(3, 70, 30), sample_precisions=sample_precisions)
     one, many = run(target, 4), run(target, 4, n_jobs=3)
     assert_same(arrays(one), arrays(many))
     assert one.n_accepted == many.n_accepted < one.n_proposed
@@ -103,16 +106,19 @@ def test_every_purpose_has_a_stream_of_its_own():
             return super().normals(shape, name, index)
 
     spy = Spy()
-    chains = [GibbsChain(make_target(np.ones((3, 3))), spy, name=name) for name in ("a", "b")]
+    chains = [
+        GibbsChain(make_target(np.ones((3, 3)), sample_precisions=True), spy, name=name)
+        for name in ("a", "b")
+    ]
     for t in range(3):
         for chain in chains:
             chain.sweep(t)
-    # starts of users, items and biases; factors, directions and choices of both sides
-    assert len(spy.used) == 2 * (3 + 3 * 6)
+    # starts of users, items and biases; factors, directions, choices, precisions of both sides
+    assert len(spy.used) == 2 * (3 + 3 * 8)
     assert len(set(spy.used)) == len(spy.used)
 
 
-def joint_draw(number, bound, bias_std):
+def joint_draw(number, bound, bias_std, sample_precisions):
     """Draw parameters from the prior, ratings given them, then sweep: still the joint law."""
     rng = np.random.default_rng([number, 5])
     (n_users, n_items), k, a, std = (5, 4), 2, 0.8, (1.3, 0.6)
@@ -126,11 +132,15 @@ def joint_draw(number, bound, bias_std):
         user_std=std[0],
         item_std=std[1],
         bias_std=bias_std,
+        sample_precisions=sample_precisions,
     )
     chain = GibbsChain(target, NoiseSource(derived_key(number)))
     state = chain.state
-    state.U[:] = std[0] * rng.normal(size=(n_users, k))
-    state.V[:] = std[1] * rng.normal(size=(n_items, k))
+    if sample_precisions:
+        for precision, s in zip((state.user_precision, state.item_precision), std, strict=True):
+            precision[:] = rng.gamma(GAMMA_SHAPE, 1.0 / (GAMMA_SHAPE * s**2), k)
+    state.U[:] = rng.normal(size=(n_users, k)) / np.sqrt(state.user_precision)
+    state.V[:] = rng.normal(size=(n_items, k)) / np.sqrt(state.item_precision)
     state.item_bias[:] = bias_std * rng.normal(size=n_items)
 
     users, items = np.nonzero(stored)
@@ -152,28 +162,36 @@ def joint_draw(number, bound, bias_std):
     state = chain.state
     chi2 = 2 * a * np.sum(weight * (R.data - predictions()) ** 2)
     found = {
-        "user": stats.norm.cdf(state.U[0, 0] / std[0]),
-        "item": stats.norm.cdf(state.V[0, 1] / std[1]),
-        "all users": stats.chi2.cdf(np.sum(state.U**2) / std[0] ** 2, state.U.size),
-        "all items": stats.chi2.cdf(np.sum(state.V**2) / std[1] ** 2, state.V.size),
+        "user": stats.norm.cdf(state.U[0, 0] * np.sqrt(state.user_precision[0])),
+        "item": stats.norm.cdf(state.V[0, 1] * np.sqrt(state.item_precision[1])),
+        "all users": stats.chi2.cdf(np.sum(state.user_precision * state.U**2), state.U.size),
+        "all items": stats.chi2.cdf(np.sum(state.item_precision * state.V**2), state.V.size),
         "product": state.U[1, 0] * state.V[1, 0] > 0,
         "fit": stats.chi2.cdf(chi2, np.count_nonzero(weight)) if weight.any() else rng.random(),
     }
     if bias_std:
         found["bias"] = stats.norm.cdf(state.item_bias[0] / bias_std)
+    if sample_precisions:
+        for side, s in zip(("user", "item"), std, strict=True):
+            precision = getattr(state, f"{side}_precision")[1]
+            found[f"{side} precision"] = stats.gamma.cdf(precision, GAMMA_SHAPE, scale=s**-2.0)
     moved = chain.n_accepted < chain.n_proposed
     return found, moved
 
 
 @pytest.mark.parametrize("bound", [0.6, np.inf])
-@pytest.mark.parametrize("bias_std", [0.0, 0.7])
-def test_joint_law_of_parameters_and_ratings_is_kept(bound, bias_std):
+@pytest.mark.parametrize(
+    ("bias_std", "sample_precisions"), [(0.0, False), (0.7, False), (0.7, True)]
+)
+def test_joint_law_of_parameters_and_ratings_is_kept(bound, bias_std, sample_precisions):
     """If ratings are drawn given prior draws, the sweeps leave the parameters' prior invariant.
 
     The law of the ratings is N(clip(p_ij), 1 / (2 a w_i)), so that the clipped loss's density is a
     posterior too. J. Geweke, "Getting it right", JASA 99 (2004), with independent replicates.
     """
-    draws, rejected = zip(*[joint_draw(i, bound, bias_std) for i in range(300)], strict=True)
+    draws, rejected = zip(
+        *[joint_draw(i, bound, bias_std, sample_precisions) for i in range(300)], strict=True
+    )
     assert np.mean(rejected) > 0.5 if bound < np.inf else not any(rejected)
     for name in draws[0]:
         values = np.array([draw[name] for draw in draws], float)

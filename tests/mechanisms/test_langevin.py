@@ -17,6 +17,8 @@ from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.sampler.streams import derived_key
 from tests.reference.langevin import Grid
 
+TABLES = [None, 2**16]
+
 
 def chain_of(target, seed=0, **options):
     limits = {"max_weight": 1.0, "max_user_weight": 20.0}
@@ -45,11 +47,12 @@ def random_target(seed=0, n_users=40, n_items=25, k=3, a=0.4, bound=2.0, **optio
     return Target(R, weights, a, bound, k, **stds)
 
 
+@pytest.mark.parametrize("table_size", TABLES)
 @pytest.mark.parametrize("step_size", [0.3, 500.0])
-def test_without_temperature_the_prior_is_returned(step_size):
+def test_without_temperature_the_prior_is_returned(table_size, step_size):
     """At any step. Kolmogorov-Smirnov, p > 1e-4 for three laws: false alarms 3e-4 a case."""
     target = random_target(1, 3000, 2500, 2, a=0.0, user_std=1.3, item_std=0.2, bias_std=0.6)
-    chain = chain_of(target, step_size=step_size)
+    chain = chain_of(target, step_size=step_size, table_size=table_size)
     before = chain.state
     state = run(chain, 12)
     for name, std in [("U", 1.3), ("V", 0.2), ("item_bias", 0.6)]:
@@ -58,6 +61,8 @@ def test_without_temperature_the_prior_is_returned(step_size):
         assert (drawn != getattr(before, name)).all()
         memory = np.corrcoef(drawn.ravel(), getattr(before, name).ravel())[0, 1]
         assert memory > 0.1 if step_size < 1 else abs(memory) < 0.1
+    np.testing.assert_array_equal(state.user_precision, np.full(2, 1.3**-2))
+    np.testing.assert_array_equal(state.item_precision, np.full(2, 0.2**-2))
 
 
 def bias_only(e, weights, a, n_items, std, k=1):
@@ -66,14 +71,15 @@ def bias_only(e, weights, a, n_items, std, k=1):
     return Target(R, np.asarray(weights, float), a, np.inf, k, 1e-4, 1e-4, std)
 
 
+@pytest.mark.parametrize("table_size", TABLES)
 @pytest.mark.parametrize("x", [0.05, 0.4, 1.0])
-def test_stationary_variance_of_the_published_example(x):
+def test_stationary_variance_of_the_published_example(x, table_size):
     """F = 1.7 c^2 at a = .3: .980 as the step goes to 0, and neither .147, .490 nor .069.
 
     A round is c -> (1 - x)(c + noise of x) + noise of x, x = h a 1.7, whose variance is known.
     """
     n = 40_000
-    chain = chain_of(bias_only([1.0], [1.7], 0.3, n, 100.0), 2)
+    chain = chain_of(bias_only([1.0], [1.7], 0.3, n, 100.0), 2, table_size=table_size)
     chain.bias_step = x / (0.3 * 1.7)
     state = run(chain, round(9 / x))
     expected = (1 - x + x**2 / 2) / (1 - x / 2) / (2 * 0.3 * 1.7)
@@ -92,10 +98,11 @@ def grid_chain(n, e, bound, step_size, a=0.6, w=1.3, user_std=1.0, item_std=0.7,
     return chain, Grid(e, a, w, bound, user_std, item_std)
 
 
-def test_one_user_and_one_item_against_the_grid_posterior():
+@pytest.mark.parametrize("table_size", TABLES)
+def test_one_user_and_one_item_against_the_grid_posterior(table_size):
     """The clip binds for a third. Chi-square of u, v jointly, 36 cells, p > 1e-4."""
     n = 12_000
-    chain, grid = grid_chain(n, [1.5], 0.6, 0.1)
+    chain, grid = grid_chain(n, [1.5], 0.6, 0.1, table_size=table_size)
     state = run(chain, 800)
     probability = grid.pairs[0]
     clipped = probability[np.abs(grid.p) > 0.6].sum()
@@ -128,12 +135,13 @@ def test_every_row_has_noise_after_its_last_likelihood_step():
     assert (state.item_bias - 1.5).var() == pytest.approx(1.0, abs=4 * np.sqrt(2 / n))
 
 
-def test_a_state_right_after_a_round_has_all_rows_at_the_present():
+@pytest.mark.parametrize("table_size", TABLES)
+def test_a_state_right_after_a_round_has_all_rows_at_the_present(table_size):
     """Items that nobody rated and users who rated nothing: anew, and at the prior's variance."""
     n = 3000
     R = sp.csr_array((np.ones(40), (np.arange(40) % 5, np.arange(40) // 5)), shape=(n, n))
     target = Target(R, np.ones(n), 0.5, 2.0, 4, 1.0, 0.3, 0.5)
-    chain = chain_of(target, 6)
+    chain = chain_of(target, 6, table_size=table_size)
     parts = [chain._U[:-1, :4], chain._V[:, :4], chain._item_bias]
     for t in range(3):
         chain.sweep(t)
@@ -159,15 +167,15 @@ def test_a_user_without_weight_has_no_influence_bit_for_bit():
     emptied.eliminate_zeros()
     states = []
     for R in (target.R, louder, emptied):
-        changed = Target(R, weights, 0.4, 2.0, 3, 1.0, 0.5, 0.5)
-        states.append(run(chain_of(changed), 6))
+        changed = Target(R, weights, 0.4, 2.0, 3, 1.0, 0.5, 0.5, True)
+        states.append(run(chain_of(changed, fixed_rounds=0), 6))
     for other in states[1:]:
         for name, array in vars(states[0]).items():
             np.testing.assert_array_equal(getattr(other, name), array)
     heard = target.R.copy()
     heard.data[~silent] += 0.5
-    changed = Target(heard, weights, 0.4, 2.0, 3, 1.0, 0.5, 0.5)
-    assert (run(chain_of(changed), 6).V != states[0].V).all()
+    changed = Target(heard, weights, 0.4, 2.0, 3, 1.0, 0.5, 0.5, True)
+    assert (run(chain_of(changed, fixed_rounds=0), 6).V != states[0].V).all()
 
 
 def test_steps_come_from_public_numbers_alone():
@@ -182,6 +190,7 @@ def test_blocks_of_noise_are_not_the_same(monkeypatch):
     """However many rows are drawn at a time, no two of them get the same noise."""
     monkeypatch.setattr(langevin, "_BLOCK", 64)
     target = random_target(n_users=200, a=0.0)
-    state = run(chain_of(target), 3)
-    for x in (state.U, state.V):
-        assert len(np.unique(x)) == x.size
+    for table_size in TABLES:
+        state = run(chain_of(target, table_size=table_size), 3)
+        for x in (state.U, state.V):
+            assert len(np.unique(x)) == x.size

@@ -51,9 +51,17 @@ class PosteriorDraw(Options):
         In quarters of the rating range: standard deviation of a rating around
         its prediction in the untempered model. a is 1 / (2 rating_std^2) without privacy, and never
         larger.
+    sample_precisions : bool, default=False
+        Whether the precisions of the priors of u and v are sampled too, under
+        Gamma priors of mean 1 / std^2. Costs no privacy.
     step_size : float, default=2.0
         For "sgld": diffusion time of a round, relative to the stiffest curvature; smaller is more
         exact and slower.
+    noise : {"exact", "table"}, default="exact"
+        For "sgld". "table": normals are read from random places of a table. Faster, and no
+        privacy: refused unless the budget is ``PrivacyBudget.nonprivate()``.
+    table_size : int, default=262144
+        Normals in that table.
     n_draws : int, default=1
         The model is the mean of so many last sweeps, their factors rotated onto
         one another. More than 1 only without privacy: each draw costs the whole epsilon.
@@ -79,14 +87,18 @@ class PosteriorDraw(Options):
     item_std: float = 0.3
     bias_std: float = 0.5
     rating_std: float = 0.8
+    sample_precisions: bool = False
     step_size: float = 2.0
+    noise: str = "exact"
+    table_size: int = 262144
     n_draws: int = 1
     nonprivate_diagnostics: bool = False
 
     def _check(self) -> None:
         self._require_choice("sampler", ("gibbs", "sgld"))
         self._require_choice("calibration", CALIBRATIONS)
-        self._require_counts("n_draws")
+        self._require_choice("noise", ("exact", "table"))
+        self._require_counts("n_draws", "table_size")
         self._require_positive(*_DEVIATIONS, "step_size")
         rule = "a finite number >= 0"
         self._require(("kappa",), lambda x: is_finite(x) and x >= 0, rule, "use 0")
@@ -95,7 +107,7 @@ class PosteriorDraw(Options):
             self._require(("weight_cap",), lambda x: is_finite(x) and x > 0, rule, remedy)
         rule = "True, False or None"
         self._require(("item_bias",), lambda x: x is None or isinstance(x, bool | np.bool_), rule)
-        self._require_switches("nonprivate_diagnostics")
+        self._require_switches("sample_precisions", "nonprivate_diagnostics")
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -153,6 +165,7 @@ class DPMFSamplerPlanner(PrivatePlanner):
         if rho is None:
             rho = np.inf if private and draw.sampler == "gibbs" else 1.0
         low, high = self.rating_range
+        table = draw.sampler == "sgld" and draw.noise == "table"
         return self._settled(
             *(posterior.Settings, draw),
             max_ratings_per_user=cap,
@@ -160,6 +173,7 @@ class DPMFSamplerPlanner(PrivatePlanner):
             kappa=float(draw.kappa) * 4.0 / (high - low),
             max_iter=self._n_rounds(),
             item_bias=not private if draw.item_bias is None else draw.item_bias,
+            table_size=draw.table_size if table else None,
             user_damping=self._damping(FIT_DAMPING),
         )
 
@@ -175,7 +189,17 @@ class DPMFSamplerPlanner(PrivatePlanner):
 
     def _check_draw(self, draw: PosteriorDraw) -> None:
         """Check what a draw asks for together with the other parameters."""
-        n, private = int(draw.n_draws), self.budget.is_private
+        private, table = self.budget.is_private, draw.noise == "table"
+        holds = not table or draw.sampler == "sgld"
+        require(holds, "noise", draw.noise, "'exact' unless sampler='sgld'", "use 'exact'")
+        rule = "'exact' for a private fit, as a table of normals hides nobody"
+        remedy = "use 'exact', or PrivacyBudget.nonprivate()"
+        require(not (table and private), "noise", draw.noise, rule, remedy)
+        smallest = max(2, int(self.n_components))
+        holds = not table or int(draw.table_size) >= smallest
+        rule = f"at least n_components and 2, here {smallest}"
+        require(holds, "table_size", draw.table_size, rule, "use the default")
+        n = int(draw.n_draws)
         rule = "1 for a private fit, as every draw costs the whole epsilon"
         remedy = "use 1, or PrivacyBudget.nonprivate()"
         require(n == 1 or not private, "n_draws", n, rule, remedy)

@@ -39,7 +39,7 @@ from scipy import fft, sparse, special
 from skdpmf.data.matrix import bound_contributions
 from skdpmf.exceptions import require_that
 from skdpmf.kernels.rows import predict_entries
-from skdpmf.mechanisms.als.ratings import FOLD_IN_RIDGE
+from skdpmf.mechanisms.als.loop import FOLD_IN_RIDGE
 from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain, State, Target
 from skdpmf.mechanisms.posterior_draw.guarantee import (
@@ -84,7 +84,9 @@ class Settings:
     item_std: float
     bias_std: float
     rating_std: float
+    sample_precisions: bool
     step_size: float
+    table_size: int | None
     n_draws: int
     alpha: float
     user_damping: float
@@ -282,6 +284,7 @@ def _target(
         settings.user_std,
         settings.item_std,
         settings.bias_std if settings.item_bias else 0.0,
+        settings.sample_precisions,
     )
 
 
@@ -300,6 +303,8 @@ def _chain(
         max_weight=min(settings.weight_cap, tau),
         max_user_weight=min(settings.weight_cap, 1.0) * tau,
         step_size=settings.step_size,
+        fixed_rounds=settings.max_iter // 3,
+        table_size=settings.table_size,
         name=name,
     )
 
@@ -338,8 +343,7 @@ def _ranked(x: Any) -> Any:
     from scipy.stats import rankdata  # heavy
 
     n = x.shape[0] * x.shape[1]
-    share = (8 * rankdata(x.reshape(n, -1), axis=0) - 3) / (8 * n + 2)
-    return special.ndtri(share).reshape(x.shape)
+    return special.ndtri((rankdata(x.reshape(n, -1), axis=0) - 0.375) / (n + 0.25)).reshape(x.shape)
 
 
 def _rhat(z: Any) -> Any:
@@ -377,7 +381,7 @@ def chain_quantities(target: Target, state: State) -> dict[str, float]:
     V = np.ascontiguousarray(state.V, dtype=np.float64)
     R, (n_users, n_items) = target.R, target.R.shape
     t = np.arange(min(200, n_users * n_items))
-    users, items = t * n_users // max(t.size, 1), (t * math.sqrt(5) % 1.0 * n_items).astype(int)
+    users, items = t * n_users // max(t.size, 1), (t * math.sqrt(1.25) % 1.0 * n_items).astype(int)
     predicted, weights = np.empty(R.nnz), np.repeat(target.weights, np.diff(R.indptr))
     with np.errstate(all="ignore"):
         predict_entries(R.indptr, R.indices, U, V, 0, n_users, predicted)

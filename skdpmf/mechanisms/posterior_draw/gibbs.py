@@ -3,17 +3,20 @@
     pi(U, V, c)  ~  exp(-a sum_i w_i sum_j (e_ij - clip(p_ij, -M, M))^2) p0(U, V, c),
     p_ij = u_i . v_j + c_j,
 
-over the ratings ij, with p0 the untempered prior: u_id ~ N(0, user_std^2), v_jd ~ N(0, item_std^2)
-and c_j ~ N(0, bias_std^2), independent.
+over the ratings ij, with p0 the untempered prior: u_id ~ N(0, 1 / user_precision_d),
+v_jd ~ N(0, 1 / item_precision_d), c_j ~ N(0, bias_std^2), independent. The precisions are fixed,
+or have Gamma(shape, rate) priors of their own and are sampled too.
 
 A sweep draws every user's factors given the rest, then every item's factors together with its
-bias. Given the other side, rows are independent; the conditional of the quadratic loss is Gaussian,
+bias, then the precisions where they are sampled. Given the other side, rows are independent; the
+conditional of the quadratic loss is Gaussian,
 
-    u_i ~ N(A^-1 b, A^-1),    A = I / user_std^2 + 2 a w_i sum_j v_j v_j^T,
+    u_i ~ N(A^-1 b, A^-1),    A = diag(user_precision) + 2 a w_i sum_j v_j v_j^T,
                               b = 2 a w_i sum_j (e_ij - c_j) v_j,
 
 and steps with it as the proposal make the sweep leave the *clipped* loss's density invariant
 (kernel `sample_rows`): that density is the one a privacy guarantee can be stated for.
+The precisions' conditionals are Gamma(shape + n / 2, rate + sum_i u_id^2 / 2), n counting all rows.
 
 Sources: R. Salakhutdinov, A. Mnih, "Bayesian probabilistic matrix factorization using Markov chain
 Monte Carlo", ICML 2008; Z. Liu, Y.-X. Wang, A. Smola, "Fast differentially private matrix
@@ -27,12 +30,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaincinv
 
 from skdpmf.kernels.gibbs import sample_rows
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.privacy.sampler.noise import NoiseSource
 
 Array = NDArray[np.float64]
+
+# Fixed: an exponential law, as the prior of sampled precisions with mean 1 / std^2
+GAMMA_SHAPE = 1.0
+_NONE, _NOTHING = np.empty(0), np.empty((0, 0))
 
 # Guard: time of an elliptical slice step, in angles; if all fail, which is rare, it stays
 _TRIES = 8
@@ -56,6 +64,9 @@ class Target:
         k.
     user_std, item_std, bias_std : float
         Standard deviations of the prior; bias_std = 0: all c_j are 0.
+    sample_precisions : bool
+        Whether user_precision and item_precision are sampled, componentwise, with prior
+        Gamma(GAMMA_SHAPE, rate GAMMA_SHAPE * std^2), or fixed at 1 / std^2.
     """
 
     R: Any
@@ -66,6 +77,7 @@ class Target:
     user_std: float
     item_std: float
     bias_std: float
+    sample_precisions: bool = False
 
 
 @dataclass
@@ -80,17 +92,33 @@ class State:
         Item factors.
     item_bias : ndarray of shape (n_items,)
         c, zeros where bias_std is 0.
+    user_precision, item_precision : ndarray of shape (k,)
+        Precisions of the prior, per component.
     """
 
     U: Array
     V: Array
     item_bias: Array
+    user_precision: Array
+    item_precision: Array
+
+
+def draw_precisions(x: Array, std: float, uniforms: Array) -> Any:
+    """Draw the precisions of one side's prior given its factors, by inverse transform.
+
+    Their conditionals are Gamma(GAMMA_SHAPE + n / 2, rate + sum_i x_id^2 / 2), n counting all rows.
+
+    x (n_rows, k): U or V; std: 1 / std^2 is the prior's mean, as for `Target`; uniforms (k,): in
+    (0, 1). Returns (k,): positive.
+    """
+    draw = gammaincinv(GAMMA_SHAPE + 0.5 * len(x), uniforms)
+    return np.asarray(draw / (GAMMA_SHAPE * std**2 + 0.5 * np.sum(x * x, axis=0)))
 
 
 class GibbsChain:
     """A Markov chain that leaves a target's density invariant, started from its prior.
 
-    Factors and biases start as N(0, std^2).
+    Factors and biases start as N(0, std^2); precisions that are sampled start at 1 / std^2.
 
     Parameters
     ----------
@@ -134,12 +162,14 @@ class GibbsChain:
         self._by_user = target.R.indptr, target.R.indices, target.R.data
         self._by_item = by_item.indptr, by_item.indices, by_item.data
         self._roots = np.sqrt(2.0 * target.inverse_temperature * target.weights)
-        self._ones, self._none = np.ones(n_items), np.empty(0)
+        self._ones = np.ones(n_items)
         self.n_accepted = self.n_proposed = 0
         self.state = State(
             target.user_std * self._normals("users' start", (n_users, k), 0),
             target.item_std * self._normals("items' start", (n_items, k), 0),
             target.bias_std * self._normals("biases' start", (n_items,), 0),
+            np.full(k, target.user_std**-2.0),
+            np.full(k, target.item_std**-2.0),
         )
 
     def sweep(self, t: int) -> None:
@@ -147,25 +177,26 @@ class GibbsChain:
 
         t: number of the sweep: the index of its randomness, another one for every sweep.
         """
-        target, state, k = self.target, self.state, self.target.n_components
+        target, state = self.target, self.state
         biased = target.bias_std > 0.0
-        user_std, item_std = np.full(k, target.user_std), np.full(k, target.item_std)
-        if biased:
-            item_std = np.append(item_std, target.bias_std)
-        bias = state.item_bias if biased else self._none
-        indptr, *given = self._by_user
+        item_std = np.append(state.item_precision**-0.5, target.bias_std)
+        bias = state.item_bias if biased else _NONE
+        (indptr, *given), user_std = self._by_user, state.user_precision**-0.5
         ratings = indptr, self._roots, (*given, bias, self._ones, state.V)
-        self._half("users", t, ratings, user_std, (state.U, self._none))
+        self._half("users", t, ratings, user_std, (state.U, _NONE))
         indptr, *given = self._by_item
-        ratings = indptr, self._ones, (*given, self._none, self._roots, state.U)
-        self._half("items", t, ratings, item_std, (state.V, bias))
+        ratings = indptr, self._ones, (*given, _NONE, self._roots, state.U)
+        self._half("items", t, ratings, item_std if biased else item_std[:-1], (state.V, bias))
+        if target.sample_precisions:
+            state.user_precision = self._precisions("users", t, target.user_std, state.U)
+            state.item_precision = self._precisions("items", t, target.item_std, state.V)
 
     def _half(self, side: str, t: int, ratings: Any, std: Array, out: tuple[Array, Array]) -> None:
         """One step of every row of one side."""
         n, d = len(out[0]), len(std)
         bound = float(self.target.bound)
         normals = self._normals(f"{side}' factors", (n, d), t)
-        directions = uniforms = np.empty((0, 0))
+        directions = uniforms = _NOTHING
         if bound < np.inf:
             directions = self._normals(f"{side}' directions", (n, d), t)
             uniforms = self._noise.uniforms((n, 3 + _TRIES), f"{self._name}: {side}' choices", t)
@@ -178,6 +209,10 @@ class GibbsChain:
         run_blocks(work, ratings[0], self._n_jobs)
         self.n_proposed += n
         self.n_accepted += int(np.count_nonzero(accepted))
+
+    def _precisions(self, side: str, t: int, std: float, x: Array) -> Array:
+        uniforms = self._noise.uniforms((x.shape[1],), f"{self._name}: {side}' precisions", t)
+        return draw_precisions(x, std, uniforms)
 
     def _normals(self, purpose: str, shape: tuple[int, ...], index: int) -> Array:
         return self._noise.normals(shape, f"{self._name}: {purpose}", index)

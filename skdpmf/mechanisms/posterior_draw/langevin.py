@@ -52,13 +52,15 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.gibbs import diffuse_rows, diffusion
 from skdpmf.kernels.sgd import empty_factors, factor_width, update_batch
-from skdpmf.mechanisms.posterior_draw.gibbs import State, Target
+from skdpmf.mechanisms.posterior_draw.gibbs import State, Target, draw_precisions
 from skdpmf.mechanisms.sgd.cache_sgd import batch_rows
 from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, Scale, Workers
 from skdpmf.privacy.frame import with_rows
 from skdpmf.privacy.sampler.noise import NoiseSource
 
-# Guard: stability of Euler steps, and a cache
+# Guard: time, stability of Euler steps, and a cache
+# Rounds from one draw of the precisions to the next: all rows must be diffused before.
+PRECISION_EVERY = 4
 # A rating adds at most this share of a user's row to the item's, and the other way round.
 _LARGEST_CHANGE = 1.0 / 4.0
 # Normals that are drawn at a time: they stay in the L2 cache.
@@ -70,7 +72,8 @@ Array = NDArray[Any]
 class LangevinChain:
     """A Markov chain whose stationary law is near a target, started from its prior. One thread.
 
-    Factors start as N(0, std^2). Users of weight 0 have no influence but on their own rows.
+    Factors start as N(0, std^2); precisions that are sampled start at 1 / std^2. Users of weight 0
+    have no influence on anything but their own rows.
 
     Parameters
     ----------
@@ -84,6 +87,14 @@ class LangevinChain:
         Public bound of w_i m_i for a user with m_i ratings; only scales the steps.
     step_size : float, default=0.5
         h K, see above: the smaller, the nearer the target and the more rounds are needed.
+    fixed_rounds : int, default=500
+        Rounds before sampled precisions are drawn for the first time. Those drawn while the factors
+        do not fit anything yet make a component so small that it hardly comes back, though the
+        target has it: to fit takes some 250 / step_size rounds.
+    table_size : int, default=None
+        Draw only so many normals (at least n_components), and read each row's from a random place
+        among them. For speed, and not for privacy: given the table, what can come out is finite.
+        2**18 of them fit an L2 cache. None: all noise is exact.
     name : str, default="sgld"
         Name of the chain's streams: chains of different names on one source are independent.
 
@@ -110,11 +121,14 @@ class LangevinChain:
         max_weight: float,
         max_user_weight: float,
         step_size: float = 0.5,
+        fixed_rounds: int = 500,
+        table_size: int | None = None,
         name: str = "sgld",
     ) -> None:
         self.target, self._noise, self._name = target, noise, name
         (n_users, n_items), k = target.R.shape, target.n_components
-        self._draws = 0
+        self._fixed_rounds, self._draws = fixed_rounds, 0
+        self._table = None if table_size is None else self._drawn_table(table_size)
 
         stiff = 2.0 * target.inverse_temperature * max_weight
         user_edge = np.sqrt(max_user_weight / max_weight) + np.sqrt(k)
@@ -122,7 +136,7 @@ class LangevinChain:
         user_curvature = stiff * (target.item_std * user_edge) ** 2 + target.user_std**-2.0
         item_curvature = stiff * (target.user_std * item_edge) ** 2 + target.item_std**-2.0
         #: s: the rows of `_U` are s u_i, those of `_V` v_j / s
-        self._scale = np.sqrt(np.sqrt(user_curvature / item_curvature))
+        self._scale = (user_curvature / item_curvature) ** 0.25
         self.step = step_size / np.sqrt(user_curvature * item_curvature)
         with np.errstate(divide="ignore"):  # at a = 0
             self._clip = _LARGEST_CHANGE / np.float64(self.step * 0.5 * stiff)
@@ -146,6 +160,8 @@ class LangevinChain:
         self._V[:, :k] = target.item_std / self._scale * self._normals((n_items, k))
         if self._biased:
             self._item_bias[:] = target.bias_std * self._normals((n_items,))
+        self._user_precision = np.full(k, target.user_std**-2.0)
+        self._item_precision = np.full(k, target.item_std**-2.0)
 
     @property
     def state(self) -> State:
@@ -161,10 +177,16 @@ class LangevinChain:
             self._U[:n_users, :k].astype(np.float64) / self._scale,
             self._V[:, :k].astype(np.float64) * self._scale,
             self._item_bias.astype(np.float64),
+            self._user_precision.copy(),
+            self._item_precision.copy(),
         )
 
     def sweep(self, t: int) -> None:
-        """Take round t: each rating once, and the time h of diffusion."""
+        """Take one round: each rating once, and the time h of diffusion.
+
+        t: number of the round; where the precisions are sampled, it is in every fourth of those
+        that begin with number `fixed_rounds`.
+        """
         target = self.target
         step, bias_step = (target.inverse_temperature * h for h in (self.step, self.bias_step))
         self._diffuse_all(self._due + 0.5)
@@ -179,25 +201,54 @@ class LangevinChain:
                 bound=None if np.isinf(target.bound) else target.bound,
             )
         self._due = 0.5
+        drawn, rest = divmod(t - self._fixed_rounds, PRECISION_EVERY)
+        if target.sample_precisions and drawn >= 0 and rest == 0:
+            # given the factors, after all noise that is due under the old ones
+            state, k = self.state, target.n_components
+            self._user_precision = draw_precisions(state.U, target.user_std, self._uniforms(k))
+            self._item_precision = draw_precisions(state.V, target.item_std, self._uniforms(k))
 
     def _diffuse_all(self, share: float) -> None:
         """Diffuse all rows for a share of a round's time."""
         if share > 0.0:
-            target, time, ones = self.target, share * self.step, np.ones(self.target.n_components)
-            # the last user is the kernel's spare row
-            self._diffuse(self._U[:-1], ones / (target.user_std * self._scale) ** 2, time)
-            self._diffuse(self._V, ones * (self._scale / target.item_std) ** 2, time)
+            users = self._U[:-1]  # the last one is the kernel's spare row
+            time, scale = share * self.step, self._scale**2
+            self._diffuse(users, self._user_precision / scale, time)
+            self._diffuse(self._V, self._item_precision * scale, time)
             if self._biased:
-                bias, precision = self._item_bias[:, np.newaxis], np.full(1, target.bias_std**-2.0)
-                self._diffuse(bias, precision, share * self.bias_step)
+                precision = np.full(1, self.target.bias_std**-2.0)
+                self._diffuse(self._item_bias[:, np.newaxis], precision, share * self.bias_step)
 
     def _diffuse(self, F: Array, precision: Array, time: float) -> None:
         """Diffuse the rows of F."""
-        n, step = max(1, _BLOCK // len(precision)), diffusion(precision, time)
+        dtype = np.float64 if self._table is None else np.float32
+        decay, scale = (part.astype(dtype) for part in diffusion(precision, time))
+        n = max(1, _BLOCK if self._table is not None else _BLOCK // len(precision))
         for start in range(0, len(F), n):
-            shape = min(n, len(F) - start), len(precision)
-            diffuse_rows(F, start, *step, self._normals(shape))
+            noise = self._noise_for(min(n, len(F) - start), len(precision))
+            diffuse_rows(F, start, decay, scale, *noise)
+
+    def _noise_for(self, n_rows: int, k: int) -> tuple[Array, Array]:
+        """Return normals, and where those of each row begin."""
+        if self._table is None:
+            return self._normals((n_rows * k,)), np.arange(n_rows) * k
+        size = len(self._table) - self.target.n_components + 1
+        return self._table, (self._uniforms(n_rows) * size).astype(np.int64)
+
+    def _drawn_table(self, size: int) -> Array:
+        """Return normals, of mean 0 and variance 1 exactly, with the first ones again at the end.
+
+        The mean of a table is no noise: it would pull all factors the same way in every step. As
+        it goes round, each column of a row meets every value as often.
+        """
+        values = self._normals((size,))
+        values = (values - values.mean()) / values.std()
+        return np.append(values, values[: self.target.n_components - 1]).astype(np.float32)
 
     def _normals(self, shape: tuple[int, ...]) -> Array:
         self._draws += 1
         return self._noise.normals(shape, self._name, self._draws)
+
+    def _uniforms(self, n: int) -> Array:
+        self._draws += 1
+        return self._noise.uniforms((n,), self._name, self._draws)
