@@ -1,24 +1,28 @@
 """Test RMSE against epsilon on ratings of many shapes: more budget must not hurt.
 
-All settings are the defaults. Beside the estimators stand `CacheSGDFactorizer`, users' own means,
-and the best of a grid of plain ALS fits, chosen on the test ratings themselves. `--expected` adds
-the errors that plans expect when they assume how ratings vary as fits without privacy show it, and
-which part is taste as made-up sets have it. Prints Markdown tables, and violations of rules:
+All settings are the defaults. A seed stands for a new set, a new split and new noise, and what is
+compared has the same seed. `LocalDPGDDR` gets epsilon 10 at most: a report of 16, the most that one
+takes, is a hundred times slower to draw. Beside the estimators stand `CacheSGDFactorizer`, users'
+own means, and the best of a grid of plain ALS fits, chosen on the test ratings themselves. Below
+them are errors that plans expect when they assume how ratings vary as fits without privacy show it,
+and which part is taste as made-up sets have it. The last table has, in quarters of the rating
+range, the worst of each rule, and which of all differences break one by more than two standard
+errors and .001:
 
-- the error falls with epsilon, within two standard errors (all noise seeds, one split);
+- the error falls with epsilon;
 - no private estimator is worse than `DPItemMeans` at the same epsilon, or than users' own means;
-- without privacy `AdaptiveWeightALS` is no worse than at any epsilon, than the others, or than the
-  best of the grid by more than .3 %.
+- without privacy `AdaptiveWeightALS` is no worse than the others, or than the best of the grid by
+  more than .3 %.
 
-    python benchmarks/bench_shapes.py --data ml-1m.parquet --seeds 3
+    python benchmarks/bench_shapes.py --seeds 4 --sets eight
 """
 
 from functools import partial
-from itertools import pairwise, product
+from itertools import combinations, product
 
 import numpy as np
 from harness import SGD_SETTINGS, data_path, parser, print_head, print_row
-from ratings import budget_of, fits, own_mean_error, split, synth10m
+from ratings import budget_of, own_mean_error, split, synth10m
 
 from skdpmf import (
     AdaptiveWeightALS,
@@ -34,16 +38,16 @@ from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.rows import predict_entries
 
-EPSILONS = (0.1, 0.5, 1.0, 4.0, 8.0, 20.0, 57.0, np.inf)
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, np.inf)
 KINDS = AdaptiveWeightALS, DPCovarianceRecommender, DPMFSampler, DPItemMeans, LocalDPGDDR
 KINDS = {kind.__name__: kind for kind in KINDS}
 GRID_RIDGES, GRID_RANKS, GRID_ROUNDS = (3.0, 10.0, 30.0), (4, 12), 10
 LOW, FIVE, TEN, HUNDRED = (-10.0, 10.0), (1.0, 5.0), (1.0, 10.0), (0.0, 100.0)
 
 
-def heavy_tailed():
-    """Return ratings of 100 items on -10..10: users differ in level, spread and noise."""
-    rng, n, m, k = np.random.default_rng(0), 25_000, 100, 12
+def heavy_tailed(n=25_000, m=100, random_state=0):
+    """Return ratings on -10..10: users differ in level, spread and noise."""
+    rng, k = np.random.default_rng(random_state), 12
     variance = 0.75 ** np.arange(k)
     U, V = rng.normal(size=(n, k)), rng.normal(size=(m, k)) * np.sqrt(variance / variance.sum())
     scale, noise = np.exp(0.5 * rng.normal(size=n) - 0.12), np.exp(0.4 * rng.normal(size=n) - 0.08)
@@ -59,14 +63,14 @@ def made(*shape, rating_range=FIVE, **parameters):
     return partial(make_ratings, *shape, **parameters), rating_range
 
 
-def small(shape, n_ratings, scale, stds, item_exponent=0.7):
+def small(shape, n_ratings, scale, stds, item_exponent=0.7, **more):
     """Return a set of few people; stds of users, items, factors and noise, in quarter ranges."""
     names = "user_bias_std", "item_bias_std", "factor_std", "noise_std"
     parameters = {
         name: std * (scale[1] - scale[0]) / 4.0 for name, std in zip(names, stds, strict=True)
     }
     parameters |= {"n_ratings": n_ratings, "rating_range": scale, "item_exponent": item_exponent}
-    return made(*shape, **parameters, min_ratings_per_user=3)
+    return made(*shape, **{"min_ratings_per_user": 3, **parameters, **more})
 
 
 SETS = {
@@ -77,6 +81,16 @@ SETS = {
     "exactly of rank 3": made(3000, 200, n_components=3, noise_std=0.0, step=None),
     "no factors": made(3000, 200, n_components=0),
     "heavy noise": made(3000, 200, noise_std=2.0),
+    "eight: long tail": small((1500, 200), 10_000, TEN, (0.5, 0.5, 0.6, 0.7), 1.1),
+    "eight: few people": small((300, 100), 4500, FIVE, (0.45, 0.6, 0.55, 0.8)),
+    "eight: dense": small((1000, 40), 20_000, FIVE, (0.45, 0.6, 0.55, 0.8), 0.3),
+    "eight: items hardly differ": small((800, 100), 10_000, FIVE, (0.8, 0.1, 0.1, 0.8)),
+    "eight: noise only": small((800, 100), 10_000, FIVE, (0.0, 0.0, 0.0, 1.0)),
+    "eight: strong factors": small((1000, 80), 20_000, FIVE, (0.3, 0.3, 0.8, 0.3), n_components=3),
+    "eight: few ratings a person": small(
+        (2000, 60), 8000, FIVE, (0.45, 0.5, 0.5, 0.8), min_ratings_per_user=2
+    ),
+    "eight: dense, -10..10": (partial(heavy_tailed, 1000, 50), LOW),
     "small, flat, 200 x 50": small((200, 50), 1200, FIVE, (0.45, 0.0, 0.0, 0.8)),
     "small, flat, 1,000 x 1,000": small((1000, 1000), 9000, FIVE, (0.8, 0.1, 0.1, 0.8)),
     "small, 1,000 x 1,700": small((1000, 1700), 30_000, FIVE, (0.8, 0.2, 0.2, 0.7)),
@@ -87,11 +101,11 @@ SETS = {
     "small, users alike, 2,000 x 2,000": small((2000, 2000), 30_000, FIVE, (0.1, 0.4, 0.3, 0.8)),
     "small, 0..100, 500 x 200": small((500, 200), 6000, HUNDRED, (1.0, 0.15, 0.3, 0.8)),
     "small, items differ, 1,000 x 300": small((1000, 300), 6000, FIVE, (0.45, 0.8, 0.55, 0.8)),
-    "10M ratings": (synth10m, (0.5, 5.0)),
+    "10M ratings": (lambda random_state=0: synth10m(), (0.5, 5.0)),
 }
-PARSER = parser(
-    __doc__, data=None, seeds=3, epsilons=EPSILONS, methods=KINDS, n_jobs=1, expected=False
-)
+OTHERS = "users' own means", "CacheSGDFactorizer", "best of a grid"
+CELL = "{:+.4f} ± {:.4f}"
+PARSER = parser(__doc__, data=None, seeds=3, first=0, epsilons=EPSILONS, methods=KINDS, n_jobs=1)
 PARSER.add_argument("--sets", nargs="+", help="parts of the sets' names; default: all")
 
 
@@ -120,9 +134,14 @@ def with_bias(R, values, other, ridge):
     return out
 
 
+def drawn(make, seed):
+    return split_ratings(make(random_state=seed), random_state=seed)
+
+
 def variation_of(X, make, scale):
     """Return how ratings vary: deviations as shares of their range."""
-    given, width = getattr(make, "keywords", {"factor_std": 2.6, "noise_std": 3.5}), np.ptp(scale)
+    given = getattr(make, "keywords", {}) or {"factor_std": 2.6, "noise_std": 3.5}
+    width = np.ptp(scale)
     rank = given.get("n_components", 5)
     taste = given.get("factor_std", 0.55) ** 2 * (rank > 0)
     taste /= max(taste + given.get("noise_std", 0.8) ** 2, 1e-12)
@@ -135,69 +154,81 @@ def variation_of(X, make, scale):
     return shares | {"decay": 1.0 - 1.0 / max(rank, 1)}
 
 
-def broken_rules(found, others, options):
-    """Say which rules do not hold."""
-    losses = []  # of what, against what, how much, and its standard error
-    for name, (low, high) in product(options.methods, pairwise(options.epsilons)):
-        one, other = found[name, high], found[name, low]
-        spread = np.hypot(one.standard_error, other.standard_error)
-        losses.append((name, f"from epsilon {low:g} to {high:g}", one.error - other.error, spread))
-    for (name, epsilon), cell in found.items():
+def mean_and_error(values):
+    """Return the mean over seeds, and its standard error."""
+    n = values.shape[-1]
+    return values.mean(axis=-1), values.std(axis=-1, ddof=min(1, n - 1)) / n**0.5
+
+
+def losses_of(name, found, others, epsilons):
+    """Yield rules, words, and the loss of each seed where it should be none."""
+    errors = found[name]
+    for low, high in combinations(range(len(epsilons)), 2):
+        words = f"from epsilon {epsilons[low]:g} to {epsilons[high]:g}"
+        yield "rise with epsilon", words, errors[high] - errors[low]
+    for place, epsilon in enumerate(epsilons):
         limits = {"users' own means": others["users' own means"]}
-        if "DPItemMeans" in options.methods:
-            limits["DPItemMeans"] = found["DPItemMeans", epsilon].error
+        if name != "DPItemMeans" and "DPItemMeans" in found:
+            limits["DPItemMeans"] = found["DPItemMeans"][place]
+        if name == "AdaptiveWeightALS" and np.isinf(epsilon):
+            limits |= {other: 1.003 * others[other] for other in list(others)[1:]}
         for other, limit in limits.items():
-            words = f"against {other} at epsilon {epsilon:g}"
-            losses.append((name, words, cell.error - limit, cell.standard_error))
-    exact = found.get(("AdaptiveWeightALS", np.inf))
-    for other in ("CacheSGDFactorizer", "best of a grid") if exact else ():
-        if exact.error > 1.003 * others[other]:
-            loss = exact.error - others[other]
-            losses.append(("AdaptiveWeightALS", f"without privacy against {other}", loss, 0.0))
-    return [
-        f"{name}: {loss:+.4f} {words}" for name, words, loss, e in losses if loss > 2.0 * e + 5e-5
-    ]
+            yield f"above {other}", f"at epsilon {epsilon:g}", errors[place] - limit
 
 
-def run(label, X, Y, scale, options, make=None):
-    print(f"{label}: {X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training ratings\n")
-    sgd = CacheSGDFactorizer(rating_range=scale, random_state=0, **SGD_SETTINGS)
-    others = {
-        "users' own means": own_mean_error(X, Y),
-        "CacheSGDFactorizer": rmse(Y, sgd.fit(X).predict_entries(X, Y)),
-        "best of a grid": best_of_grid(X, Y, scale),
-    }
-    common = {"rating_range": scale, "n_jobs": options.n_jobs}
-    found = {
-        (name, epsilon): fits(KINDS[name], budget_of(epsilon), X, Y, options.seeds, name, **common)
-        for name, epsilon in product(options.methods, options.epsilons)
-    }
-    own = others["users' own means"]
-    print_head("", *(f"{epsilon:g}" for epsilon in options.epsilons), "worst less own mean")
-    for name in options.methods:
-        means = [found[name, epsilon].error for epsilon in options.epsilons]
-        print_row(name, *(f"{mean:.4f}" for mean in means), f"{max(means) - own:+.4f}")
-    for name in options.methods if options.expected else ():
-        models = (KINDS[name](budget_of(e), rating_range=scale) for e in options.epsilons)
+def run(label, draw, scale, options, make=None):
+    """Measure one set; draw: known and hidden ratings of a seed. Return the worst of each rule."""
+    unit, epsilons = (scale[1] - scale[0]) / 4.0, options.epsilons
+    shape = len(epsilons), options.seeds
+    found = {name: np.empty(shape) for name in options.methods}
+    found |= {f"{name}, expected": np.empty(shape) for name in options.methods}
+    others = {name: np.empty(options.seeds) for name in OTHERS}
+    for i, seed in enumerate(range(options.first, options.first + options.seeds)):
+        X, Y = draw(seed)
+        sgd = CacheSGDFactorizer(rating_range=scale, random_state=seed, **SGD_SETTINGS).fit(X)
+        errors = own_mean_error(X, Y), rmse(Y, sgd.predict_entries(X, Y)), best_of_grid(X, Y, scale)
+        for name, error in zip(OTHERS, errors, strict=True):
+            others[name][i] = error / unit
         given = {"n_ratings": X.nnz, "assumed": make and variation_of(X, make, scale)}
-        plans = (model.plan(*X.shape[::-1], **given).expected_rmse for model in models)
-        print_row(f"{name}, expected", *(f"{plan['this plan']:.4f}" for plan in plans), "")
-    print("\n" + ", ".join(f"{name} {value:.4f}" for name, value in others.items()) + "\n")
-    for line in broken_rules(found, others, options) or ["all rules hold"]:
-        print(f"- {line}")
+        for name, (place, epsilon) in product(options.methods, enumerate(epsilons)):
+            most = 10.0 if name == "LocalDPGDDR" and np.isfinite(epsilon) else np.inf
+            model = KINDS[name](budget_of(min(epsilon, most)), rating_range=scale)
+            expected = model.plan(*X.shape[::-1], **given).expected_rmse["this plan"]
+            found[f"{name}, expected"][place, i] = expected / unit
+            model.set_params(random_state=seed, n_jobs=options.n_jobs).fit(X)
+            found[name][place, i] = rmse(Y, model.predict_entries(X, Y)) / unit
+    print(f"{label}: {X.shape[0]:,} users x {X.shape[1]:,} items, {X.nnz:,} training ratings\n")
+    print_head("", *map("{:g}".format, epsilons), "standard error")
+    for name, errors in found.items():
+        largest = unit * mean_and_error(errors)[1].max()
+        print_row(name, *(f"{unit * e.mean():.4f}" for e in errors), f"{largest:.4f}")
+    print("\n" + ", ".join(f"{name} {unit * x.mean():.4f}" for name, x in others.items()) + "\n")
+    worst = {}
+    for name in options.methods:
+        for rule, words, loss in losses_of(name, found, others, epsilons):
+            cell = *mean_and_error(loss), words
+            worst[name, rule] = max(worst.get((name, rule), cell), cell)
+            if cell[0] > max(2.0 * cell[1], 0.001):
+                print(f"- {name}: {CELL.format(*cell[:2])} {rule}, {words}")
     print(flush=True)
+    return worst
 
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
     wanted = options.sets or [""]
-    for label, (make, scale) in SETS.items():
-        if any(part in label for part in wanted):
-            X, Y = split_ratings(make(), random_state=0)
-            run(label, X, Y, scale, options, make)
+    cases = [(label, partial(drawn, make), scale, make) for label, (make, scale) in SETS.items()]
     path = data_path(options)
-    if path is not None and any(part in "MovieLens 1M" for part in wanted):
-        run("MovieLens 1M", *split(read_ratings(path), 0), FIVE, options)
+    if path is not None:
+        cases.append(("MovieLens 1M", partial(split, read_ratings(path)), FIVE, None))
+    chosen = [case for case in cases if any(part in case[0] for part in wanted)]
+    worst = {label: run(label, draw, scale, options, make) for label, draw, scale, make in chosen}
+    rules = "rise with epsilon", "above DPItemMeans", "above users' own means"
+    print_head("set", "estimator", *rules)
+    for (label, found), name in product(worst.items(), options.methods):
+        cells = (found.get((name, rule)) for rule in rules)
+        words = ("" if cell is None else f"{CELL.format(*cell[:2])} {cell[2]}" for cell in cells)
+        print_row(label, name, *words)
 
 
 if __name__ == "__main__":

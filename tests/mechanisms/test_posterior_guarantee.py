@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 from skdpmf.exceptions import PrivacyParameterError
-from skdpmf.mechanisms.posterior_draw import guarantee as posterior
 from skdpmf.mechanisms.posterior_draw.guarantee import (
     inverse_temperature,
     item_loss_bound,

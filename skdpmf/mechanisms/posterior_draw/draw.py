@@ -343,8 +343,7 @@ def _ranked(x: Any) -> Any:
     from scipy.stats import rankdata  # heavy
 
     n = x.shape[0] * x.shape[1]
-    share = (8 * rankdata(x.reshape(n, -1), axis=0) - 3) / (8 * n + 2)
-    return special.ndtri(share).reshape(x.shape)
+    return special.ndtri((rankdata(x.reshape(n, -1), axis=0) - 0.375) / (n + 0.25)).reshape(x.shape)
 
 
 def _rhat(z: Any) -> Any:
@@ -382,7 +381,7 @@ def chain_quantities(target: Target, state: State) -> dict[str, float]:
     V = np.ascontiguousarray(state.V, dtype=np.float64)
     R, (n_users, n_items) = target.R, target.R.shape
     t = np.arange(min(200, n_users * n_items))
-    users, items = t * n_users // max(t.size, 1), (t * math.sqrt(5) % 1.0 * n_items).astype(int)
+    users, items = t * n_users // max(t.size, 1), (t * math.sqrt(1.25) % 1.0 * n_items).astype(int)
     predicted, weights = np.empty(R.nnz), np.repeat(target.weights, np.diff(R.indptr))
     with np.errstate(all="ignore"):
         predict_entries(R.indptr, R.indices, U, V, 0, n_users, predicted)
