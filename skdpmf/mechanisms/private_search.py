@@ -148,10 +148,10 @@ from skdpmf.privacy.sampler.cipher import require_key, stream_key
 from skdpmf.privacy.sampler.grid import as_float
 from skdpmf.privacy.sampler.laws import SAMPLER_ETA, SAMPLER_TAU
 
-# Guard: what the price is proved for, and its rounding
+# Guard: what the price is proved for, and time
 MOST_VALUES = 2**32  # noised values of one run, at most: a search is priced for so many
 _PRICED = cost.SamplerSlack(MOST_VALUES, SAMPLER_ETA, SAMPLER_TAU)
-_ABSOLUTE = 1e-12  # above the rounding errors of the formulas, whose terms are below 1e3
+_MOST_TRIALS = 1e6
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class RandomTrials:
     def __post_init__(self) -> None:
         mean = as_float(self.mean)
         rule = "between 1 and 1e6, as the mean of their number: 10 is usual."
-        require_that(1.0 <= mean <= 1e6, "n_trials", self.mean, rule)
+        require_that(1.0 <= mean <= _MOST_TRIALS, "n_trials", self.mean, rule)
         object.__setattr__(self, "mean", mean)
 
     @property
@@ -208,7 +208,7 @@ def search_epsilon(
         return cost.float_up(Fraction(run) * (3 if trials.gamma < 1.0 else 1))
     ratio = slack_ratio(slack, trials)
     # SamplerSlack.delta is t + e^x t'
-    target = delta * math.exp(-min(ratio, 700.0)) * (1.0 - _ABSOLUTE)
+    target = delta * math.exp(-ratio) / cost.rounded_up(1.0)
     target -= cost.rounded_up(trials.mean_bound * slack.delta(run))
     epsilon = profile_epsilon(run, target, trials) if target > 0.0 else math.inf
     return cost.rounded_up(epsilon + 2.0 * ratio)
@@ -258,7 +258,8 @@ def renyi_divergence(mu: float, order: float, trials: RandomTrials) -> float:
         return order * mu * mu / 2.0 + log_mean / (order - 1.0) + 2.0 * constant
 
     further = max(order, 1.0 + math.sqrt(2.0 * log_mean) / mu)
-    return cost.rounded_up(min(search(order), search(further))) + _ABSOLUTE
+    # no term is negative, so that relative errors are all
+    return cost.rounded_up(min(search(order), search(further)))
 
 
 def slack_ratio(slack: cost.SamplerSlack, trials: RandomTrials) -> float:

@@ -24,7 +24,7 @@ def make_ratings(n_devices, n_items, seed):
 @pytest.mark.parametrize("n_devices", [0, 60])
 @pytest.mark.parametrize("fractions", [(1.0,), (0.5, 0.3, 0.2)])
 def test_simulated_devices_are_devices(fractions, n_devices, monkeypatch):
-    monkeypatch.setattr(protocol, "_AT_ONCE", 2)
+    monkeypatch.setattr(protocol, "DEVICES", 2)
     R, secret = make_ratings(60, 7, 0), bytes(range(32))
     single, many = (
         LocalAggregator(

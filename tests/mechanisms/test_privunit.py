@@ -60,7 +60,7 @@ def test_parameters_meet_the_premises_of_the_theorem(epsilon, dimension):
     t, p, _, bits, slack, coin = privunit_parameters(epsilon, dimension)
     with mpmath.workdps(40):
         D, root = mpmath.mpf(dimension), mpmath.sqrt(dimension)
-        d = root / mpmath.mpf(2) ** (bits + 1) + 13.2 * D * root / mpmath.mpf(2) ** 53
+        d = root / mpmath.mpf(2) ** (bits + 1) + D * root / mpmath.mpf(2) ** 49
         d += (t + 1) * (NORM_TOLERANCE + D / mpmath.mpf(2) ** 53)
         sampler = D * (laws.SAMPLER_ETA + laws.SAMPLER_TAU)
         low, high = mpmath.ncdf(-t - d) - sampler, mpmath.ncdf(d - t) + sampler
@@ -429,7 +429,7 @@ def test_a_sum_is_that_of_the_single_reports(monkeypatch):
     ]
     expected = np.sum(singles, axis=0, dtype=np.int64)
     for devices, n_jobs in ((512, 1), (5, 1), (5, 3), (1, -1), (23, None)):
-        monkeypatch.setattr(_privunit, "_DEVICES", devices)
+        monkeypatch.setattr(_privunit, "DEVICES", devices)
         got = randomiser.sum_reports(keys, ptr, indices, values, n_jobs=n_jobs)
         np.testing.assert_array_equal(got, expected)
     assert got.dtype == np.int64

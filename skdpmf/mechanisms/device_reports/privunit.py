@@ -26,8 +26,8 @@ are less; one in H_x' only has less than 1. The coin compares a 64-bit word with
 computed in 60 digits. It remains to bound q = Q^D(H_x) (`_mass_bounds`), in units of 2^b:
 
 1. Y is rounded: for Y = round(2^b N), |<2^-b Y - N, x>| <= |x|_1 2^-(b+1) <= sqrt(D) 2^-(b+1).
-2. The sum in float64: |Y_j| <= 13 * 2^b + 1 and at most D products and sums of relative error 2^-53
-   make less than 13.2 D sqrt(D) 2^-53.
+2. The sum in float64: |Y_j| < 2^(b + 4), and at most D products and sums of relative error 2^-53
+   make less than D sqrt(D) 2^-49.
 3. `unit_rows` checks in float64 that | |x| - 1 | <= NORM_TOLERANCE, and its own sum of squares has
    a relative error below D 2^-53: <N, x> is normal with a standard deviation within
    1 +- (NORM_TOLERANCE + D 2^-53), which moves the threshold by less than t + 1
@@ -54,7 +54,7 @@ p - q = W(q) q (1 - q), W(q) = c / phi(t). Both together, where slack <= W(q) / 
 epsilon, 12 at 4, 296 at 8), but each takes time in proportion to the support. So the `report` of a
 device works on ``padded`` coordinates, or on its support if this is larger: it draws as many values
 as they are, and sums as many products, with zeros for those that it has not. All D are padded where
-that takes at most `_PADDED_DRAWS` values on average, less than 0.1 s; else as many as do. Not
+that takes at most `MAX_DIMENSION` values on average, less than 0.4 s; else as many as do. Not
 covered: what the device does before, such as making its vector, and what a processor's caches show.
 
 **What no honest device sends.** Each y has P(Y = y) <= Q^D(y) p / q-, by the proof, so that
@@ -65,7 +65,7 @@ length of 2^-b Y is within r = sqrt(D) 2^-(b+1) of that of a normal vector, when
 .. math:: Q^D(A) \le e^{D \eta} (2 D \Phi(-z) + P(\chi_D < s) + P(\chi_D > l)) + D \tau
 
 with z = 2^-b largest, s = sqrt(least) + r, l = sqrt(most) - r, and the sampler's eta and tau. The
-three terms are made 1/2, 1/4 and 1/4 of 0.99 REFUSAL_RATE q- / p. A server that refuses A then
+three terms and the sampler get a quarter each of REFUSAL_RATE q- / p. A server that refuses A then
 refuses an honest report once in a billion at most, for epsilon <= 8 or D <= 10^5; D tau p / q- is
 less than 1.4e-9 anywhere. It looks at nothing but the report, which costs no privacy.
 
@@ -116,14 +116,15 @@ from skdpmf.privacy.sampler.laws import (
     rounded_draws,
 )
 
-# Guard: integers of 32 bits, roundings of a length, time and memory, and no block read twice
+# Guard: integers of 32 bits, roundings of a length, time and memory
 GRID_BITS = 27  # the most for which 13 * 2^b, the sampler's largest magnitude, is an int32
 NORM_TOLERANCE = 1e-12
 REFUSAL_RATE = 1e-9  # of honest reports, at most
-_MAX_DIMENSION = 2**24
-_PADDED_DRAWS = 2**22
-_DEVICES = 512  # devices that a thread takes at a time
-_FIRST_REDRAW = 2**32  # chunk of a device's stream where its redraws begin
+MAX_DIMENSION = 16_777_216  # values that a device draws for a report, on average
+DEVICES = 512  # devices that a thread takes at a time
+
+# chunk of a device's stream where its redraws begin, behind those of all values of a report
+_FIRST_REDRAW = MAX_DIMENSION
 
 
 class PrivUnitParameters(NamedTuple):
@@ -151,10 +152,12 @@ def privunit_parameters(
     the unit of the normal law is 2**bits integers. Less is for tests. Raises PrivacyParameterError
     if a parameter is out of range, or epsilon is too small for the grid.
     """
-    eps, D = check_epsilon(epsilon), check_integer("dimension", dimension, _MAX_DIMENSION)
+    eps, D = check_epsilon(epsilon), check_integer("dimension", dimension, MAX_DIMENSION)
     gain = math.expm1(eps)
     # c(t) = gain phi(t) / (1 + gain q(t)) is largest where t = c(t)
-    t = float(brentq(lambda s: s * (1.0 + gain * ndtr(-s)) - gain * _density(s), 0.0, 9.0))
+    # and below sqrt(2 eps), where gain phi(t) is less than t
+    most = math.sqrt(2.0 * eps)
+    t = float(brentq(lambda s: s * (1.0 + gain * ndtr(-s)) - gain * _density(s), 0.0, most))
     q = float(ndtr(-t))
     low, high = _mass_bounds(t, D, bits)
     coin = bernoulli_threshold(eps, low) if low > 0.0 else 0
@@ -182,17 +185,17 @@ class ReportLimits(NamedTuple):
 def report_limits(epsilon: float, dimension: int, rate: float = REFUSAL_RATE) -> ReportLimits:
     """Return limits beyond which an honest report is with a probability of at most ``rate``.
 
-    epsilon, dimension: as for `privunit_parameters`; rate: half of it is for values, a quarter each
-    for short and for long reports.
+    epsilon, dimension: as for `privunit_parameters`; rate: a quarter each is for values, for short
+    and for long reports.
     """
     law = privunit_parameters(epsilon, dimension)
     times = law.p / _mass_bounds(law.t, dimension, law.bits)[0]
-    tail = 0.99 * rate / times  # the rest covers the sampler, and the floats here
-    z = -float(ndtri(0.25 * tail / dimension))
+    tail = rate / (4.0 * times)  # the fourth is for the sampler, and the floats here
+    z = -float(ndtri(tail / (2.0 * dimension)))
     rounding = math.sqrt(dimension) * 2.0 ** -(law.bits + 1)
     half = 0.5 * dimension
-    shortest = max(math.sqrt(2.0 * gammaincinv(half, 0.25 * tail)) - rounding, 0.0)
-    longest = math.sqrt(2.0 * gammainccinv(half, 0.25 * tail)) + rounding
+    shortest = max(math.sqrt(2.0 * gammaincinv(half, tail)) - rounding, 0.0)
+    longest = math.sqrt(2.0 * gammainccinv(half, tail)) + rounding
     # a sum of squares in float64 errs by less than 1e-8
     return ReportLimits(
         math.ceil(z * 2.0**law.bits), shortest**2 * (1.0 - 1e-8), longest**2 * (1.0 + 1e-8)
@@ -206,9 +209,9 @@ def _density(t: float) -> float:
 def _mass_bounds(t: float, dimension: int, bits: int) -> tuple[float, float]:
     """Return q- and q+, with a margin for the float operations that make them."""
     root = math.sqrt(dimension)
-    length = 1.01 * (NORM_TOLERANCE + dimension * 2.0**-53)
+    length = 2.0 * (NORM_TOLERANCE + dimension * 2.0**-53)
     # by how much rounding may move the half space: 1, 2 and 3 of the proof
-    d = root * 2.0 ** -(bits + 1) + 13.2 * dimension * root * 2.0**-53 + (t + 1.0) * length
+    d = root * 2.0 ** -(bits + 1) + dimension * root * 2.0**-49 + (t + 1.0) * length
     sampler = dimension * (SAMPLER_ETA + SAMPLER_TAU)
     low, high = float(ndtr(-(t + d))), float(ndtr(-(t - d)))
     return (low - sampler) * (1.0 - 2.0**-40), (high + sampler) * (1.0 + 2.0**-40)
@@ -398,7 +401,7 @@ class PrivUnit:
         self.limits = report_limits(epsilon, dimension)
         law, q = self.parameters, float(ndtr(-self.parameters.t))
         tries = law.p / q + (1.0 - law.p) / (1.0 - q)
-        self.padded = min(self.dimension, int(_PADDED_DRAWS / tries))
+        self.padded = min(self.dimension, int(MAX_DIMENSION / tries))
 
     def report(self, key: NDArray[np.uint32], indices: ArrayLike, values: ArrayLike) -> Any:
         """Return what one device sends.
@@ -439,7 +442,7 @@ class PrivUnit:
         recorded = active_recorder() is not None
 
         def work(start: int) -> Any:
-            stop = min(start + _DEVICES, keys.shape[0])
+            stop = min(start + DEVICES, keys.shape[0])
             totals = np.zeros(self.dimension, np.int64)
             with np.errstate(over="ignore", invalid="ignore"):
                 unit = unit_rows(ptr[start : stop + 1], at, x, self.dimension)
@@ -449,7 +452,7 @@ class PrivUnit:
             shape = stop - start, self.dimension
             return sparse.csr_array(unit[::-1], shape=shape) if recorded else None
 
-        units = in_threads(work, [(at,) for at in range(0, keys.shape[0], _DEVICES)], n_jobs)
+        units = in_threads(work, [(at,) for at in range(0, keys.shape[0], DEVICES)], n_jobs)
         if not recorded:
             return out
         inputs = sparse.vstack(units, format="csr") if units else np.empty((0, self.dimension))

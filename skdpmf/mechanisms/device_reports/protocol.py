@@ -18,16 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.data.validation import in_rating_units
+from skdpmf.kernels.jit_and_threads import n_threads
 from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.item_means import LocalItemMeans, Rows
-from skdpmf.mechanisms.device_reports.privunit import PrivUnit
+from skdpmf.mechanisms.device_reports.privunit import DEVICES, PrivUnit
 from skdpmf.privacy.sampler.cipher import stream_key
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-# Guard: memory of reports
-_AT_ONCE = 1 << 12  # devices
 
 
 class Settings(NamedTuple):
@@ -204,7 +202,7 @@ def simulate(
     ranges from the middle of the scale, columns ascending; secret: never used before; steps: one
     for each part of a round, possibly wrapped in a progress display; n_parts: of a round.
     """
-    steps = iter(steps)
+    steps, at_once = iter(steps), DEVICES * n_threads(n_jobs)
     keys = [device_key(secret, row) for row in range(R.shape[0])]
     name, fractions = run.settings.protocol, run.settings.fractions
     groups = np.array([group_of(name, fractions, report_id(key, name)) for key in keys])
@@ -213,8 +211,8 @@ def simulate(
         sums = np.zeros_like(run.sum)
         for part in np.array_split(taking_part, n_parts):
             next(steps, None)
-            for start in range(0, part.size, _AT_ONCE):
-                some = part[start : start + _AT_ONCE]
+            for start in range(0, part.size, at_once):
+                some = part[start : start + at_once]
                 drawn = [report_key(keys[row], name, told.number) for row in some]
                 rows = announced_rows(told, R[some], run.settings)
                 sums += run.randomiser.sum_reports(np.stack(drawn), *rows, n_jobs=n_jobs)

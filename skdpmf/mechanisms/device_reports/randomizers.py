@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skdpmf.exceptions import PrivacyParameterError, require_that
+from skdpmf.privacy.accounting import rounded_up
 from skdpmf.privacy.recording import recorded_reports
 from skdpmf.privacy.sampler.cipher import (
     MOST_LANES,
@@ -52,13 +53,12 @@ from skdpmf.privacy.text import outward
 Floats = NDArray[np.float64]
 Keys = NDArray[np.uint32]
 
-# Guard: float roundings of a closed formula, and an epsilon that hides little
-_UP = 1.0 + 2.0**-40
+# Guard: an epsilon that hides little
 MAX_EPSILON = 16.0  # of one draw
 
 # Fixed: the last position word of a device's blocks. The rounded normals of its stream have 0 and 1
 # there, so that no block serves two purposes.
-COIN, _WORDS = np.int64(2 << 32), np.int64(3 << 32)
+COIN, _WORDS = np.int64([2, 3]) << 32
 
 
 class DeviceStreams:
@@ -262,13 +262,13 @@ def shuffled_epsilon(epsilon: float, n_devices: int, delta: float) -> float:
     require_that(0.0 <= chance < 1.0, "delta", delta, rule)
     if chance == 0.0:
         return local
-    log_term = math.log(4.0 / chance) * _UP
-    if local > math.log(n / (16.0 * log_term)) / _UP:
+    log_term = rounded_up(math.log(4.0 / chance))
+    if rounded_up(local) > math.log(n / (16 * log_term)):
         return local
     grown = math.exp(local)
-    A = 8.0 * math.sqrt(grown * log_term / n) + 8.0 * grown / n
+    A = 8 * (math.sqrt(grown * log_term / n) + grown / n)
     share = -math.expm1(-local) / (1.0 + math.exp(-local) / (1.0 + A))
-    return min(local, math.log1p(A * share) * _UP)
+    return min(local, rounded_up(math.log1p(A * share)))
 
 
 def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 1) -> str:
@@ -280,7 +280,7 @@ def shuffle_note(epsilon: float, n_devices: int, delta: float, n_reports: int = 
     """
     count = check_integer("n_reports", n_reports, 2**32)
     central = count * shuffled_epsilon(epsilon, n_devices, delta / count)
-    central *= _UP if count > 1 else 1.0
+    central = rounded_up(central) if count > 1 else central
     each = "" if count == 1 else f" of each of {count} rounds"
     return (
         f"If shuffled: central epsilon = {outward(central)}, delta = {delta:.4g}, if the "
