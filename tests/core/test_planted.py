@@ -267,7 +267,7 @@ def in_another_slot(one, other):
 
 
 SLOTS = [
-    ("als pooled, without lists", pooled_als.START, pooled_als.MOMENTS),
+    ("als pooled, without lists", pooled_als.RATED, pooled_als.MOMENTS),
     ("als pooled", pooled_als.LISTS, pooled_als.GRADIENTS),
     ("lists of clicks", noisy_gram.COUNTS, noisy_gram.GRAM),
     ("als pooled", pooled_als.GRAM, pooled_als.GRADIENTS),

@@ -38,7 +38,9 @@ def by_solver(budget, g, v):
             pooled.shares_of(budget, share or 0.0),
             {
                 **means,
+                # the lists' release starts the factors in the place of co-ratings
                 **({pooled.LISTS: ((packed(M),), g, 1)} if share else {}),
+                **({} if share else {pooled.RATED: ((HEAD,), g, 1)}),
                 pooled.START: ((HEAD,), g * pooled.CLIP**2, 1),
                 pooled.GRADIENTS: ((M, K + 1), v * pooled.CLIP * math.hypot(1, a), ROUNDS),
                 pooled.GRAM: ((packed(K + 1),), g * (1 + a**2), ROUNDS),

@@ -13,9 +13,10 @@ ratings. The item step is
    `residual_rounds`, where their sensitivities are proved;
 3. start: the leading eigenvectors of sum_i x_i x_i', without its diagonal, x_i = w_i e_i on the
    most popular items, e_ij = y_ij - b_j - o_i, |x_i| <= C. Weights w_ij ~ N_j^-exponent have
-   sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius). With a `list_share` the first
-   factors start from what users rate together, the Gram matrix of `noisy_gram`, of which those
-   loadings count that random choices would not have, and which ranks lists as well.
+   sum_j w_ij^2 <= 1 for every user. Sensitivity C^2 (Frobenius). The first factors start from what
+   users rate together, one more release: with a `list_share` the Gram matrix of `noisy_gram`, of
+   which those loadings count that random choices would not have, and which ranks lists as well;
+   without one, the directions of `common.co_rating_vectors`.
 4. rounds: with x_i = u_i / |u_i|, phi_i = (a, x_i) and e_ij the residual of the model with x_i in
    the place of u_i,
 
@@ -86,7 +87,7 @@ from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import loop
 from skdpmf.mechanisms.als import pooled_update as update
 from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
+from skdpmf.mechanisms.als.loop import HEAD, START, AlternatingFit, head_release
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.item_means import residual_rounds as ir
@@ -122,10 +123,11 @@ LOG_COUNT_SCALE, SCALE, COLUMN_SCALE = 0.3, 0.5, 2.0
 # and residual, in quarter ranges
 RESIDUAL_SCALE = 0.35
 
-COUNTS, MEANS, LISTS, GRADIENTS, GRAM, MOMENTS = (
+COUNTS, MEANS, LISTS, RATED, GRADIENTS, GRAM, MOMENTS = (
     ir.COUNTS,
     ir.RESIDUALS,
     "Gram matrix of what is rated",
+    "co-ratings of the head",
     "gradients",
     "Gram matrix",
     "moments of users",
@@ -172,7 +174,9 @@ def constant_weight(budget: PrivacyBudget) -> float:
 
 def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
-    others = {COUNTS: common.SHARE, **dict.fromkeys((START, GRAM, MOMENTS), common.SHARE / 2.0)}
+    # the release of lists starts the first factors, else that of co-ratings
+    start = (START, GRAM, MOMENTS) if list_share else (START, RATED, GRAM, MOMENTS)
+    others = {COUNTS: common.SHARE, **dict.fromkeys(start, common.SHARE / 2.0)}
     shares = common.with_means_and_rest(others, budget, MEANS, GRADIENTS)
     shares = {name: (1.0 - list_share) * share for name, share in shares.items()}
     return {**shares, LISTS: list_share} if list_share else shares
@@ -184,10 +188,11 @@ def make_plan(budget: PrivacyBudget, settings: Any, n_items: int) -> ReleasePlan
     radius = float(np.hypot(1.0, constant_weight(budget)))
     first = ir.residual_releases(budget.neighbors, "l2", n_items)
     again: dict[str, Any] = {"alternatives": (MEANS,)}
-    lists = ng.gram_release(budget, n_items, LISTS, alternative=COUNTS)
     releases = [
         *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
-        *((lists,) if settings.list_share else ()),
+        ng.gram_release(budget, n_items, LISTS, alternative=COUNTS)
+        if settings.list_share
+        else head_release(budget, n_items, "products of what is rated", RATED, **again),
         head_release(budget, n_items, "residual products", bound=CLIP, **again),
         common.planned_vectors(
             *(budget, GRADIENTS, "sum over users of w e phi for each item, every round"),
@@ -324,9 +329,11 @@ class PooledFit(PooledRounds):
         return max(min(rank, most), self.n_known)
 
     def start(self, rank: int) -> None:
-        """Start the factors: known ones, then directions of choices and of second moments."""
+        """Start the factors: known ones, then directions of co-ratings and of second moments."""
         n_known = self.n_known
         if rank == n_known:
+            if self.gram is None:
+                self.averages.release(RATED)
             self.averages.release(START)
         self.posterior = self.first_posterior(rank)
         if rank > n_known:
@@ -342,12 +349,20 @@ class PooledFit(PooledRounds):
     def directions(self, rank: int) -> NDArray[np.float64]:
         """Release what factors start from; return directions, (n_items, at least rank)."""
         N, mass = self.N, self.posterior.mass
-        moments, head = self.release_start(self.kept, self.averages.residuals(), N, CLIP)
-        V = common.head_directions(moments, head, mass, rank, self.curator.deviation(START))
         if self.gram is None:
-            return V
-        loadings = self.telling_loadings(self.gram)[:, :rank]
-        return np.column_stack((common.spread_over_head(loadings, self.gram.head, mass), V))
+            head = common.most_popular(N, HEAD)
+            given: Any = {"clip": 1.0, "grid": self.grid}
+            chosen = sums.products(self.kept, common.co_rating_vectors, head, N[head], **given)
+            released = self.release(RATED, chosen)
+            noise = self.n_users, self.curator.deviation(RATED)
+            terms = released, head, N, mass, rank
+            by_choice = common.co_rating_directions(*terms, *noise)
+        else:
+            loadings = self.telling_loadings(self.gram)[:, :rank]
+            by_choice = common.spread_over_head(loadings, self.gram.head, mass)
+        moments, head = self.release_start(self.kept, self.averages.residuals(), N, CLIP)
+        by_rating = common.head_directions(moments, head, mass, rank, self.curator.deviation(START))
+        return np.column_stack((by_choice, by_rating))
 
     def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
         """Return the loadings that random choices would not have.
