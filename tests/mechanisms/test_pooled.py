@@ -76,16 +76,17 @@ def new_posterior(n_items=5, rank=0, columns=None, known=None, **changes):
 
 
 def test_it_starts_with_what_is_known_of_the_means():
-    """Measurements of known variance, shrunk to the line by the variance around it."""
+    """Measurements with noise and sampling, shrunk to the line by the variance around it."""
     rng = np.random.default_rng(1)
     precision, x, sampling = rng.uniform(1.0, 9.0, 6), rng.normal(size=6), rng.uniform(size=6)
     posterior = new_posterior(6, 2, precision=precision, shift=precision * x, sampling=sampling)
     design = np.column_stack((np.ones(6), np.linspace(-1.0, 1.0, 6)))
     variance, line = item_prior(x, 1.0 / precision + sampling, design, 0.25)
-    expected = (precision * x + line / variance) / (precision + 1.0 / variance)
+    known = 1.0 / (1.0 / precision + sampling)
+    expected = (known * x + line / variance) / (known + 1.0 / variance)
     np.testing.assert_allclose(posterior.theta[:, 0], expected, rtol=1e-12)
     assert not posterior.theta[:, 1:].any()
-    covariances = [np.diag([1.0 / (p + 1.0 / variance), 0.1, 0.1]) for p in precision]
+    covariances = [np.diag([1.0 / (p + 1.0 / variance), 0.1, 0.1]) for p in known]
     np.testing.assert_allclose(posterior.covariance, covariances, rtol=1e-12)
 
 

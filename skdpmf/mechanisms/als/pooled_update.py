@@ -19,9 +19,9 @@ the entries of B ~ N(0, t / L). With everything in units of L^-1/2 and C_j = (I 
 is solved coordinate by coordinate in the eigenvectors of the items' mean P_j, where the W_j are
 nearly diagonal: all rounds measure all items in the same directions.
 
-The posterior starts with what `residual_rounds` knows of the means. Before a round
-what P_j and p_j say about v_j given b_j is discounted by `KEPT`, and the rest, about b_j alone, is
-not.
+The posterior starts with what `residual_rounds` knows of the means, of sampling too where there are
+factors. Before a round what P_j and p_j say about v_j given b_j is discounted by `KEPT`, and the
+rest, about b_j alone, is not.
 A refresh adds what earlier fits say (`PooledKnowledge`), discounted in the same way once for every
 refresh, and not by its rounds: other people's sampling and noise are in it.
 
@@ -124,6 +124,7 @@ class PooledPosterior:
         self, averages: Any, rank: int, factor_variance: float, known: PooledKnowledge | None = None
     ) -> None:
         curator, known_mean = averages.curator, averages.evidence
+        P, p = averages.precision, averages.shift
         self.item_columns, self.n_jobs = curator.item_columns, curator.n_jobs
         self.mass, self.squares = averages.weights, averages.weights * averages.typical
         self.mass_variance = averages.mass_variance * (averages.weights / averages.mass) ** 2
@@ -133,7 +134,8 @@ class PooledPosterior:
         )
         prior = np.full((self.mass.size, rank + 1), 1.0 / factor_variance)
         prior[:, 0] = 1.0 / variance
-        self.start(prior, known, known_mean)
+        sampled = (rank > 0) * (1.0 - 1.0 / (1.0 + P * averages.sampling))
+        self.start(prior, known, (known_mean[0] - sampled * P, known_mean[1] - sampled * p))
         self.solve()
 
     def start(self, prior: Floats, known: PooledKnowledge | None, mean: Any = (0.0, 0.0)) -> None:
