@@ -93,7 +93,7 @@ WRONG = [
     (FIRST, "rating_range", [(1, float("nan")), (0, 1e-200), 5, None]),
     (FIRST, "user_damping", [0.0, 1e7, 10**400]),
     (FIRST, "fractions", [(), (0.5, 0.4), (1.0, 0.0), (1.5, -0.5), (1 / 1001,) * 1001, 1.0]),
-    (FIRST, "version", [1, 2, 4, True, "3"]),
+    (FIRST, "version", [1, 2, 5, True, "3"]),
     (FIRST, "mass", [np.ones(3)]),
     (FIRST, "n_devices", [-1, 0.5, None]),
     (LATER, "mass", [None, [1.0], np.ones(4), np.zeros(3), np.array([1.0, np.nan, 1.0])]),
