@@ -72,7 +72,6 @@ def fingerprint(model):
 def cut_at(rows, k, monkeypatch):
     """Make batches of so many users."""
     monkeypatch.setattr(solver, "CACHE_BYTES", 4 * factor_width(k) * rows)
-    monkeypatch.setattr(solver, "LEAST_USERS", 1)
 
 
 # -- the whole fit ---------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Slow twin of a whole CacheSGDFactorizer fit with one thread: loops over ratings, in float64."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -97,12 +98,13 @@ class MeanField:
 
     def penalties(self):
         users, items = self.doubts()
-        return items[1:], users[1:], self.noise / np.maximum([self.user, self.item], 1e-9)
+        return items[1:], users[1:], self.noise / np.maximum([self.user, self.item], 2.0**-23)
 
     def learn(self, U, V, b, c, loss, rounds, whole):
         """Return the factors in new coordinates, where they change; without the lost ones."""
         n, m, N = self.known.sum(axis=1), self.known.sum(axis=0), self.known.sum()
-        if rounds % 3 == 1:
+        every = math.ceil(V.shape[1] * (len(n) + len(m)) / N)
+        if rounds % every == 1 % every:
             left, s, right = np.linalg.svd(np.sqrt(n)[:, None] * U @ V.T * np.sqrt(m))
             k = U.shape[1]
             U = left[:, :k] * np.sqrt(s[:k] / n[:, None])

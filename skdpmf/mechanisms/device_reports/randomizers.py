@@ -58,7 +58,7 @@ MAX_EPSILON = 16.0  # of one draw
 
 # Fixed: the last position word of a device's blocks. The rounded normals of its stream have 0 and 1
 # there, so that no block serves two purposes.
-COIN, _WORDS = np.int64([2, 3]) << 32
+COIN, _WORDS = np.int64(2 << 32), np.int64(3 << 32)
 
 
 class DeviceStreams:

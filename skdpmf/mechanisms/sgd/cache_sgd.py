@@ -20,8 +20,9 @@ an item, and by s^2 / p_c and s^2 / q_c for each row. A row of n ratings has var
 and q_c become the mean second moments, weighted by ratings, and s^2 the mean expected squared
 error. At first the components may explain all ratings, p_c q_c = 1 / k, and the penalties begin at
 0 and are whole after the first rounds: full ones would hold factors down that have yet to be
-found. Every third round ends in a change of coordinates that makes the moments diagonal and equal,
-where the independent posteriors fit best.
+found. Rounds end in a change of coordinates that makes the moments diagonal and equal, where the
+independent posteriors fit best: all of them where there are k ratings for each row, else as many
+fewer as there are, so that these changes take no longer than the rounds.
 
 A component that stands still has, with users and items alike and x = p_c q_c N / (s^2 users), s_c =
 x^1.5 / (1 + x) and a penalty of (1 + 2 x) / ((1 + x) x^0.5): it is of a strength s_c plus that in
@@ -62,25 +63,21 @@ from skdpmf.privacy.sampler.streams import derived_key
 
 # Tuned: speed against caches. One or two L2 caches of a current server core: batches half as large
 # cut the runs of items short, which costs more than users' rows from L3. The biases of more than
-# MOST_USERS would leave the L1 cache (also a row group of ParquetRatings); with fewer than
-# LEAST_USERS an item's row, which comes from L3 or memory, would be used too seldom. Several
-# threads have at least so many batches each, or the last one is waited for; more would cut the runs
-# of items short (8 for each of 2 threads cost a third on a million ratings).
-CACHE_BYTES, MOST_USERS, LEAST_USERS, _BATCHES_PER_THREAD = 1 << 21, 4096, 512, 2
+# MOST_USERS would leave the L1 cache (also a row group of ParquetRatings).
+CACHE_BYTES, MOST_USERS = 2_097_152, 4096
 
 # Guard: |v_j| at the start, small beside the standardised ratings and large beside rounding; how
 # many standard deviations an error counts at most, so that one absurd rating cannot blow up its
 # item; the share of a factor that the penalty takes at most for each rating, as a group has up to
-# 8; a round whose error is so many times that of the mean alone has diverged; the smallest share of
-# a learning rate that is tried; the least variance.
-_START_NORM, _CLIP, _LARGEST_SHRINK = 0.2, 10.0, 1.0 / 8.0
-_DIVERGED, _SMALLEST_SHARE, _LEAST_VARIANCE = 2.0, 2.0**-20, 1e-9
+# 8; a round whose error is so many times that of the mean alone has diverged.
+_START_NORM, _CLIP, _LARGEST_SHRINK, _DIVERGED = 0.2, 10.0, 0.125, 2.0
+
+# the least variance, and share of a learning rate: what less changes, factors cannot hold
+_LEAST = float(np.finfo(np.float32).eps)
 
 # Tuned: the share of the rounds, of so many at least, until learned penalties are whole (more finds
-# weaker factors in few ratings, and leaves fewer rounds to remove those that are noise); rounds
-# between two changes of coordinates (accuracy against time, of which each takes as much as a round
-# where k is 512).
-_OPENING, _SHORT, _TURN_EVERY = 0.4, 30, 3
+# weaker factors in few ratings, and leaves fewer rounds to remove those that are noise).
+_OPENING, _SHORT = 0.4, 30
 
 
 @dataclass(frozen=True)
@@ -144,12 +141,11 @@ def batch_rows(n_users: int, n_components: int, n_threads: int, *, equal: bool =
     `equal`, as for row groups on disk, which would nearly all be cut for it, that holds only where
     there are few batches.
     """
-    rows = min(MOST_USERS, max(LEAST_USERS, CACHE_BYTES // (4 * factor_width(n_components))))
-    if n_threads > 1:
-        n_batches = max(_BATCHES_PER_THREAD, -(-n_users // (rows * n_threads)))
-        if equal or n_batches == _BATCHES_PER_THREAD:
-            rows = -(-n_users // (n_batches * n_threads))
-    return max(1, rows)
+    rows = max(1, min(MOST_USERS, CACHE_BYTES // (4 * factor_width(n_components))))
+    n_batches = -(-n_users // (rows * n_threads))
+    if n_threads > 1 and (equal or n_batches == 1):
+        rows = -(-n_users // (n_batches * n_threads))
+    return rows
 
 
 def starting_factors(size: tuple[int, int], rank: int, n_threads: int, seed: int | None) -> Factors:
@@ -270,7 +266,7 @@ class Descent:
         doubts = posterior_variances(model.noise, model.variances, self.counts)
         ratings = np.zeros((2, self.width))
         ratings[:, : settings.n_components] = share * doubts[::-1, 1:]
-        return ratings, share * model.noise / np.maximum(model.variances, _LEAST_VARIANCE)
+        return ratings, share * model.noise / np.maximum(model.variances, _LEAST)
 
     def opened(self) -> float:
         """Return the share of the learned penalties that there is after the rounds so far."""
@@ -293,12 +289,13 @@ class Descent:
         sides = tuple(
             zip((U, V), (model.user_bias[: len(U)], model.item_bias), counts, strict=True)
         )
-        if len(self.losses) % _TURN_EVERY == 1:
+        every = -(-k * sum(self.batches.shape) // n)
+        if len(self.losses) % every == 1 % every:
             users, items = (moments(F, own, crossed=True) / n for F, _, own in sides)
             values, vectors = np.linalg.eigh(users)
-            root = (vectors * np.maximum(values, _LEAST_VARIANCE) ** 0.5) @ vectors.T
+            root = (vectors * np.maximum(values, _LEAST) ** 0.5) @ vectors.T
             values, vectors = np.linalg.eigh(root @ items @ root)
-            turn = root @ vectors[:, ::-1] / np.maximum(values[::-1], _LEAST_VARIANCE**2) ** 0.25
+            turn = root @ vectors[:, ::-1] / np.sqrt(np.maximum(values[::-1], _LEAST**2) ** 0.5)
             V[:] = V @ turn.astype(np.float32)
             U[:] = U @ np.linalg.inv(turn).T.astype(np.float32)
         both = [np.append(moments(bias[:, None], own), moments(F, own)) for F, bias, own in sides]
@@ -308,7 +305,7 @@ class Descent:
         model.variances[:] = means + doubts
         product, known = (np.prod(one[:, 1:], axis=0) for one in (model.variances, means))
         noise = self.losses[-1] ** 2 + doubts[:, 0].sum() + (product - known).sum()
-        model.noise[()] = min(1.0, max(_LEAST_VARIANCE, noise))
+        model.noise[()] = min(1.0, max(_LEAST, noise))
         rows = [np.count_nonzero(own) ** 0.5 for own in counts]
         lost = (product < model.noise * rows[0] * rows[1] / n) & (self.opened() == 1.0)
         for array in (U, V, model.variances[:, 1:]):
@@ -317,7 +314,7 @@ class Descent:
     def restart(self) -> None:
         """Start all over at half the learning rate."""
         self.learning_rate /= 2.0
-        if self.learning_rate < _SMALLEST_SHARE * self.settings.learning_rate:
+        if self.learning_rate < _LEAST * self.settings.learning_rate:
             raise FloatingPointError(
                 f"learning_rate={self.settings.learning_rate!r} diverged, as did every half of it "
                 f"down to {2 * self.learning_rate!r}: pass a smaller one, near 0.07; or fit anew, "

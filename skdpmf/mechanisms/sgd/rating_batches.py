@@ -194,10 +194,6 @@ _SPARE = 16
 # Guard: a spread below this share of the rating range is rounding: all ratings are equal.
 _NO_SPREAD = 1e-12
 
-# Tuned: memory against waiting. Row groups read before they are needed, one in hand for each of a
-# few threads; ratings that are measured together, so that they stay in the cache.
-_GROUPS_AHEAD, _PIECE = 3, 1 << 15
-
 
 class Batch(NamedTuple):
     """Ratings of consecutive users, from row `start` to before `stop`, in item order.
@@ -251,7 +247,8 @@ class MatrixBatches:
 
     def __init__(self, R: Any, bounds: Any, n_rows: int, workers: Any, scale: Any = None) -> None:
         if scale is None:
-            pieces = (R.data[begin : begin + _PIECE] for begin in range(0, R.nnz, _PIECE))
+            starts = range(0, R.nnz, MOST_GROUP_ROWS)  # pieces stay in the cache
+            pieces = (R.data[begin : begin + MOST_GROUP_ROWS] for begin in starts)
             scale = Scale.of(pieces, bounds)
         self.shape, self.nnz, self.scale = R.shape, R.nnz, scale
         n_rows = min(n_rows, MOST_GROUP_ROWS)
@@ -312,7 +309,7 @@ class ParquetBatches:
 
         One reader goes through them all: it is at the next round while one ends.
         """
-        return read_ahead(self._batches(first, n_rounds), _GROUPS_AHEAD * self._parts)
+        return read_ahead(self._batches(first, n_rounds), self._parts)
 
     def fingerprint(self) -> str:
         """Return a digest of the ratings and of how they are cut."""
@@ -326,7 +323,7 @@ class ParquetBatches:
 
     def _measured(self) -> Generator[np.ndarray, None, None]:
         """Go once through the ratings, which finds damage before anything is fitted."""
-        with closing(read_ahead(self._groups(0), _GROUPS_AHEAD)) as groups:
+        with closing(read_ahead(self._groups(0), 1)) as groups:
             for group in groups:
                 batch, rating = self._ordered(group, Scale(0.0, 1.0)), group[-1]
                 np.add.at(self.user_counts, batch.start + batch.users[: rating.size].astype(int), 1)
