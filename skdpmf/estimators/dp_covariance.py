@@ -15,7 +15,6 @@ from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlan
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
-from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
 from skdpmf.privacy.curator_release import Curator
 
 
@@ -179,16 +178,16 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _set_neighbors(self, model: solver.Model) -> None:
         square = middle_and_quarter(self.rating_range)[1] ** 2
         self.covariance_items_ = model.head
-        found, covariance, weights = model.covariance, np.empty(0), np.empty(0)
-        if found is not None:
-            is_near, below = self._predictor_ == "knn", np.tril_indices(model.head.size)
-            if is_near and self._chosen("covariance").clean:
-                found = without_noise(found, model.noise)
-            covariance = square * found.covariance[below]
-            weights = found.weights[below] if is_near else weights
+        covariance, weights = np.empty(0), np.empty(0)
+        if model.covariance is not None:
+            below = np.tril_indices(model.head.size)
+            covariance = model.covariance.covariance[below]
+            if self._predictor_ == "knn":
+                V, weights = model.factors[model.head], model.covariance.weights[below]
+                covariance = (V @ V.T)[below] if self._chosen("covariance").clean else covariance
         k = int((self._chosen("predictor") or NearestItems()).n_neighbors)
-        ridge = square * neighbor_ridge(k, private=self.budget.is_private)
-        self._neighbor_model_ = NeighborModel(covariance, weights, model.head, k, ridge)
+        near = square * covariance, weights, model.head, k, square * model.ridge
+        self._neighbor_model_ = NeighborModel(*near)
 
     def _scores(self, R: Any) -> np.ndarray:
         if self._predictor_ == "svd":

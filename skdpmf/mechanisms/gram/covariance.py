@@ -66,9 +66,11 @@ from skdpmf.privacy.sampler.grid import exact_grid
 Floats = NDArray[np.float64]
 
 COVARIANCE = "item covariance"
-# Fixed: units of ratings, and parts of the release that a progress display counts
+# Fixed: units of ratings, parts of the release that a progress display counts, and the ridge
 _RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
 N_ROUNDS = 10
+# without cleaning, the published one; squared quarters
+RIDGE = 0.5
 
 # Guard: a grid on which sums of doubles are exact
 _COARSEST_GRID = 2.0**-32
@@ -81,10 +83,7 @@ WEIGHT_SCALE = 0.25
 _HALF_SHARE, _HALF_OF_RATINGS = 100.0, 25.0
 # smaller epsilons of Laplace noise, and all for users, are for the averages: two releases know less
 _LEAST_LAPLACE = 4.0
-_LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
-
-# Tuned: noise against tastes where nothing estimates the variance of ratings; squared quarters
-RIDGE = 0.5
+_LEAST_SHARE = 0.3  # of the ratings, which a head has, or there is none
 
 
 @dataclass(frozen=True)
@@ -190,11 +189,11 @@ def head_items(
     """Choose the items whose covariance can be seen through the noise, from released values.
 
     With c items of the head in a typical row, the entries of Wgt are about
-    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of most popular
-    items in which the norm of the least popular one's row of E is `_LEAST_SIGNAL` times the
-    deviation.
+    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of h most
+    popular items in which the norm of the least popular one's row of E reaches 2 s sqrt(h), up to
+    which noise has eigenvalues.
 
-    popularity: released; weights: w of numbers of ratings; deviation: standard deviation of the
+    popularity: released; weights: w of numbers of ratings; deviation: s, standard deviation of the
     noise of an entry off the diagonal of Cov; most: most items. Result: columns, ascending; none if
     they hold less than `_LEAST_SHARE` of all ratings: then predictions gain less from their
     covariance than from better averages.
@@ -204,7 +203,8 @@ def head_items(
     c = np.cumsum(popularity.n_ratings[order]) / popularity.n_users
     total = popularity.n_users * weights(np.maximum(np.rint(c + 1.0), 1.0)) * c**2
     norms = total * N * np.sqrt(np.cumsum(N**2)) / np.cumsum(N) ** 2
-    seen = np.flatnonzero(norms >= _LEAST_SIGNAL * deviation)
+    edge = 2.0 * deviation * np.sqrt(np.arange(1.0, N.size + 1.0))
+    seen = np.flatnonzero(norms >= edge)
     size = int(seen[-1]) + 1 if seen.size else 0
     if np.sum(N[:size]) < _LEAST_SHARE * np.sum(popularity.mass):
         size = 0
@@ -251,7 +251,7 @@ class _Fit:
         else:
             clean, mass, noise, lists = self.released_covariance(*given)
         k, cleaning = self.settings.n_components, self.settings.clean
-        found = factors.leading_factors(clean, mass, k, cleaning=cleaning, noisy=noise > 0.0)
+        found = factors.leading_factors(clean, mass, k, cleaning=cleaning)
         L[head, : found.shape[1]] = found
         ridges = RIDGE, self.settings.user_damping
         if cleaning:

@@ -51,12 +51,8 @@ from skdpmf.mechanisms.gram.item_item import LEAST_OWN
 
 Floats = NDArray[np.float64]
 
-# Tuned: noise against bias of covariances, as relative weights
-_SHRINKAGE = 0.5  # of omega v^2 / t^2
-NOISE_SHRINKAGE = 10.0  # of the noise's deviation
-_POWER = 0.75  # p
-# Variance of a rating around its prediction from few items, in squared quarter ranges.
-_NEIGHBOR_RIDGE = 1.0
+# Tuned: noise against bias of covariances, as a relative weight of omega v^2 / t^2
+_SHRINKAGE = 0.5
 
 # Guard: time of an eigendecomposition, and the accuracy at which it stops
 _ROUNDS = 4  # of the factoring
@@ -72,7 +68,7 @@ class ItemCovariance(NamedTuple):
     covariance: Floats
     weights: Floats
     mean: float  # average off the diagonal, a
-    shrinkage: float = 0.0  # weight b of the average
+    power: float = 0.5  # p, which evens the noise
 
     @property
     def level(self) -> float:
@@ -118,7 +114,10 @@ def clean_covariance(
     excess = np.vdot(wgt, wgt) - cross**2 / product_squares - pairs * noise[1] ** 2
     relative = max(excess, 0.0) / (q**2 * product_squares) if q > 0.0 else 0.0
     a = float(cov.sum() / wgt.sum()) if wgt.sum() > 0.0 else 0.0
-    own, v = _clean_diagonal(own, counts, noise)
+    count = max(float(counts.mean()), 0.0)
+    v = max(float(own.mean()) / count, 1e-6) if count > 0.0 else 1e-6
+    own = (own + count * v) / np.maximum(np.maximum(counts, 0.0) + count, 1e-300)
+    own = np.maximum(own, LEAST_OWN * v)
     spread = np.vdot(cov, cov) - 2.0 * a * q * cov_cross + (a * q) ** 2 * product_squares
     spread -= typical * v**2 * q * products + pairs * noise[0] ** 2
     squared = q**2 * product_squares
@@ -134,7 +133,9 @@ def clean_covariance(
         C[:] = (C + b * a) / np.maximum(W + b, 1e-300)
     np.fill_diagonal(cov, own)
     np.fill_diagonal(wgt, counts)
-    return ItemCovariance(cov, wgt, a, b)
+    sampled = typical * v**2 * q * product_squares / products  # variance of a typical entry
+    power = 0.5 + 0.5 * noise[0] ** 2 / max(noise[0] ** 2 + sampled, 1e-300)
+    return ItemCovariance(cov, wgt, a, power)
 
 
 def with_private_sums(
@@ -193,34 +194,20 @@ def _off_diagonal(A: Floats, B: Floats) -> float:
     return float(np.vdot(A, B) - A.diagonal() @ B.diagonal())
 
 
-def without_noise(clean: ItemCovariance, deviation: float) -> ItemCovariance:
-    """Return A shrunk further, for uses that no eigenvalue protects from noise.
-
-    clean: from `clean_covariance`; deviation: of the noise off the diagonal of Cov. Entries off the
-    diagonal get another `NOISE_SHRINKAGE` deviations of weight at their average.
-    """
-    known, more = clean.weights + clean.shrinkage, NOISE_SHRINKAGE * deviation
-    A = (clean.covariance * known + more * clean.mean) / np.maximum(known + more, 1e-300)
-    np.fill_diagonal(A, clean.covariance.diagonal())
-    return clean._replace(covariance=A, shrinkage=clean.shrinkage + more)
-
-
 def leading_factors(
     clean: ItemCovariance,
     mass: Floats,
     n_components: int,
     *,
     cleaning: bool,
-    noisy: bool = False,
 ) -> Floats:
     """Return L of the module's docstring.
 
     clean: from `clean_covariance`, or from `divide_covariance` without `cleaning`; mass (h,):
-    popularity N_j > 0; n_components: largest rank; noisy: whether there is noise of privacy, as far
-    as cleaning is concerned. Returns (h, k): k <= n_components, the strongest
+    popularity N_j > 0; n_components: largest rank. Returns (h, k): k <= n_components, the strongest
     factor first. Negative eigenvalues are always left out.
     """
-    root = mass ** (_POWER if cleaning and noisy else 0.5)
+    root = mass**clean.power
     level, edge, basis = clean.level if cleaning else 0.0, 0.0, None
     M = np.outer(root, root)
     M *= clean.covariance - level
@@ -248,25 +235,6 @@ def noise_level(
     psi = float(np.average(left, weights=mass))
     whole = clean.mean * (number + damping) ** 2 + psi * (number + 2.0 * damping)
     return psi, psi / max(whole / damping**2, LEAST_OWN * psi)
-
-
-def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
-    """Ridge of systems of so many neighbours, in squared quarter ranges.
-
-    Noise of deviation d in the entries of A has spectral norm 2 d sqrt(n_neighbors), and cleaning
-    keeps d below 1 / `NOISE_SHRINKAGE`.
-    """
-    noise = 2.0 * np.sqrt(n_neighbors) / NOISE_SHRINKAGE if private else 0.0
-    return float(_NEIGHBOR_RIDGE + noise)
-
-
-def _clean_diagonal(cov: Floats, wgt: Floats, noise: Any) -> tuple[Floats, float]:
-    """Diagonal of A, between a twentieth and twenty times its average, and the average v."""
-    total, weight = float(cov.sum()), float(wgt.sum())
-    average = max(total / weight, 1e-6) if weight > 0.0 else 1e-6
-    b = max(weight, 0.0) / len(wgt) + NOISE_SHRINKAGE * noise[0]
-    own = (cov + b * average) / np.maximum(np.maximum(wgt, 0.0) + b, 1e-300)
-    return np.asarray(np.clip(own, 0.05 * average, 20.0 * average)), average
 
 
 def _largest(M: Floats, k: int, basis: Any) -> tuple[Any, Any]:
