@@ -35,7 +35,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     - ``predictor="svd"``: r_ij ~ m_j + o_i + z_i . v_j, with o_i and z_i from a ridge regression.
       Its penalties follow from that noise, so that it is the conditional mean of a normal law;
     - ``predictor="knn"``: m_j + o_i + A_jN (A_NN + ridge I)^-1 x_iN, interpolated from the known
-      items N with the largest Wgt_jN.
+      items N with the largest Wgt_jN; with cleaning, A is what the factors explain.
 
     The guarantee is for one user's row or for one single rating, as `budget.unit` says.
 
@@ -94,8 +94,8 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         With clicks the released popularity, scaled to a thousandth at most where there are factors.
     covariance_ : ndarray of shape (n_covered, n_covered)
         Released covariance of the items in ``covariance_items_``, cleaned, in squared rating units;
-        for predictor="knn" shrunk further where noise demands it. It is made anew whenever it is
-        asked for.
+        for predictor="knn" what the factors explain of it. It is made anew whenever it is asked
+        for.
     covariance_items_ : ndarray of shape (n_covered,)
         Columns of X that the covariance covers, ascending. Empty if it was left out, and for
         clicks.

@@ -14,14 +14,16 @@ The quotient Cov_ij / Wgt_ij has the sampling variance omega v^2 / Wgt_ij, where
 variance of an item's ratings and omega the weight of a typical user. t^2 estimates the variance of
 the true covariances over the P pairs: the spread of the sums less that of sampling and that of the
 noise, whose deviation is s. It is at most v^2. Few pairs have most of t^2, for which the factor 1/2
-is a correction, found by trial. The diagonal is shrunk to its own average, by an average weight.
+is a correction, found by trial. The diagonal is shrunk to v, by an average weight.
 Without cleaning A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored at a deviation of its noise.
 
 **Factors.** M_ij = A_ij (N_i N_j)^p equalises noise: that of sampling at p = 1/2, that of privacy
-at p = 1. Where there is both, cleaning takes p = 3/4. The k largest eigenvalues l and eigenvectors
+at p = 1. Cleaning takes p = 1/2 + s^2 / (2 s^2 + 2 omega v^2 E), with E that of a typical pair of
+ratings, sum E^2 / sum E. The k largest eigenvalues l and eigenvectors
 U give L_i = U_i sqrt(l) / N_i^p, so that L L^T is about A. With cleaning, the diagonal of M, which
 holds the variance of single ratings, is replaced by that of the rank-k matrix itself (principal
-axis factoring, from 0, `_ROUNDS` times), eigenvalues up to the edge e of the noise's bulk are left
+axis factoring, from 0, `_ROUNDS` times, where later rounds refine the vectors of large matrices by
+one step each), eigenvalues up to the edge e of the noise's bulk are left
 out, and the others shrunk to sqrt(l^2 - e^2). Noise is symmetric, so that e is the size of
 the most negative eigenvalue. As users' rows are centred, the direction of constants, N^(1 - p), has
 a negative one without any noise: it is taken off before. So the rank falls to none where the sums
