@@ -145,3 +145,12 @@ def test_a_planted_factor_stands_out_of_the_noise(strength):
         cosine = abs(found[:, 0] @ u) / np.linalg.norm(found[:, 0]) / np.linalg.norm(u)
         # theory for a spike of theta / (sd sqrt(h)) = 2 strength: 1 - 1 / (2 strength)^2
         assert cosine > np.sqrt(1.0 - 1.0 / (2.0 * strength) ** 2) - 0.1
+
+
+@pytest.mark.parametrize("h", [1, 2, 7, 33])
+def test_items_that_nobody_rated_together_show_nothing_of_tastes(h):
+    rng = np.random.default_rng(h)
+    cov, wgt = np.diag(rng.uniform(0.1, 2.0, h)), np.diag(rng.integers(1, 9, h) / 3.0)
+    before = cov.copy(), wgt.copy()
+    assert cf.likely_shrinkage(cov, wgt, 0.2, TYPICAL) > 1e90
+    np.testing.assert_array_equal((cov, wgt), before)

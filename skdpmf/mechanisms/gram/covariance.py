@@ -83,7 +83,7 @@ WEIGHT_SCALE = 0.25
 _HALF_SHARE, _HALF_OF_RATINGS = 100.0, 25.0
 # smaller epsilons of Laplace noise, and all for users, are for the averages: two releases know less
 _LEAST_LAPLACE = 4.0
-_LEAST_SHARE = 0.3  # of the ratings, which a head has, or there is none
+_LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 
 
 @dataclass(frozen=True)
@@ -189,11 +189,11 @@ def head_items(
     """Choose the items whose covariance can be seen through the noise, from released values.
 
     With c items of the head in a typical row, the entries of Wgt are about
-    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of h most
-    popular items in which the norm of the least popular one's row of E reaches 2 s sqrt(h), up to
-    which noise has eigenvalues.
+    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of most
+    popular items in which the norm of the least popular one's row of E is `_LEAST_SIGNAL` times the
+    deviation.
 
-    popularity: released; weights: w of numbers of ratings; deviation: s, standard deviation of the
+    popularity: released; weights: w of numbers of ratings; deviation: standard deviation of the
     noise of an entry off the diagonal of Cov; most: most items. Result: columns, ascending; none if
     they hold less than `_LEAST_SHARE` of all ratings: then predictions gain less from their
     covariance than from better averages.
@@ -203,8 +203,7 @@ def head_items(
     c = np.cumsum(popularity.n_ratings[order]) / popularity.n_users
     total = popularity.n_users * weights(np.maximum(np.rint(c + 1.0), 1.0)) * c**2
     norms = total * N * np.sqrt(np.cumsum(N**2)) / np.cumsum(N) ** 2
-    edge = 2.0 * deviation * np.sqrt(np.arange(1.0, N.size + 1.0))
-    seen = np.flatnonzero(norms >= edge)
+    seen = np.flatnonzero(norms >= _LEAST_SIGNAL * deviation)
     size = int(seen[-1]) + 1 if seen.size else 0
     if np.sum(N[:size]) < _LEAST_SHARE * np.sum(popularity.mass):
         size = 0

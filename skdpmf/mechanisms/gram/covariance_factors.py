@@ -17,15 +17,14 @@ noise, whose deviation is s. It is at most v^2. Few pairs have most of t^2, for 
 is a correction, found by trial. The diagonal is shrunk to v, by an average weight.
 Without cleaning A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored at a deviation of its noise.
 
-**Factors.** M_ij = A_ij (N_i N_j)^p equalises noise: that of sampling at p = 1/2, that of privacy
-at p = 1. Cleaning takes p = 1/2 + s^2 / (2 s^2 + 2 omega v^2 E), with E that of a typical pair of
-ratings, sum E^2 / sum E. The k largest eigenvalues l and eigenvectors
-U give L_i = U_i sqrt(l) / N_i^p, so that L L^T is about A. With cleaning, the diagonal of M, which
+**Factors.** Entries of Cov have the variance s^2 + c^2 N_i N_j, c^2 = omega v^2 q, which is at
+most (s + c N_i) (s + c N_j). So M_ij = A_ij r_i r_j, r_i = N_i / sqrt(s + c N_i), equalises noise.
+Without cleaning r_i = sqrt(N_i). The k largest eigenvalues l and eigenvectors
+U give L_i = U_i sqrt(l) / r_i, so that L L^T is about A. With cleaning, the diagonal of M, which
 holds the variance of single ratings, is replaced by that of the rank-k matrix itself (principal
-axis factoring, from 0, `_ROUNDS` times, where later rounds refine the vectors of large matrices by
-one step each), eigenvalues up to the edge e of the noise's bulk are left
+axis factoring, from 0, `_ROUNDS` times), eigenvalues up to the edge e of the noise's bulk are left
 out, and the others shrunk to sqrt(l^2 - e^2). Noise is symmetric, so that e is the size of
-the most negative eigenvalue. As users' rows are centred, the direction of constants, N^(1 - p), has
+the most negative eigenvalue. As users' rows are centred, the direction of constants, N / r, has
 a negative one without any noise: it is taken off before. So the rank falls to none where the sums
 show nothing but noise, of privacy or of sampling. Where a > 0 users' levels make it so, which the
 damped means o leave in the rows: cleaning factors A - a, as eigenvectors estimate a constant with
@@ -59,9 +58,8 @@ _SHRINKAGE = 0.5
 # Guard: time of an eigendecomposition, and the accuracy at which it stops
 _ROUNDS = 4  # of the factoring
 _DENSE = 300  # up to so many items a full decomposition is faster
-# of eigenvalues, relative, and restarts of Lanczos: those within the noise's bulk lie so close that
-# they would take most of the time, and those that stand out of it take two or three
-_TOLERANCE, _RESTARTS = 1e-3, 10
+_TOLERANCE, _ROUGHLY = 1e-6, 1e-2  # of eigenvalues, relative
+_RESTARTS = 10  # of Lanczos; those that stand out of the noise take two or three
 
 
 class ItemCovariance(NamedTuple):
@@ -70,7 +68,7 @@ class ItemCovariance(NamedTuple):
     covariance: Floats
     weights: Floats
     mean: float  # average off the diagonal, a
-    power: float = 0.5  # p, which evens the noise
+    noise: tuple[float, float] = (0.0, 1.0)  # s and c
 
     @property
     def level(self) -> float:
@@ -135,9 +133,7 @@ def clean_covariance(
         C[:] = (C + b * a) / np.maximum(W + b, 1e-300)
     np.fill_diagonal(cov, own)
     np.fill_diagonal(wgt, counts)
-    sampled = typical * v**2 * q * product_squares / products  # variance of a typical entry
-    power = 0.5 + 0.5 * noise[0] ** 2 / max(noise[0] ** 2 + sampled, 1e-300)
-    return ItemCovariance(cov, wgt, a, power)
+    return ItemCovariance(cov, wgt, a, (noise[0], v * np.sqrt(typical * max(q, 1e-300))))
 
 
 def with_private_sums(
@@ -158,17 +154,19 @@ def with_private_sums(
     share = entry / (entry + noise[0] ** 2)
     both, N = wgt + share * own_wgt, expected
     squares = max(np.sum(N**2) ** 2 - np.sum(N**4), 1e-300)
-    cross = N @ own_wgt @ N - N**2 @ own_wgt.diagonal()
+    alone = np.maximum(own_wgt.diagonal(), 0.0)
+    np.fill_diagonal(own_wgt, 0.0)
+    cross = float(N @ own_wgt @ N)
     q = max(cross / squares, LEAST_OWN)
-    left = _off_diagonal(own_wgt, own_wgt) - 2.0 * q * cross + q**2 * squares
+    left = np.vdot(own_wgt, own_wgt) - 2.0 * q * cross + q**2 * squares
     relative = max(left - N.size * (N.size - 1) * square, 0.0) / (q**2 * squares)
     mass, sampled = np.zeros(N.size), 0.0
     for j, W in enumerate(own_wgt):  # without more matrices of this size
-        E, alone = q * N[j] * N, max(W[j], 0.0)
+        E = q * N[j] * N
         signal = relative * E**2
         W = E + signal / np.maximum(signal + square, 1e-300) * (W - E)
         W = np.maximum(W, LEAST_OWN * E)
-        W[j] = alone
+        W[j] = alone[j]
         counts = c * W / np.maximum(c * W + noise[0] ** 2, 1e-300)
         sampled += float(np.sum(np.delete(wgt[j] + counts**2 * W, j)))
         cov[j] += counts * own[j]
@@ -182,18 +180,18 @@ def likely_shrinkage(cov: Floats, wgt: Floats, c: float, typical: float) -> floa
 
     Both count by their precision: few people's moments show next to nothing.
     """
-    total, weight = (part.sum() - part.trace() for part in (cov, wgt))
-    squares, mean = max(_off_diagonal(wgt, wgt), 1e-300), total / max(weight, 1e-300)
-    spread = _off_diagonal(cov, cov) - 2.0 * mean * _off_diagonal(cov, wgt) + mean**2 * squares
+    own = [part.diagonal().copy() for part in (cov, wgt)]
+    for part in (cov, wgt):  # differences would leave rounding where nobody rated two items
+        np.fill_diagonal(part, 0.0)
+    weight, squares = (max(part, 1e-300) for part in (wgt.sum(), np.vdot(wgt, wgt)))
+    mean = cov.sum() / weight
+    spread = np.vdot(cov, cov) - 2.0 * mean * np.vdot(cov, wgt) + mean**2 * squares
+    for part, diagonal in zip((cov, wgt), own, strict=True):
+        np.fill_diagonal(part, diagonal)
     scale = typical / max(squares * c, 1e-100)
-    # of both orders of a pair
+    # every pair stands twice
     part, error = (spread - c * weight) * scale, 2.0 * np.sqrt(squares) * c * scale
     return float(_SHRINKAGE * typical / np.clip(part - error, 1e-100, 1.0))
-
-
-def _off_diagonal(A: Floats, B: Floats) -> float:
-    """Sum of the products of entries off the diagonal."""
-    return float(np.vdot(A, B) - A.diagonal() @ B.diagonal())
 
 
 def leading_factors(
@@ -209,17 +207,18 @@ def leading_factors(
     popularity N_j > 0; n_components: largest rank. Returns (h, k): k <= n_components, the strongest
     factor first. Negative eigenvalues are always left out.
     """
-    root = mass**clean.power
-    level, edge, basis = clean.level if cleaning else 0.0, 0.0, None
-    M = np.outer(root, root)
-    M *= clean.covariance - level
+    root = mass / np.sqrt(clean.noise[0] + clean.noise[1] * mass)
+    level, edge = clean.level if cleaning else 0.0, 0.0
+    M = (clean.covariance - level) * np.outer(root, root)
     if cleaning:
         np.fill_diagonal(M, (clean.mean - level) * root**2)
     for _ in range(_ROUNDS if cleaning else 1):
-        edge = _edge(M, mass / root) if cleaning else 0.0
-        values, basis = _largest(M, n_components, basis)
+        if cleaning:
+            edge = _edge(M, mass / root)
+        # eigenvalues within the bulk lie so close that they would take most of the time
+        values, vectors = _largest(M, min(n_components, len(M)), _RESTARTS if cleaning else None)
         keep = values > edge
-        values, vectors = np.sqrt(values[keep] ** 2 - edge**2), basis[:, keep]
+        values, vectors = np.sqrt(values[keep] ** 2 - edge**2), vectors[:, keep]
         np.fill_diagonal(M, (vectors**2) @ values)
     return np.asarray(vectors * np.sqrt(values) / root[:, None])
 
@@ -239,21 +238,17 @@ def noise_level(
     return psi, psi / max(whole / damping**2, LEAST_OWN * psi)
 
 
-def _largest(M: Floats, k: int, basis: Any) -> tuple[Any, Any]:
+def _largest(M: Floats, k: int, restarts: int | None) -> tuple[Any, Any]:
     """Return the k largest eigenvalues, descending, and their vectors.
 
-    basis: those of the same matrix with another diagonal, which are nearly the same; None: unknown.
+    After so many restarts (None: any number) those that are still missing are given up.
     """
     if len(M) <= _DENSE:
         values, vectors = np.linalg.eigh(M)
-    elif basis is None:
-        values, vectors = _lanczos(M, min(k, len(M) - 1), "LA")
     else:
-        Q = np.linalg.qr(np.column_stack((basis, M @ basis)))[0]
-        values, turn = np.linalg.eigh(Q.T @ (M @ Q))
-        vectors = Q @ turn
-    top = np.argsort(-values)[:k]
-    return values[top], vectors[:, top]
+        values, vectors = _lanczos(M, k, "LA", _TOLERANCE, restarts)
+    order = np.argsort(-values)[:k]
+    return values[order], vectors[:, order]
 
 
 def _edge(M: Floats, constant: Floats) -> float:
@@ -267,16 +262,19 @@ def _edge(M: Floats, constant: Floats) -> float:
         values = np.linalg.eigvalsh(without(without(M).T))
     else:
         operator = LinearOperator(M.shape, lambda x: without(M @ without(x)), dtype=M.dtype)
-        values = _lanczos(operator, 1, "SA")[0]
+        values = _lanczos(operator, 1, "SA", _ROUGHLY)[0]
     return float(-np.min(values, initial=0.0))
 
 
-def _lanczos(operator: Any, k: int, which: str) -> tuple[Any, Any]:
+def _lanczos(
+    operator: Any, k: int, which: str, tolerance: float, restarts: Any = None
+) -> tuple[Any, Any]:
     """Eigenvalues and eigenvectors at one end; those that were found, if not all are."""
-    start = np.ones(operator.shape[0])
+    h = operator.shape[0]
     try:
-        return eigsh(operator, k, which=which, v0=start, tol=_TOLERANCE, maxiter=_RESTARTS)
+        k, start = min(k, h - 1), np.ones(h)
+        return eigsh(operator, k, which=which, v0=start, tol=tolerance, maxiter=restarts)
     except ArpackNoConvergence as error:
         return error.eigenvalues, error.eigenvectors
     except ArpackError:  # the matrix is zero
-        return np.zeros(0), np.zeros((start.size, 0))
+        return np.zeros(0), np.zeros((h, 0))

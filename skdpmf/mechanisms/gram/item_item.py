@@ -31,7 +31,7 @@ D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it show
 Where the counts of popular items are still uncertain (`popularity.is_known`), better ones are worth
 more than a matrix with whatever tastes, and there is no head.
 
-**Cleaning.** With e = 2 s sqrt(m), the semicircle's end, each round takes the released matrix with
+**Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
 l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
 
     lambda <- sqrt(lambda^2 - e^2),   U diag(lambda) U' = L L',   l_j <- (L L')_jj,
@@ -43,7 +43,7 @@ of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' 
 **Tastes.** Where all choose by popularity alone, entry jl has the variance a_j a_l of chance,
 a_j = d_j / sqrt(n_users), besides the noise's s^2. Divided by the root of (s + a_j) (s + a_l) its
 variance is at most 1, so that eigenvalues of this matrix beyond 2 sqrt(m) are tastes. L has
-`FACTORS_A_TASTE` eigenvectors for each of them, at most, and as many where there is none: without
+`VECTORS_A_TASTE` eigenvectors for each of them, at most, and as many where there is none: without
 tastes those just inside the edge hold nothing but noise; of few users one taste may go unseen.
 
 **Item features.** With public columns D_j, less their mean by q, the centred Gram is taken to hold
@@ -113,7 +113,6 @@ from skdpmf.kernels.covariance import pair_products
 from skdpmf.kernels.rows import centre_rows
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
-    FACTORS_A_TASTE,
     SHARE,
     count_weights,
     leading_vectors,
@@ -151,6 +150,8 @@ TIE = 1e-3  # score of the most popular item for a user without clicks
 
 # Tuned: noise against tastes that are lost with it; shares, unless said
 ITEM_SIGNAL = 0.25
+EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
+VECTORS_A_TASTE = 3
 
 # Tuned: popularity against tastes, in users
 RIDGE = 5.0  # of lambda, beside the noise's deviation
@@ -257,9 +258,9 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     notes = [
         "The head is chosen from released counts: the planned shape is that of the largest one."
     ]
-    # every list needs counts: they have more where an item has few users beside the noise
+    # every list needs counts: they have up to two thirds where an item has few users for the noise
     rows = n_items if n_rows is None else public_rows(n_rows)
-    share = max(share_beside(strength_of(budget) * rows / n_items), SHARE)
+    share = min(max(share_beside(strength_of(budget) * rows / n_items), SHARE), 2.0 / 3.0)
     shares = {COUNTS: share, GRAM: 1.0 - share}
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
 
@@ -572,7 +573,7 @@ def clean_gram(
     own (ndarrays of shapes (m, r) and (m,)).
     """
     m, diagonal = len(released), released.diagonal().copy()
-    edge = 2.0 * deviation * np.sqrt(m / 2.0)
+    edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
     known = np.zeros((m, 0)) if features is None else features
     work, filled, basis = released - known @ known.T, np.zeros(m), None
     for _ in rounds:
@@ -588,7 +589,7 @@ def clean_gram(
     np.fill_diagonal(work, filled)
     values, vectors = _beyond(work, edge)
     tastes = _count_tastes(work, vectors, deviation / np.sqrt(2.0) + chance)
-    most = FACTORS_A_TASTE * max(tastes, 1)
+    most = VECTORS_A_TASTE * max(tastes, 1)
     loadings = _loadings(values, vectors, edge)[:, ::-1][:, :most]
     filled = np.sum(loadings**2, axis=1)
     filled = filled + np.sum(known**2, axis=1)
