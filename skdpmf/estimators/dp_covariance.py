@@ -180,7 +180,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         self.covariance_items_ = model.head
         covariance, weights = np.empty(0), np.empty(0)
         if model.covariance is not None:
-            below = np.tril_indices(model.head.size)
+            below = np.tri(model.head.size, dtype=bool)
             covariance = model.covariance.covariance[below]
             if self._predictor_ == "knn":
                 V, weights = model.factors[model.head], model.covariance.weights[below]

@@ -46,6 +46,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dsymv
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
 from skdpmf.mechanisms.gram.item_item import LEAST_OWN
@@ -209,7 +210,8 @@ def leading_factors(
     """
     root = mass / np.sqrt(clean.noise[0] + clean.noise[1] * mass)
     level, edge = clean.level if cleaning else 0.0, 0.0
-    M = (clean.covariance - level) * np.outer(root, root)
+    M = np.outer(root, root)
+    M *= clean.covariance - level
     if cleaning:
         np.fill_diagonal(M, (clean.mean - level) * root**2)
     for _ in range(_ROUNDS if cleaning else 1):
@@ -246,7 +248,7 @@ def _largest(M: Floats, k: int, restarts: int | None) -> tuple[Any, Any]:
     if len(M) <= _DENSE:
         values, vectors = np.linalg.eigh(M)
     else:
-        values, vectors = _lanczos(M, k, "LA", _TOLERANCE, restarts)
+        values, vectors = _lanczos(_products(M), k, "LA", _TOLERANCE, restarts)
     order = np.argsort(-values)[:k]
     return values[order], vectors[:, order]
 
@@ -261,9 +263,15 @@ def _edge(M: Floats, constant: Floats) -> float:
     if len(M) <= _DENSE:
         values = np.linalg.eigvalsh(without(without(M).T))
     else:
+        M = _products(M)
         operator = LinearOperator(M.shape, lambda x: without(M @ without(x)), dtype=M.dtype)
         values = _lanczos(operator, 1, "SA", _ROUGHLY)[0]
     return float(-np.min(values, initial=0.0))
+
+
+def _products(M: Floats) -> Any:
+    """Return the products of M with vectors, which read the half of it that symmetry leaves."""
+    return LinearOperator(M.shape, lambda x: dsymv(1.0, M.T, np.ravel(x)), dtype=M.dtype)
 
 
 def _lanczos(
