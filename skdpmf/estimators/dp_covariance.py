@@ -15,7 +15,6 @@ from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlan
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
-from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
 from skdpmf.privacy.curator_release import Curator
 
 
@@ -36,7 +35,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     - ``predictor="svd"``: r_ij ~ m_j + o_i + z_i . v_j, with o_i and z_i from a ridge regression.
       Its penalties follow from that noise, so that it is the conditional mean of a normal law;
     - ``predictor="knn"``: m_j + o_i + A_jN (A_NN + ridge I)^-1 x_iN, interpolated from the known
-      items N with the largest Wgt_jN.
+      items N with the largest Wgt_jN; with cleaning, A is what the factors explain.
 
     The guarantee is for one user's row or for one single rating, as `budget.unit` says.
 
@@ -95,8 +94,8 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
         With clicks the released popularity, scaled to a thousandth at most where there are factors.
     covariance_ : ndarray of shape (n_covered, n_covered)
         Released covariance of the items in ``covariance_items_``, cleaned, in squared rating units;
-        for predictor="knn" shrunk further where noise demands it. It is made anew whenever it is
-        asked for.
+        for predictor="knn" what the factors explain of it. It is made anew whenever it is asked
+        for.
     covariance_items_ : ndarray of shape (n_covered,)
         Columns of X that the covariance covers, ascending. Empty if it was left out, and for
         clicks.
@@ -179,16 +178,16 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _set_neighbors(self, model: solver.Model) -> None:
         square = middle_and_quarter(self.rating_range)[1] ** 2
         self.covariance_items_ = model.head
-        found, covariance, weights = model.covariance, np.empty(0), np.empty(0)
-        if found is not None:
-            is_near, below = self._predictor_ == "knn", np.tril_indices(model.head.size)
-            if is_near and self._chosen("covariance").clean:
-                found = without_noise(found, model.noise)
-            covariance = square * found.covariance[below]
-            weights = found.weights[below] if is_near else weights
+        covariance, weights = np.empty(0), np.empty(0)
+        if model.covariance is not None:
+            below = np.tri(model.head.size, dtype=bool)
+            covariance = model.covariance.covariance[below]
+            if self._predictor_ == "knn":
+                V, weights = model.factors[model.head], model.covariance.weights[below]
+                covariance = (V @ V.T)[below] if self._chosen("covariance").clean else covariance
         k = int((self._chosen("predictor") or NearestItems()).n_neighbors)
-        ridge = square * neighbor_ridge(k, private=self.budget.is_private)
-        self._neighbor_model_ = NeighborModel(covariance, weights, model.head, k, ridge)
+        near = square * covariance, weights, model.head, k, square * model.ridge
+        self._neighbor_model_ = NeighborModel(*near)
 
     def _scores(self, R: Any) -> np.ndarray:
         if self._predictor_ == "svd":

@@ -181,7 +181,7 @@ _ALL = [
         unit="rating",
         delta=0.0,
     ),
-    covariance("covariance of ratings, none", epsilon=0.5, params=_AUTO, unit="rating"),
+    covariance("covariance of ratings, none", epsilon=0.1, params=_AUTO, unit="rating"),
     lists("lists of clicks", epsilon=20.0),
     lists("lists of clicks, features", epsilon=20.0, params={"feedback": "implicit", **_FEATURES}),
     lists("lists of clicks, none", epsilon=0.5),

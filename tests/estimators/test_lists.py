@@ -28,7 +28,6 @@ from skdpmf.estimators.contract.recommend import (
 )
 from skdpmf.estimators.contract.recommend import top_items as ranked
 from skdpmf.mechanisms.als.pooled import user_features
-from skdpmf.mechanisms.gram.item_item import EXACT_RIDGE
 from tests.built import built
 from tests.estimators.common import ranking_scores, ratings
 from tests.matrices import csr
@@ -118,7 +117,7 @@ def test_without_privacy_it_is_ease():
     X = choices() * np.random.default_rng(1).choice([0.5, 1.0], size=(400, 30))
     G, n = X.T @ X, X.sum(axis=1)
     N = G.diagonal()
-    ridge = EXACT_RIDGE * math.sqrt((N @ N) / N.sum() * (n @ n) / n.sum())
+    ridge = 2.0 * math.sqrt((N @ N) / N.sum() * (n @ n) / n.sum())
     P = np.linalg.inv(G + ridge * np.eye(30))
     B = np.eye(30) - P / P.diagonal()
     np.testing.assert_allclose(B.diagonal(), 0.0, atol=1e-12)

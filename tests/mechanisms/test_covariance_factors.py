@@ -58,9 +58,9 @@ def slow_clean(cov, wgt, N, noise):
     part = spread / (typical**2 * (off @ off)) if off @ off > 0.0 else 0.0
     b = 0.5 * TYPICAL / np.clip(part, 1e-100, 1.0)
     A = (cov + b * a) / np.maximum(W + b, 1e-300)
-    b = max(counts.mean(), 0.0) + 10.0 * noise[0]
-    own = (own + b * typical) / (np.maximum(counts, 0.0) + b)
-    np.fill_diagonal(A, np.clip(own, typical / 20, typical * 20))
+    b = max(counts.mean(), 0.0)
+    own = (own + b * typical) / np.maximum(np.maximum(counts, 0.0) + b, 1e-300)
+    np.fill_diagonal(A, np.maximum(own, cf.LEAST_OWN * typical))
     np.fill_diagonal(W, counts)
     return A, W, a
 
@@ -91,22 +91,10 @@ def test_division(sd):
     assert found.mean == pytest.approx((cov[1, 0] + cov[2, 0] + cov[2, 1]) / (2.0 - 1.0 + 0.0))
 
 
-def test_interpolation_shrinks_as_the_formula_says():
-    rng = np.random.default_rng(0)
-    A, W = (M + M.T for M in rng.uniform(0.1, 1.0, (2, 5, 5)))
-    clean = cf.ItemCovariance(A, W, 0.3, 0.7)
-    np.testing.assert_allclose(cf.without_noise(clean, 0.0).covariance, A, rtol=1e-14)
-    more = 0.1 * cf.NOISE_SHRINKAGE
-    expected = (A * (W + 0.7) + more * 0.3) / (W + 0.7 + more)
-    np.fill_diagonal(expected, np.diag(A))
-    found = cf.without_noise(clean, 0.1).covariance
-    np.testing.assert_allclose(found, expected, rtol=1e-14)
-
-
-def leading(A, mass=None, k=3, *, mean=0.0, cleaning=False, noisy=False):
+def leading(A, mass=None, k=3, *, mean=0.0, cleaning=False):
     clean = cf.ItemCovariance(A, np.ones(A.shape), mean)
     mass = np.ones(len(A)) if mass is None else mass
-    return cf.leading_factors(clean, mass, k, cleaning=cleaning, noisy=noisy)
+    return cf.leading_factors(clean, mass, k, cleaning=cleaning)
 
 
 def planted(seed, h=60, k=3):

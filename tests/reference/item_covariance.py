@@ -84,7 +84,7 @@ def cleaned(cov, wgt, average, pairs, N, typical):
     A = (cov + b * average) / np.maximum(wgt + b, 1e-300)
     own = counts.mean()
     shrunk = (variances + own * v) / np.maximum(counts + own, 1e-300)
-    np.fill_diagonal(A, np.clip(shrunk, v / 20.0, v * 20.0))
+    np.fill_diagonal(A, np.maximum(shrunk, constants.LEAST_OWN * v))
     return A
 
 

@@ -121,9 +121,9 @@ def unpack_lower(packed: Any) -> NDArray[np.float64]:
     """Symmetric matrices from packed lower triangles (row by row, last axis)."""
     d = (int(np.sqrt(8 * packed.shape[-1] + 1)) - 1) // 2
     full = np.empty((*packed.shape[:-1], d, d))
-    rows, columns = np.tril_indices(d)
-    full[..., rows, columns] = packed
-    full[..., columns, rows] = packed
+    for i in range(d):  # without two indices for each entry
+        row = packed[..., i * (i + 1) // 2 : (i + 1) * (i + 2) // 2]
+        full[..., i, : i + 1] = full[..., : i + 1, i] = row
     return full
 
 

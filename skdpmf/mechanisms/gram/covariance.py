@@ -66,9 +66,11 @@ from skdpmf.privacy.sampler.grid import exact_grid
 Floats = NDArray[np.float64]
 
 COVARIANCE = "item covariance"
-# Fixed: units of ratings, and parts of the release that a progress display counts
+# Fixed: units of ratings, parts of the release that a progress display counts, and the ridge
 _RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
 N_ROUNDS = 10
+# without cleaning, the published one; squared quarters
+RIDGE = 0.5
 
 # Guard: a grid on which sums of doubles are exact
 _COARSEST_GRID = 2.0**-32
@@ -82,9 +84,6 @@ _HALF_SHARE, _HALF_OF_RATINGS = 100.0, 25.0
 # smaller epsilons of Laplace noise, and all for users, are for the averages: two releases know less
 _LEAST_LAPLACE = 4.0
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
-
-# Tuned: noise against tastes where nothing estimates the variance of ratings; squared quarters
-RIDGE = 0.5
 
 
 @dataclass(frozen=True)
@@ -190,8 +189,8 @@ def head_items(
     """Choose the items whose covariance can be seen through the noise, from released values.
 
     With c items of the head in a typical row, the entries of Wgt are about
-    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of most popular
-    items in which the norm of the least popular one's row of E is `_LEAST_SIGNAL` times the
+    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of most
+    popular items in which the norm of the least popular one's row of E is `_LEAST_SIGNAL` times the
     deviation.
 
     popularity: released; weights: w of numbers of ratings; deviation: standard deviation of the
@@ -251,7 +250,7 @@ class _Fit:
         else:
             clean, mass, noise, lists = self.released_covariance(*given)
         k, cleaning = self.settings.n_components, self.settings.clean
-        found = factors.leading_factors(clean, mass, k, cleaning=cleaning, noisy=noise > 0.0)
+        found = factors.leading_factors(clean, mass, k, cleaning=cleaning)
         L[head, : found.shape[1]] = found
         ridges = RIDGE, self.settings.user_damping
         if cleaning:

@@ -14,16 +14,17 @@ The quotient Cov_ij / Wgt_ij has the sampling variance omega v^2 / Wgt_ij, where
 variance of an item's ratings and omega the weight of a typical user. t^2 estimates the variance of
 the true covariances over the P pairs: the spread of the sums less that of sampling and that of the
 noise, whose deviation is s. It is at most v^2. Few pairs have most of t^2, for which the factor 1/2
-is a correction, found by trial. The diagonal is shrunk to its own average, by an average weight.
+is a correction, found by trial. The diagonal is shrunk to v, by an average weight.
 Without cleaning A_ij = Cov_ij / Wgt_ij, with Wgt_ij floored at a deviation of its noise.
 
-**Factors.** M_ij = A_ij (N_i N_j)^p equalises noise: that of sampling at p = 1/2, that of privacy
-at p = 1. Where there is both, cleaning takes p = 3/4. The k largest eigenvalues l and eigenvectors
-U give L_i = U_i sqrt(l) / N_i^p, so that L L^T is about A. With cleaning, the diagonal of M, which
+**Factors.** Entries of Cov have the variance s^2 + c^2 N_i N_j, c^2 = omega v^2 q, which is at
+most (s + c N_i) (s + c N_j). So M_ij = A_ij r_i r_j, r_i = N_i / sqrt(s + c N_i), equalises noise.
+Without cleaning r_i = sqrt(N_i). The k largest eigenvalues l and eigenvectors
+U give L_i = U_i sqrt(l) / r_i, so that L L^T is about A. With cleaning, the diagonal of M, which
 holds the variance of single ratings, is replaced by that of the rank-k matrix itself (principal
 axis factoring, from 0, `_ROUNDS` times), eigenvalues up to the edge e of the noise's bulk are left
 out, and the others shrunk to sqrt(l^2 - e^2). Noise is symmetric, so that e is the size of
-the most negative eigenvalue. As users' rows are centred, the direction of constants, N^(1 - p), has
+the most negative eigenvalue. As users' rows are centred, the direction of constants, N / r, has
 a negative one without any noise: it is taken off before. So the rank falls to none where the sums
 show nothing but noise, of privacy or of sampling. Where a > 0 users' levels make it so, which the
 damped means o leave in the rows: cleaning factors A - a, as eigenvectors estimate a constant with
@@ -45,18 +46,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dsymv
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
 from skdpmf.mechanisms.gram.item_item import LEAST_OWN
 
 Floats = NDArray[np.float64]
 
-# Tuned: noise against bias of covariances, as relative weights
-_SHRINKAGE = 0.5  # of omega v^2 / t^2
-NOISE_SHRINKAGE = 10.0  # of the noise's deviation
-_POWER = 0.75  # p
-# Variance of a rating around its prediction from few items, in squared quarter ranges.
-_NEIGHBOR_RIDGE = 1.0
+# Tuned: noise against bias of covariances, as a relative weight of omega v^2 / t^2
+_SHRINKAGE = 0.5
 
 # Guard: time of an eigendecomposition, and the accuracy at which it stops
 _ROUNDS = 4  # of the factoring
@@ -71,7 +69,7 @@ class ItemCovariance(NamedTuple):
     covariance: Floats
     weights: Floats
     mean: float  # average off the diagonal, a
-    shrinkage: float = 0.0  # weight b of the average
+    noise: tuple[float, float] = (0.0, 1.0)  # s and c
 
     @property
     def level(self) -> float:
@@ -117,7 +115,10 @@ def clean_covariance(
     excess = np.vdot(wgt, wgt) - cross**2 / product_squares - pairs * noise[1] ** 2
     relative = max(excess, 0.0) / (q**2 * product_squares) if q > 0.0 else 0.0
     a = float(cov.sum() / wgt.sum()) if wgt.sum() > 0.0 else 0.0
-    own, v = _clean_diagonal(own, counts, noise)
+    count = max(float(counts.mean()), 0.0)
+    v = max(float(own.mean()) / count, 1e-6) if count > 0.0 else 1e-6
+    own = (own + count * v) / np.maximum(np.maximum(counts, 0.0) + count, 1e-300)
+    own = np.maximum(own, LEAST_OWN * v)
     spread = np.vdot(cov, cov) - 2.0 * a * q * cov_cross + (a * q) ** 2 * product_squares
     spread -= typical * v**2 * q * products + pairs * noise[0] ** 2
     squared = q**2 * product_squares
@@ -133,7 +134,7 @@ def clean_covariance(
         C[:] = (C + b * a) / np.maximum(W + b, 1e-300)
     np.fill_diagonal(cov, own)
     np.fill_diagonal(wgt, counts)
-    return ItemCovariance(cov, wgt, a, b)
+    return ItemCovariance(cov, wgt, a, (noise[0], v * np.sqrt(typical * max(q, 1e-300))))
 
 
 def with_private_sums(
@@ -194,36 +195,23 @@ def likely_shrinkage(cov: Floats, wgt: Floats, c: float, typical: float) -> floa
     return float(_SHRINKAGE * typical / np.clip(part - error, 1e-100, 1.0))
 
 
-def without_noise(clean: ItemCovariance, deviation: float) -> ItemCovariance:
-    """Return A shrunk further, for uses that no eigenvalue protects from noise.
-
-    clean: from `clean_covariance`; deviation: of the noise off the diagonal of Cov. Entries off the
-    diagonal get another `NOISE_SHRINKAGE` deviations of weight at their average.
-    """
-    known, more = clean.weights + clean.shrinkage, NOISE_SHRINKAGE * deviation
-    A = (clean.covariance * known + more * clean.mean) / np.maximum(known + more, 1e-300)
-    np.fill_diagonal(A, clean.covariance.diagonal())
-    return clean._replace(covariance=A, shrinkage=clean.shrinkage + more)
-
-
 def leading_factors(
     clean: ItemCovariance,
     mass: Floats,
     n_components: int,
     *,
     cleaning: bool,
-    noisy: bool = False,
 ) -> Floats:
     """Return L of the module's docstring.
 
     clean: from `clean_covariance`, or from `divide_covariance` without `cleaning`; mass (h,):
-    popularity N_j > 0; n_components: largest rank; noisy: whether there is noise of privacy, as far
-    as cleaning is concerned. Returns (h, k): k <= n_components, the strongest
+    popularity N_j > 0; n_components: largest rank. Returns (h, k): k <= n_components, the strongest
     factor first. Negative eigenvalues are always left out.
     """
-    root = mass ** (_POWER if cleaning and noisy else 0.5)
+    root = mass / np.sqrt(clean.noise[0] + clean.noise[1] * mass)
     level, edge = clean.level if cleaning else 0.0, 0.0
-    M = (clean.covariance - level) * np.outer(root, root)
+    M = np.outer(root, root)
+    M *= clean.covariance - level
     if cleaning:
         np.fill_diagonal(M, (clean.mean - level) * root**2)
     for _ in range(_ROUNDS if cleaning else 1):
@@ -252,25 +240,6 @@ def noise_level(
     return psi, psi / max(whole / damping**2, LEAST_OWN * psi)
 
 
-def neighbor_ridge(n_neighbors: int, *, private: bool) -> float:
-    """Ridge of systems of so many neighbours, in squared quarter ranges.
-
-    Noise of deviation d in the entries of A has spectral norm 2 d sqrt(n_neighbors), and cleaning
-    keeps d below 1 / `NOISE_SHRINKAGE`.
-    """
-    noise = 2.0 * np.sqrt(n_neighbors) / NOISE_SHRINKAGE if private else 0.0
-    return float(_NEIGHBOR_RIDGE + noise)
-
-
-def _clean_diagonal(cov: Floats, wgt: Floats, noise: Any) -> tuple[Floats, float]:
-    """Diagonal of A, between a twentieth and twenty times its average, and the average v."""
-    total, weight = float(cov.sum()), float(wgt.sum())
-    average = max(total / weight, 1e-6) if weight > 0.0 else 1e-6
-    b = max(weight, 0.0) / len(wgt) + NOISE_SHRINKAGE * noise[0]
-    own = (cov + b * average) / np.maximum(np.maximum(wgt, 0.0) + b, 1e-300)
-    return np.asarray(np.clip(own, 0.05 * average, 20.0 * average)), average
-
-
 def _largest(M: Floats, k: int, restarts: int | None) -> tuple[Any, Any]:
     """Return the k largest eigenvalues, descending, and their vectors.
 
@@ -279,7 +248,7 @@ def _largest(M: Floats, k: int, restarts: int | None) -> tuple[Any, Any]:
     if len(M) <= _DENSE:
         values, vectors = np.linalg.eigh(M)
     else:
-        values, vectors = _lanczos(M, k, "LA", _TOLERANCE, restarts)
+        values, vectors = _lanczos(_products(M), k, "LA", _TOLERANCE, restarts)
     order = np.argsort(-values)[:k]
     return values[order], vectors[:, order]
 
@@ -294,9 +263,15 @@ def _edge(M: Floats, constant: Floats) -> float:
     if len(M) <= _DENSE:
         values = np.linalg.eigvalsh(without(without(M).T))
     else:
+        M = _products(M)
         operator = LinearOperator(M.shape, lambda x: without(M @ without(x)), dtype=M.dtype)
         values = _lanczos(operator, 1, "SA", _ROUGHLY)[0]
     return float(-np.min(values, initial=0.0))
+
+
+def _products(M: Floats) -> Any:
+    """Return the products of M with vectors, which read the half of it that symmetry leaves."""
+    return LinearOperator(M.shape, lambda x: dsymv(1.0, M.T, np.ravel(x)), dtype=M.dtype)
 
 
 def _lanczos(

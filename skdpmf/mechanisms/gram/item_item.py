@@ -53,17 +53,18 @@ s_f = s sqrt(2) / |A A'|, shrunk to f = f'^3 / (f'^2 + s_f^2), or 0: features th
 next to no part. Cleaning is of what f A A' leaves, and L gets the columns sqrt(f) A_j, those of
 items outside of the head among them. All of it follows from what is released anyway.
 
-**Lists** are those of EASE. Popularity is put back: with Q the shares of *all* items, L_j = 0
+**Lists** are those of EASE. Popularity is put back, with a weight so large that it is known: with
+Q the shares of *all* items, L_j = 0
 outside of the head and o_j there as large as the counts let expect,
 
-    P = (L L' + c Q Q' + diag(o) + lambda I)^-1,   B = I - P diag(1 / diag P),   scores x B.
+    P = (L L' + n_users^2 Q Q' + diag(o) + lambda I)^-1,   B = I - P diag(1 / diag P),   scores x B.
 
 By Woodbury's identity P = D^-1 - W W' with D diagonal and W of the rank of L, plus one: lists are
 linear in items. The score of item j is z . W_j / P_jj, z the sum of W over the user's
 other clicks.
 
 Without privacy L L' + diag(o) is the Gram matrix of raw clicks, by its `EXACT_RANK` leading
-eigenvectors, by block iteration, and c = 0: then this is EASE.
+eigenvectors, by block iteration, without Q: then this is EASE.
 
 **Refreshes.** A fit on other people may start from `GramKnowledge`: released values of earlier
 fits. `skdpmf.mechanisms.knowledge` proves that such a fit is as private as the first. The counts of
@@ -71,14 +72,14 @@ all cohorts add up, and so do their Gram matrices; noises are independent, and t
 up too. Popularity is per user who could choose the item, E_j of them, so that a new item is not
 taken for a rare one. Matrices of other heads or other centres have no sum. So a head stays, with
 its q: an item that comes later has its place in lists by popularity alone. A refresh without a
-head, or the first one where a much larger head is in reach, chooses the head that `COHORTS` cohorts
-would support; lists use the part of it, if any, that the cohorts so far support.
+head, or the first one where twice the head is in reach, chooses a new one; lists use the part of a
+head, if any, that the cohorts so far support.
 
 **Public people.** Clicks of n people who agreed to open use estimate the same matrices exactly, but
 with the sampling error of few people, and cost nobody anything: what is released stays the same.
 Popularity N_j, of variance v_j, has a gamma law, and public clicks are Poisson counts of it. For
-the matrix let A be theirs, on a wide head of items so popular that two of them have `PUBLIC_PAIRS`
-joint clicks by chance, and M the expected one, per n_users rows. If rows were normal with
+the matrix let A be theirs, on a wide head of items so popular that two of them have a joint
+click by chance, and M the expected one, per n_users rows. If rows were normal with
 covariance M, errors of A would have the covariance M (x) M / n, and those of the release, on H,
 that of noise s^2 and M (x) M / n_users. R is the release less the public people's matrix on H, in
 units of A. The best linear estimate is
@@ -112,12 +113,15 @@ from skdpmf.kernels.covariance import pair_products
 from skdpmf.kernels.rows import centre_rows
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
+    SHARE,
     count_weights,
     leading_vectors,
     mean_by_precision,
     most_popular,
     planned_gram,
+    share_beside,
     share_of_features,
+    strength_of,
 )
 from skdpmf.mechanisms.item_means.joint_release import LEAST_LEVEL
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
@@ -138,9 +142,7 @@ _STEP = MOST_CENTRE / _N_CENTRES
 N_ROUNDS = 5  # of the cleaning, before a last one
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
 EXACT_HEAD, EXACT_RANK = 6000, 1024
-EXACT_SPARE = 64  # vectors beyond the rank of the block iteration
 DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
-PUBLIC_HEAD = 1500
 
 # Guard: values above 0, and an order where there is no taste
 LEAST_OWN = 0.06  # of an item's own part, of the mean diagonal
@@ -149,15 +151,10 @@ TIE = 1e-3  # score of the most popular item for a user without clicks
 # Tuned: noise against tastes that are lost with it; shares, unless said
 ITEM_SIGNAL = 0.25
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
-VECTORS_A_TASTE = 6  # leaves out none on cuts of MovieLens 1M with 2,000 users or more
-COHORTS = 24.0  # that the head of a refresh is for
-PUBLIC_PAIRS = 0.25  # joint clicks of two items of the wide head, if independent
+VECTORS_A_TASTE = 3
 
 # Tuned: popularity against tastes, in users
-POPULARITY = 150.0  # c: where the Gram matrix is mostly noise, popularity should lead
-PUBLIC_POPULARITY = 5.0  # c beside public people, whose matrix is less noisy
 RIDGE = 5.0  # of lambda, beside the noise's deviation
-EXACT_RIDGE = 1.8
 
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
@@ -230,7 +227,6 @@ class CleanGram(NamedTuple):
     is_centred: bool  # whether popularity was taken off
     features: Floats | None = None  # (n_items, d), sqrt(f) A: what they add to G
     sums: GramSums | None = None  # what was released, with earlier cohorts
-    popularity: float = POPULARITY  # c
 
 
 class PublicClicks(NamedTuple):
@@ -262,20 +258,11 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     notes = [
         "The head is chosen from released counts: the planned shape is that of the largest one."
     ]
-    share = counts_share(budget, n_items, n_rows)
+    # every list needs counts: they have up to two thirds where an item has few users for the noise
+    rows = n_items if n_rows is None else public_rows(n_rows)
+    share = min(max(share_beside(strength_of(budget) * rows / n_items), SHARE), 2.0 / 3.0)
     shares = {COUNTS: share, GRAM: 1.0 - share}
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
-
-
-def counts_share(budget: PrivacyBudget, n_items: int, n_rows: int | None) -> float:
-    """Return the counts' share of mu^2: more where an item has few users beside the noise.
-
-    Every list needs popularity, and a matrix with a half of mu^2 is only 1.4 times as noisy.
-    """
-    if not budget.is_private:
-        return 0.5
-    strength = 0.7 * budget.mu * (1.5 if n_rows is None else public_rows(n_rows) / n_items)
-    return 0.05 + 0.1 / (strength + 0.15)
 
 
 def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative: str) -> Release:
@@ -366,13 +353,12 @@ def noisy_gram(
         return most_popular(popularity, choose_head(popularity, n_rows, noise, doubt))
 
     nothing = CleanGram(np.empty(0, np.int64), np.empty((0, 0)), np.empty(0), RIDGE, True)
-    grows = known is not None
-    if known is not None and known.n_users < 1.5 * n_rows:
+    if known is not None and known.n_users < 2.0 * n_rows:
         # there is no head, or that of the first cohort, which may be for too few people
-        fits = 1.5 * known.head.size >= max(supported(one / np.sqrt(2.0)).size, 1)
+        fits = 2.0 * known.head.size >= max(supported(one / np.sqrt(2.0)).size, 1)
         known = known if fits else None
     if known is None:
-        head = supported(one / np.sqrt(COHORTS) if grows else one)
+        head = supported(one)
         if not head.size:
             list(rounds)
             return nothing
@@ -394,7 +380,7 @@ def noisy_gram(
     held = GramSums(head, q, packed.astype(np.float32), facts)
     released, diagonal = unpack_lower(packed), popularity * (n_users / least)
     used = supported(deviation * n_rows / n_users)
-    if grows and not used.size:
+    if not used.size:
         list(rounds)
         return nothing._replace(sums=held)
     if used.size < head.size:
@@ -478,8 +464,8 @@ def with_public_gram(
     clicks, scale = public.clicks, n_users / public.clicks.shape[0]
     t = n_users / max(float(popularity.sum()), n_users)
     share = popularity / (t * n_users)
-    enough = np.count_nonzero(public.worth * share**2 >= PUBLIC_PAIRS)
-    size = max(min(int(enough), PUBLIC_HEAD), 0 if private is None else private[0].size)
+    enough = np.count_nonzero(public.worth * share**2 >= 1.0)
+    size = max(min(int(enough), MOST_HEAD), 0 if private is None else private[0].size)
     wide = most_popular(popularity, size)
     if not size:
         return CleanGram(wide, np.empty((0, 0)), np.empty(0), RIDGE, True)
@@ -520,7 +506,7 @@ def with_public_gram(
         ridge = (RIDGE + deviation) * level / unit
     ridge = min(ridge, n_users / public.worth)
     L, own = _clean_uneven(0.5 * (C + C.T), variance, rounds, F[wide])
-    return CleanGram(wide, L, own, ridge, True, F, popularity=PUBLIC_POPULARITY)
+    return CleanGram(wide, L, own, ridge, True, F)
 
 
 def _clean_uneven(C: Floats, variance: Floats, rounds: Iterable[int], features: Floats) -> Any:
@@ -630,7 +616,7 @@ def _count_tastes(work: Floats, vectors: Any, deviation: Any) -> int:
 
 def _loadings(values: Any, vectors: Any, edge: float) -> Floats:
     """Return loadings whose squares are the eigenvalues without what noise adds to them."""
-    return np.asarray(vectors * np.maximum(values**2 - edge**2, 0.0) ** 0.25)
+    return np.asarray(vectors * np.sqrt(np.sqrt(np.maximum(values**2 - edge**2, 0.0))))
 
 
 def exact_gram(rows: Rows, chosen: Floats, rounds: Iterable[int] = ()) -> CleanGram:
@@ -647,13 +633,11 @@ def exact_gram(rows: Rows, chosen: Floats, rounds: Iterable[int] = ()) -> CleanG
     diagonal: Any = np.bincount(x.indices, x.data**2, m)
     # the geometric mean of what a click's item and its user have, whatever the set's shape
     n = x.sum(axis=1)
-    ridge = EXACT_RIDGE * np.sqrt(diagonal @ diagonal / diagonal.sum() * (n @ n) / n.sum())
-    size = min(EXACT_RANK + EXACT_SPARE, m)
+    ridge = 2.0 * np.sqrt(diagonal @ diagonal / diagonal.sum() * (n @ n) / n.sum())
     G = _dense_gram(x) if DENSE * x.nnz > m * m else None
     product = (lambda block: turned @ (x @ block)) if G is None else G.__matmul__
-    values, vectors = leading_vectors(product, diagonal, size)
-    leading = slice(None, -min(EXACT_RANK, m) - 1, -1)
-    loadings = vectors[:, leading] * np.sqrt(values[leading])
+    values, vectors = leading_vectors(product, diagonal, min(EXACT_RANK, m))
+    loadings = (vectors * np.sqrt(values))[:, ::-1]
     own = np.maximum(diagonal - np.sum(loadings**2, axis=1), 0.0)
     return CleanGram(head, loadings, own, float(ridge), False)
 
@@ -662,7 +646,7 @@ def _dense_gram(x: Any) -> Floats:
     """Return x' x of clicks x <= 1 on the head: the work is that of pairs of a row's clicks."""
     x.sort_indices()
     place = sparse.csr_array((np.arange(x.nnz), x.indices, x.indptr), x.shape).tocsc()
-    unit = 2.0 ** (np.ceil(np.log2(x.shape[0] + 1.0)) - 61.0)
+    unit = 2.0 ** (np.ceil(np.log2(x.shape[0] + 1.0)) - 61)
     given = x.indptr, x.indices, x.data, (place.indptr, place.indices, place.data)
     return unpack_lower(pair_products(*given, unit) * unit)
 
@@ -691,7 +675,7 @@ def lists_of(clean: CleanGram, popularity: Floats, n_users: float) -> Lists:
     own = np.maximum(own - np.sum(F**2, axis=1), LEAST_OWN * own)
     own[clean.head] = clean.own
     if centred:
-        L[:, -1] = np.sqrt(clean.popularity * n_users) * (N / N.sum())
+        L[:, -1] = n_users * (N / N.sum())
     D = (own + clean.ridge)[rows]
     L /= np.sqrt(D)[:, None]
     if centred:
