@@ -44,7 +44,7 @@ depend on none of these numbers (`skdpmf.mechanisms.knowledge`).
 **The posterior.** In expectation G_j - a0 s_j H theta_j = (M_j + a0 s_j n) (H / n) (theta*_j -
 theta_j), M_j the expected sum of weights: clickers of an item are taken to have the second moments
 of all users, whose noise averages out, since this changes the size of a step and not where steps
-end. v_j is N(0, b_j^2 / alpha) a priori: affinities are relative to popularity.
+end. v_j is N(0, t b_j^2) a priori: affinities are relative to popularity.
 
 **Without privacy** there is neither clip nor noise, nothing limits what is read off the clicks, and
 none of the constants of private fits holds. With n_i the clicks of user i and N_j those on item j,
@@ -92,13 +92,16 @@ from skdpmf.privacy.users import Rows
 
 # Tuned: bias against noise. C, below a typical user's root mean squared residual, and a
 CLIP, CONSTANT = 0.4, 0.5
-# ridge of what a user's slope on b differs from 1
-POPULARITY_RIDGE = 0.15
+# sqrt(t), divided by sqrt(alpha); deviation of the started factors, relative to b_j
+FACTOR_DEVIATION, START_DEVIATION = 0.8, 0.5
+# ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank: weaker
+# while training, as |x_i| = 1 regularises as well
+POPULARITY_RIDGE, TRAINING_RIDGE, FOLD_IN_RIDGE = 0.15, 0.006, 0.05
 # ridge of tastes for item features times their variance, which is lowered by so many errors
 TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 
-# Tuned: ridge of u_i, times alpha: and the rank, or l without privacy. There, rounds, as recall of
-# held-out users is flat from 4 on, and factors
+# Tuned: without privacy, where nothing above holds: l; rounds, as recall of held-out users is flat
+# from 4 on; factors
 CLICK_RIDGE, EXACT_ROUNDS, MOST_FACTORS = 0.06, 10, 128
 
 # Tuned: share of the budget (of mu^2) for the start
@@ -214,7 +217,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
         self.taste_variance = max(float(share - SURE_OF_TASTES * error), 0.0)
         V = common.head_directions(noisy, head, self.mass, self.rank, deviation)
         scale = np.sqrt(np.mean(V[head] ** 2))
-        return np.asarray(V * (b / max(scale, 1e-300))[:, None])
+        return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
 
     def tastes_around(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
         """Item columns less their mean by popularity."""
@@ -224,7 +227,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
     def user_half(self) -> tuple[Any, ...]:  # type: ignore[override]
         posterior, users = self.posterior, self.weighted
         b, V = CONSTANT * posterior.theta[:, 0], np.ascontiguousarray(posterior.theta[:, 1:])
-        ridge, centre = self.everywhere(b, V, CLICK_RIDGE * self.rank * np.eye(self.rank))
+        ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * self.rank * np.eye(self.rank))
         phi = self.users.map(_solve_users, b, V, ridge, centre)
         terms = users.map(weighted_residuals, self.weight, phi, posterior.theta, of_clicks=True)
         return users, terms, phi, V, ridge
@@ -245,7 +248,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
             D *= 0.0
         columns = np.column_stack((np.ones(self.n_items), b, D, V))
         tastes = [TASTE_RIDGE / max(self.taste_variance, 1e-3)] * d
-        factors = [CLICK_RIDGE * rank] * rank
+        factors = [FOLD_IN_RIDGE * rank] * rank
         penalty = np.diag([1.0, POPULARITY_RIDGE, *tastes, *factors])
         ridge, centre = self.everywhere(b, columns, penalty)
         # the plan's rank: columns of zeros, so that shapes do not show the rank
@@ -311,9 +314,8 @@ class _Posterior(update.PooledPosterior):
         self.unobserved = run.settings.unobserved_weight * run.click_weight * run.n_users
         self.line = b / CONSTANT
         # of theta_j: what counts leave open of b_j, and relative affinities
-        of_factors = np.repeat(
-            np.maximum(b**2 / run.settings.alpha, 1e-12)[:, None], V.shape[1], axis=1
-        )
+        factors = FACTOR_DEVIATION**2 / run.settings.alpha
+        of_factors = np.repeat(np.maximum(factors * b**2, 1e-12)[:, None], V.shape[1], axis=1)
         own = np.column_stack((self.line**2 * (variance / N**2 + 1e-4), of_factors))
         self.start(1.0 / own, run.known)
         if run.known is None:
