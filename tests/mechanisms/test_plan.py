@@ -69,7 +69,7 @@ def by_solver(budget, g, v):
         pooled.GRADIENTS: ((M, K + 1), v * C * math.hypot(1.0, a), ROUNDS),
         pooled.GRAM: ((packed(K + 1),), g * (1.0 + a**2), ROUNDS),
     }
-    yield IMPLICIT, pooled_clicks.SHARES, of_pooled
+    yield IMPLICIT, pooled_clicks.shares_of(budget), of_pooled
     vectors = (M, K), v * clicks.CLIP
     more = {dpals.GRAM: ((M, packed(K)), g, ROUNDS), dpals.RHS: (*vectors, ROUNDS)}
     yield {**IMPLICIT, "solver": "dpals"}, dpals.CLICK_SHARES, {**first, **more}

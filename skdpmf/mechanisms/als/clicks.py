@@ -217,7 +217,9 @@ class ClickFit(AlternatingFit):
         self.signal = self.mu * self.typical_popularity * (n / (n + HALF_RELIABLE)) ** 2
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
-        if not is_known(self.popularity.mean, np.sqrt(self.popularity.variance)):
+        # variance of what the rest of the budget would change in the counts
+        gain = self.popularity.variance * max(1.0 - self.precision / self.mu**2, 0.0)
+        if not is_known(self.popularity.mean, np.sqrt(gain)):
             return self.n_known
         rank = int(np.clip(round(RANK_SCALE * self.signal**0.63), 1, most))
         return max(rank, self.n_known)

@@ -104,9 +104,14 @@ TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 # from 4 on; factors
 CLICK_RIDGE, EXACT_ROUNDS, MOST_FACTORS = 0.06, 10, 128
 
-# Tuned: shares of the budget (of mu^2)
-SHARES = {COUNTS: common.SHARE, START: 0.15, GRAM: common.SHARE / 2.0}
-SHARES[GRADIENTS] = 1.0 - sum(SHARES.values())
+# Tuned: share of the budget (of mu^2) for the start
+START_SHARE = 0.15
+
+
+def shares_of(budget: PrivacyBudget) -> dict[str, float]:
+    """Return the shares of mu^2, all rounds together."""
+    small = {START: START_SHARE, GRAM: common.SHARE / 2.0}
+    return common.with_means_and_rest(small, budget, COUNTS, GRADIENTS)
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
@@ -121,7 +126,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     )
     statistic = "sum over users of phi phi', every round"
     gram = common.planned_gram(budget, GRAM, statistic, k + 1, bound=radius, count=rounds)
-    return plan_of(budget, [counts, start, gradients, gram], SHARES, NOTES)
+    return plan_of(budget, [counts, start, gradients, gram], shares_of(budget), NOTES)
 
 
 def fit(
