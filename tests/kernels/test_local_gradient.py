@@ -19,7 +19,7 @@ class Problem:
         self.dense[np.repeat(np.arange(n_users), np.diff(pattern.indptr)), pattern.indices] = (
             ratings
         )
-        self.csr = problems.read_only("compiled", pattern.indptr, pattern.indices, ratings)
+        self.csr = problems.read_only("plain", pattern.indptr, pattern.indices, ratings)
 
     def gradients(self):
         pairs = zip(self.dense, self.U, strict=True)
@@ -43,47 +43,41 @@ def assert_within(part, out, expected, tolerance, before=None):
     np.testing.assert_array_equal(np.delete(out, own, axis=0), np.delete(wanted, own, axis=0))
 
 
-@problems.forms
 @problems.examples
 @given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
-def test_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
-    p = Problem(seed, k, problems.types_of(form, index_type)[0])
+def test_values_are_those_of_the_twins_gradient(seed, k, index_type, part):
+    p = Problem(seed, k, index_type)
     items, components = p.draws(7)
     out = np.full(11, np.nan)
-    getattr(gradient_values, form)(
-        *p.csr, *problems.read_only(form, p.U, p.V, items, components), *part, out
-    )
+    gradient_values(*p.csr, *problems.read_only("plain", p.U, p.V, items, components), *part, out)
     assert_within(part, out, p.gradients()[np.arange(11), items, components], 1e-12)
 
 
-@problems.forms
 @problems.examples
 @given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
-def test_projected_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
-    p = Problem(seed, k, problems.types_of(form, index_type)[0])
+def test_projected_values_are_those_of_the_twins_gradient(seed, k, index_type, part):
+    p = Problem(seed, k, index_type)
     Phi = p.rng.standard_normal((4, 7)).astype(np.float32)  # as estimators have it
     rows, components = p.draws(4)
     out = np.full(11, np.nan)
-    arrays = problems.read_only(form, p.U, p.V, Phi, rows, components)
-    getattr(projected_gradient_values, form)(*p.csr, *arrays, *part, out)
+    arrays = problems.read_only("plain", p.U, p.V, Phi, rows, components)
+    projected_gradient_values(*p.csr, *arrays, *part, out)
     projected = np.einsum("sj,ijl->isl", Phi.astype(np.float64), p.gradients())
     assert_within(part, out, projected[np.arange(11), rows, components], 1e-11)
 
 
-@problems.forms
 @problems.examples
 @given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
-def test_users_step_as_the_twins_do(form, seed, k, index_type, part):
-    p = Problem(seed, k, problems.types_of(form, index_type)[0])
+def test_users_step_as_the_twins_do(seed, k, index_type, part):
+    p = Problem(seed, k, index_type)
     U = p.U.copy()
-    getattr(step_users, form)(*p.csr, *problems.read_only(form, p.V), 0.3, 0.2, LIMIT, *part, U)
+    step_users(*p.csr, *problems.read_only("plain", p.V), 0.3, 0.2, LIMIT, *part, U)
     pairs = zip(p.dense, p.U, strict=True)
     expected = [twin.stepped_user(y, u, p.V, 0.3, 0.2) for y, u in pairs]
     assert_within(part, U, expected, 1e-11, before=p.U)
 
 
-@problems.forms
-def test_a_user_s_values_depend_on_nobody_else(form):
+def test_a_user_s_values_depend_on_nobody_else():
     """Alone, with other users' rows left out, each has the same bits."""
     p = Problem(5, 17)
     (items, components), (rows, _) = p.draws(7), p.draws(4)
@@ -91,10 +85,9 @@ def test_a_user_s_values_depend_on_nobody_else(form):
 
     def run(i, csr, U, *draws):
         out, stepped, n = np.empty((2, len(U))), U.copy(), len(U)
-        getattr(gradient_values, form)(*csr, U, p.V, draws[0], draws[2], 0, n, out[0])
-        projected = getattr(projected_gradient_values, form)
-        projected(*csr, U, p.V, Phi, draws[1], draws[2], 0, n, out[1])
-        getattr(step_users, form)(*csr, p.V, 0.3, 0.2, LIMIT, 0, n, stepped)
+        gradient_values(*csr, U, p.V, draws[0], draws[2], 0, n, out[0])
+        projected_gradient_values(*csr, U, p.V, Phi, draws[1], draws[2], 0, n, out[1])
+        step_users(*csr, p.V, 0.3, 0.2, LIMIT, 0, n, stepped)
         return out[:, i].tolist() + stepped[i].tolist()
 
     for i in range(11):
