@@ -291,7 +291,9 @@ def _write_posterior(row, loss, system, noise, unit, spread, losses):
 
 @part
 def _new_short(few, k, like):
-    """Return scratch for rows of up to so many ratings: see `_solve_short`."""
+    """Return scratch for rows of up to so many ratings, None for none: see `_solve_short`."""
+    if few is None:  # decided when this is compiled
+        return None
     lanes = _vectors.lanes_of(like)
     width = (few + lanes - 1) // lanes * lanes
     starts, panel = _vectors.scratch(k + width, np.int64), _vectors.scratch((k + 1) * width, like)
@@ -328,21 +330,29 @@ def _load_short(ratings, factors, begin, n, short):
 
 
 @part
-def _solve_short(ratings, factors, begin, n, short, out):
-    """Write the solution of a row of n ratings, and return whether it is finite.
+def _solve_short(indptr, i, ratings, factors, few, ridge, extra, short, out):
+    """Write the solution of row i if it has 1 to `few` ratings, and return whether it is finite.
 
     With B = W^1/2 V D^-1/2, D the diagonal ridge and penalty of the row, it is the same as
     D^-1/2 B' (I + B B')^-1 W^1/2 r: as many equations as ratings. short: `_new_short`, the last
     of it D^-1/2.
     """
+    if few is None:
+        return False
     _gram.keep_small()
     (starts, panel, room, vectors, roots), k = short, factors.shape[1]
+    begin, n = indptr[i], indptr[i + 1] - indptr[i]
+    if n == 0 or n > few:
+        return False
     n_rows, lanes = _gram.rows_of(n), _vectors.lanes_of(factors)
     width = (n + lanes - 1) // lanes * lanes
     gram = room[: n_rows * width].reshape((n_rows, width))
     rhs, floor, inverse, x = vectors[0], vectors[2], vectors[3], vectors[4]
     gram[:] = 0
     x[:] = 0
+    for c in range(k):
+        more = extra[i, c % extra.shape[1]] if len(extra) > 0 else 0
+        roots[c] = 1 / np.sqrt(ridge[c, c] + more)
     for p in range(n):
         gram[p, p] = 1
     _load_short(ratings, factors, begin, n, short)
@@ -357,7 +367,7 @@ def _solve_short(ratings, factors, begin, n, short, out):
             total = _vectors.vfma(own, _vectors.vload(x, p), total)
         value = roots[c] * _vectors.vsum(total)
         sound &= value * 0 == 0  # anything not finite makes it NaN
-        out[c] = value if sound else 0
+        out[i, c] = value if sound else 0
     return sound
 
 
@@ -388,19 +398,10 @@ def regress_rows(
     # Rows that wait for their solution, how often it was tried, and what was added for it.
     rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
     jitters, added = _vectors.scratch(most, np.float64), _vectors.scratch(most, np.float64)
-    n, waits = 0, True
-    if few is not None:  # decided when this is compiled, as below
-        short = _new_short(few, k, factors)
+    n, short = 0, _new_short(few, k, factors)
     for i in range(start, stop):
-        if few is not None:
-            length = indptr[i + 1] - indptr[i]
-            waits = not 0 < length <= few
-            if not waits:
-                for c in range(k):
-                    more = extra[i, c % extra.shape[1]] if extra.shape[0] > 0 else 0
-                    short[4][c] = 1 / np.sqrt(ridge[c, c] + more)
-                waits = not _solve_short(ratings, factors, indptr[i], length, short, out[i])
-        if k > 0 and waits and (indptr[i] < indptr[i + 1] or pulls.shape[0] > 0):
+        done = _solve_short(indptr, i, ratings, factors, few, ridge, extra, short, out)
+        if k > 0 and not done and (indptr[i] < indptr[i + 1] or pulls.shape[0] > 0):
             rows[n], tries[n], jitters[n] = i, 0, 0.0
             n += 1
         while n == most or (n > 0 and i + 1 == stop):

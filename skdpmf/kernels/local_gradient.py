@@ -6,21 +6,9 @@ of Phi X_i, and costs one pass over the user's own ratings.
 """
 
 import numpy as np
-import scipy.sparse as sp
 
-from skdpmf.kernels.jit_and_threads import Array
-from skdpmf.kernels.rows import predict_entries, rows_of
-
-
-def _residuals(
-    indptr: Array, indices: Array, ratings: Array, U: Array, V: Array, start: int, stop: int
-) -> sp.csr_array:
-    """Return e_ij of the rows [start, stop)."""
-    own, ptr = slice(indptr[start], indptr[stop]), indptr[start : stop + 1] - indptr[start]
-    predicted = np.empty(own.stop - own.start)
-    predict_entries(ptr, indices[own], U[start:stop], V, 0, stop - start, predicted)
-    shape = stop - start, len(V)
-    return sp.csr_array((ratings[own] - predicted, indices[own], ptr), shape)
+from skdpmf.kernels.jit_and_threads import jit_fast
+from skdpmf.kernels.rows import predict_entries, row_blocks, rows_of
 
 
 def gradient_values(indptr, indices, ratings, U, V, items, components, start, stop, out):
@@ -48,11 +36,24 @@ def projected_gradient_values(
     C-contiguous; rows, components (n_users,) int64: s_i and l_i; out (n_users,) float64: rows
     [start, stop) are overwritten; 0 for a user without ratings.
     """
-    E, own = _residuals(indptr, indices, ratings, U, V, start, stop), slice(start, stop)
-    E.data *= projection[np.repeat(rows[own], np.diff(E.indptr)), E.indices]
-    out[own] = -2.0 * U[np.arange(start, stop), components[own]] * E.sum(axis=1)
+    errors = np.empty(len(ratings))
+    predict_entries(indptr, indices, U, V, start, stop, errors)
+    for block, own, row in row_blocks(indptr, start, stop):
+        terms = (ratings[own] - errors[own]) * projection[rows[block][row], indices[own]]
+        total = np.bincount(row, terms, block.stop - block.start)
+        out[block] = -2.0 * U[block][np.arange(len(total)), components[block]] * total
 
 
+def _step_users_plain(indptr, indices, ratings, V, step, penalty, limit, start, stop, out):
+    for i in range(start, stop):
+        own, u = slice(indptr[i], indptr[i + 1]), out[i]
+        rated = V.take(indices[own], axis=0)
+        slope = (ratings[own] - rated @ u) @ rated / max(1, len(rated)) - penalty * u
+        u += 2.0 * step * slope
+    np.clip(out[start:stop], -limit, limit, out=out[start:stop])
+
+
+@jit_fast(plain=_step_users_plain)
 def step_users(indptr, indices, ratings, V, step, penalty, limit, start, stop, out):
     """One gradient step of every user on (1 / n_i) sum_j e_ij^2 + penalty |u_i|^2.
 
@@ -60,6 +61,18 @@ def step_users(indptr, indices, ratings, V, step, penalty, limit, start, stop, o
     limit: values stop at magnitude `limit`; out (n_users, k) float64: U; rows [start, stop) are
     moved in place. n_i counts as 1 for a user without ratings.
     """
-    E, U = _residuals(indptr, indices, ratings, out, V, start, stop), out[start:stop]
-    slope = -2.0 * (E @ V) / np.maximum(1, np.diff(E.indptr))[:, None] + 2.0 * penalty * U
-    np.clip(U - step * slope, -limit, limit, out=U)
+    k = out.shape[1]
+    gradient = np.empty(k)
+    for i in range(start, stop):
+        gradient[:] = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            j = indices[p]
+            e = ratings[p]
+            for c in range(k):
+                e -= out[i, c] * V[j, c]
+            for c in range(k):
+                gradient[c] -= 2.0 * e * V[j, c]
+        n = max(1, indptr[i + 1] - indptr[i])
+        for c in range(k):
+            u = out[i, c] - step * (gradient[c] / n + 2.0 * penalty * out[i, c])
+            out[i, c] = min(max(u, -limit), limit)

@@ -19,7 +19,7 @@ class Problem:
         self.dense[np.repeat(np.arange(n_users), np.diff(pattern.indptr)), pattern.indices] = (
             ratings
         )
-        self.csr = problems.read_only("plain", pattern.indptr, pattern.indices, ratings)
+        self.csr = problems.read_only("compiled", pattern.indptr, pattern.indices, ratings)
 
     def gradients(self):
         pairs = zip(self.dense, self.U, strict=True)
@@ -66,18 +66,20 @@ def test_projected_values_are_those_of_the_twins_gradient(seed, k, index_type, p
     assert_within(part, out, projected[np.arange(11), rows, components], 1e-11)
 
 
+@problems.forms
 @problems.examples
 @given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
-def test_users_step_as_the_twins_do(seed, k, index_type, part):
-    p = Problem(seed, k, index_type)
+def test_users_step_as_the_twins_do(form, seed, k, index_type, part):
+    p = Problem(seed, k, problems.types_of(form, index_type)[0])
     U = p.U.copy()
-    step_users(*p.csr, *problems.read_only("plain", p.V), 0.3, 0.2, LIMIT, *part, U)
+    getattr(step_users, form)(*p.csr, *problems.read_only(form, p.V), 0.3, 0.2, LIMIT, *part, U)
     pairs = zip(p.dense, p.U, strict=True)
     expected = [twin.stepped_user(y, u, p.V, 0.3, 0.2) for y, u in pairs]
     assert_within(part, U, expected, 1e-11, before=p.U)
 
 
-def test_a_user_s_values_depend_on_nobody_else():
+@problems.forms
+def test_a_user_s_values_depend_on_nobody_else(form):
     """Alone, with other users' rows left out, each has the same bits."""
     p = Problem(5, 17)
     (items, components), (rows, _) = p.draws(7), p.draws(4)
@@ -87,7 +89,7 @@ def test_a_user_s_values_depend_on_nobody_else():
         out, stepped, n = np.empty((2, len(U))), U.copy(), len(U)
         gradient_values(*csr, U, p.V, draws[0], draws[2], 0, n, out[0])
         projected_gradient_values(*csr, U, p.V, Phi, draws[1], draws[2], 0, n, out[1])
-        step_users(*csr, p.V, 0.3, 0.2, LIMIT, 0, n, stepped)
+        getattr(step_users, form)(*csr, p.V, 0.3, 0.2, LIMIT, 0, n, stepped)
         return out[:, i].tolist() + stepped[i].tolist()
 
     for i in range(11):
