@@ -19,17 +19,21 @@ from itertools import pairwise
 
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import Array, jit, jit_fast, later, part, part_fast
+from skdpmf.kernels.jit_and_threads import Array, is_small, jit, jit_fast, later, part, part_fast
 from skdpmf.kernels.rows import row_blocks
 from skdpmf.kernels.sums import truncated
 
 _gram = later("_gram")
+_lanes = later("_lanes")
 _vectors = later("_vectors")
 
 # A system that is not numerically positive definite is solved again with a larger diagonal, each
 # time by this factor; the last attempt adds more than the diagonal itself in either precision.
 _JITTER_GROWTH = 100
 _ATTEMPTS = 9
+
+# From so many factors on, rows of up to this share of so many ratings have an equation a rating.
+_MANY, _FEW = 32, 0.75
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
@@ -198,7 +202,7 @@ def systems(
 
 
 def _regress_rows_plain(
-    indptr, indices, values, weights, factors, ridge, penalties, pulls, noise, start, stop, results
+    indptr, indices, values, weights, factors, ridge, extra, pulls, noise, few, start, stop, results
 ):
     k, eye = factors.shape[1], np.eye(factors.shape[1], dtype=factors.dtype)
     out, spread, losses = results
@@ -206,8 +210,8 @@ def _regress_rows_plain(
     for rows, products, D in systems(indptr, indices, values, weights, factors, start, stop):
         counts = np.diff(indptr[rows.start : rows.stop + 1])
         grams, rhs = products[:, :k, :k] + ridge, products[:, :k, k]
-        if penalties.size:
-            grams += penalties[rows, :, None] * eye
+        if extra.size:
+            grams += extra[rows, :, None] * eye
         if pulls.size:
             rhs = rhs + pulls[rows]
         L, x, sound = factored(grams, rhs)
@@ -228,7 +232,7 @@ def _regress_rows_plain(
         if losses.size:
             row, variances = np.repeat(np.arange(len(x)), counts), np.zeros_like(x)
             variances[done] = noise * (np.linalg.inv(L[done]) ** 2).sum(axis=1)
-            doubts = penalties[rows] if penalties.size else np.zeros_like(x)
+            doubts = extra[rows] if extra.size else np.zeros_like(x)
             squares = np.diagonal(products, axis1=1, axis2=2)[:, :k] + doubts
             errors = D[:, k] - np.einsum("ec,ec->e", D[:, :k], x[row])
             expected = (squares * variances + doubts * x**2).sum(axis=1)
@@ -285,17 +289,101 @@ def _write_posterior(row, loss, system, noise, unit, spread, losses):
         spread[row, c] = 0
 
 
+@part
+def _new_short(few, k, like):
+    """Return scratch for rows of up to so many ratings, None for none: see `_solve_short`."""
+    if few is None:  # decided when this is compiled
+        return None
+    lanes = _vectors.lanes_of(like)
+    width = (few + lanes - 1) // lanes * lanes
+    starts, panel = _vectors.scratch(k + width, np.int64), _vectors.scratch((k + 1) * width, like)
+    for c in range(k):
+        starts[c] = c * lanes
+    vectors, room = _vectors.scratch((5, width), like), _vectors.scratch(width * width, like)
+    return starts, panel, room, vectors, _vectors.scratch(k, like)
+
+
+@part
+def _load_short(ratings, factors, begin, n, short):
+    """Load B of `_solve_short`, the columns of each rating in a lane, and the right-hand side."""
+    (indices, values, weights), (starts, panel, _, vectors, roots) = ratings, short
+    k, lanes, rhs, scales = factors.shape[1], _vectors.lanes_of(panel), vectors[0], vectors[1]
+    whole, none = k // lanes * lanes, _vectors.vzero(panel)
+    for p in range((n + lanes - 1) // lanes * lanes):
+        own = begin + min(p, n - 1)  # the last rating again, of weight 0
+        starts[k + p], scales[p] = indices[own] * k, p < n
+        if p < n and weights.shape[0] > 0:
+            scales[p] = np.sqrt(weights[own])
+        rhs[p] = scales[p] * values[own] if p < n else 0
+    for p in range(0, n, lanes):
+        at, scale = p * (k + 1), _vectors.vload(scales, p)
+        for c in range(0, whole, lanes):
+            tile = _lanes.load_lanes(factors, starts, k + p, c)
+            _vectors.tile_store(panel, at + c * lanes, lanes, tile)
+        for c in range(whole, k):
+            for r in range(lanes):
+                panel[at + c * lanes + r] = factors[starts[k + p + r] // k, c]
+        for c in range(k):
+            own = _vectors.vfma(roots[c], _vectors.vload(panel, at), none)
+            _vectors.vstore(panel, at, _vectors.vfma(scale, own, none))
+            at += lanes
+
+
+@part
+def _solve_short(indptr, i, ratings, factors, few, ridge, extra, short, out):
+    """Write the solution of row i if it has 1 to `few` ratings, and return whether it is finite.
+
+    With B = W^1/2 V D^-1/2, D the diagonal ridge and penalty of the row, it is the same as
+    D^-1/2 B' (I + B B')^-1 W^1/2 r: as many equations as ratings. short: `_new_short`, the last
+    of it D^-1/2.
+    """
+    if few is None:
+        return False
+    _gram.keep_small()
+    (starts, panel, room, vectors, roots), k = short, factors.shape[1]
+    begin, n = indptr[i], indptr[i + 1] - indptr[i]
+    if n == 0 or n > few:
+        return False
+    n_rows, lanes = _gram.rows_of(n), _vectors.lanes_of(factors)
+    width = (n + lanes - 1) // lanes * lanes
+    gram = room[: n_rows * width].reshape((n_rows, width))
+    rhs, floor, inverse, x = vectors[0], vectors[2], vectors[3], vectors[4]
+    gram[:] = 0
+    x[:] = 0
+    for c in range(k):
+        more = extra[i, c % extra.shape[1]] if len(extra) > 0 else 0
+        roots[c] = 1 / np.sqrt(ridge[c, c] + more)
+    for p in range(n):
+        gram[p, p] = 1
+    _load_short(ratings, factors, begin, n, short)
+    _gram._add_rows(panel, starts, None, k, (k + 1) * lanes, gram, rhs)
+    _gram.largest_and_floor(gram, n, _gram.rounding_of(n, factors), floor)
+    sound = _gram.cholesky(gram, n, floor, inverse, rhs, x)
+    _gram.substitute_backward(gram, n, inverse, x)
+    for c in range(k):
+        total = _vectors.vzero(panel)
+        for p in range(0, width, lanes):
+            own = _vectors.vload(panel, p * (k + 1) + c * lanes)
+            total = _vectors.vfma(own, _vectors.vload(x, p), total)
+        value = roots[c] * _vectors.vsum(total)
+        sound &= value * 0 == 0  # anything not finite makes it NaN
+        out[i, c] = value if sound else 0
+    return sound
+
+
 @jit(plain=_regress_rows_plain)
 def regress_rows(
-    indptr, indices, values, weights, factors, ridge, penalties, pulls, noise, start, stop, results
+    indptr, indices, values, weights, factors, ridge, extra, pulls, noise, few, start, stop, results
 ):
     """Solve `solve_rows_weighted`, or `row_posteriors` where these are asked for.
 
-    indptr to ridge: as for `solve_rows_weighted`; penalties (n_rows, k), (n_rows, 1) or (0, 1)
-    float: added to the diagonal; pulls (n_rows, k) or (0, k) float: added to the right-hand sides,
-    in which case rows without ratings are solved too; noise: variance of the ratings; start, stop:
-    the rows; results: the outputs of `row_posteriors`, the last two without weights, or (0, k) and
-    (0,): none. Rows without a solution are left as they are.
+    indptr to ridge: as for `solve_rows_weighted`; extra (n_rows, k), (n_rows, 1) or (0, 1) float:
+    added to the diagonal; pulls (n_rows, k) or (0, k) float: added to the right-hand sides, in
+    which case rows without ratings are solved too; noise: variance of the ratings; few: None, or
+    the most ratings of a row that `_solve_short` may solve: ridge + extra is a positive diagonal,
+    and nothing but `out` is asked for; start, stop: the rows; results: the outputs of
+    `row_posteriors`, the last two without weights, or (0, k) and (0,): none. Rows without a
+    solution are left as they are.
     """
     _gram.keep_small()
     k, ratings = factors.shape[1], (indices, values, weights)
@@ -310,16 +398,17 @@ def regress_rows(
     # Rows that wait for their solution, how often it was tried, and what was added for it.
     rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
     jitters, added = _vectors.scratch(most, np.float64), _vectors.scratch(most, np.float64)
-    n = 0
+    n, short = 0, _new_short(few, k, factors)
     for i in range(start, stop):
-        if k > 0 and (indptr[i] < indptr[i + 1] or pulls.shape[0] > 0):
+        done = _solve_short(indptr, i, ratings, factors, few, ridge, extra, short, out)
+        if k > 0 and not done and (indptr[i] < indptr[i + 1] or pulls.shape[0] > 0):
             rows[n], tries[n], jitters[n] = i, 0, 0.0
             n += 1
         while n == most or (n > 0 and i + 1 == stop):
             for s in range(n):
                 row, top = rows[s], s * n_rows
                 own, b = gram[top : top + n_rows], rhs[s * width : (s + 1) * width]
-                _start_system(first_gram, row, jitters[s], penalties, pulls, own, b)
+                _start_system(first_gram, row, jitters[s], extra, pulls, own, b)
                 _gram.add_ratings(ratings, factors, indptr[row], indptr[row + 1], panel, own, b)
                 largest = _gram.largest_and_floor(own, k, rounding, floor[top:])
                 tries[s], added[s] = tries[s] + 1, jitters[s]
@@ -360,9 +449,12 @@ def solve_rows_weighted(
     `solve_rows`; row_ridge (n_rows,) or (0,) float: penalty >= 0 of each row, such as alpha times
     its number of ratings; an empty array means none; start, stop, out: as in `solve_rows`.
     """
-    none, out[start:stop] = np.empty((0, factors.shape[1]), factors.dtype), 0
+    k, few, diagonal = len(ridge), None, ridge.diagonal()
+    none, out[start:stop] = np.empty((0, k), factors.dtype), 0
+    if k >= _MANY and not is_small() and _lanes.USE_VECTORS:
+        few = None if np.any(ridge != np.diag(diagonal)) or np.any(diagonal <= 0) else int(_FEW * k)
     given = indptr, indices, values, weights, factors, ridge, row_ridge[:, None]
-    regress_rows(*given, none, 1.0, start, stop, (out, none, none[:, 0]))
+    regress_rows(*given, none, 1.0, few, start, stop, (out, none, none[:, 0]))
 
 
 def solve_rows(
@@ -431,7 +523,7 @@ def row_posteriors(
     given = ptr, indices, values, none, factors, np.ascontiguousarray(ridge), doubts[rows]
     pulls = np.matmul(ridge, priors[rows, :, None])[:, :, 0]
     results = out[rows], out_variances[rows], out_losses[rows]
-    regress_rows(*given, pulls, noise, 0, stop - start, results)
+    regress_rows(*given, pulls, noise, None, 0, stop - start, results)
 
 
 def _invert_plain(A):

@@ -150,3 +150,29 @@ def test_inverses(k):
     invert(inverse)
     found = np.einsum("abn,bcn->nac", matrices, inverse)
     np.testing.assert_allclose(found, np.broadcast_to(np.eye(k), found.shape), atol=1e-9)
+
+
+@pytest.mark.parametrize("k", [32, 37, 48])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_few_ratings_have_the_solution_of_long_ones(k, weighted):
+    """With a diagonal ridge; each alone has the same bits, and not finite ones become zeros."""
+    lengths = np.array([0, 1, 7, 8, 9, 16, int(0.75 * k), int(0.75 * k) + 1, 60])
+    rng, indptr = np.random.default_rng(k), np.append(0, np.cumsum(lengths))
+    indices = np.concatenate([rng.permutation(80)[:n] for n in lengths])
+    values, factors = rng.uniform(1, 5, len(indices)), rng.standard_normal((80, k))
+    weights = rng.uniform(0, 3, len(indices)) if weighted else np.ones(len(indices))
+    weights[indptr[2]] = 1 - weighted
+    ridge, penalties = np.diag(rng.uniform(0.1, 2, k)), rng.uniform(0, 2, len(lengths))
+    terms = values, weights, factors, ridge, penalties
+    out, alone = np.empty((2, len(lengths), k))
+    given = indptr, indices, values, weights if weighted else weights[:0], factors, ridge, penalties
+    solve_rows_weighted(*given, 0, len(lengths), out)
+    assert_solves(out, problems.Pattern(indptr, indices, 80), *terms)
+    for i in range(len(lengths)):
+        solve_rows_weighted(*given, i, i + 1, alone)
+    np.testing.assert_array_equal(out, alone)
+    values[indptr[3]] = np.inf
+    with np.errstate(invalid="ignore"):
+        solve_rows_weighted(*given, 0, len(lengths), alone)
+    np.testing.assert_array_equal(np.delete(alone, 3, axis=0), np.delete(out, 3, axis=0))
+    assert not alone[3].any()

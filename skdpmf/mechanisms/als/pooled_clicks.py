@@ -271,17 +271,19 @@ class _Fit(pooled.PooledRounds, ClickFit):
     def half(self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any) -> Any:
         """Ridge regressions of all rows on the factors of what clicks join them to.
 
-        In single precision, in half the time.
+        In single precision, in half the time, and turned until the term of all pairs is diagonal,
+        as the kernel takes less for rows of few clicks then.
         """
-        target, weight, factors = (
-            np.asarray(x, np.float32, "C") for x in (target, weight, factors)
-        )
-        everywhere = np.float32(self.settings.unobserved_weight) * (factors.T @ factors)
+        values, turn = np.linalg.eigh(factors.T @ factors)
+        everywhere = np.diag(np.maximum(values, np.finfo(np.float32).eps * values[-1]))
+        everywhere *= self.settings.unobserved_weight
+        floats = target, weight, factors @ turn, everywhere, turn
+        target, weight, factors, everywhere, turn = (np.asarray(x, np.float32, "C") for x in floats)
         penalty = (self.settings.alpha * CLICK_RIDGE * np.diff(indptr)).astype(np.float32)
         out = np.empty((len(indptr) - 1, factors.shape[1]), np.float32)
         given = indptr, indices, target, weight, factors, everywhere, penalty
         run_blocks(lambda a, b: solve_rows_weighted(*given, a, b, out), indptr, self.n_jobs)
-        return out
+        return out @ turn.T
 
 
 # Maps of `Users`: values of each user alone
