@@ -1,6 +1,5 @@
 """Slow twin of a whole CacheSGDFactorizer fit with one thread: loops over ratings, in float64."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -103,7 +102,7 @@ class MeanField:
     def learn(self, U, V, b, c, loss, rounds, whole):
         """Return the factors in new coordinates, where they change; without the lost ones."""
         n, m, N = self.known.sum(axis=1), self.known.sum(axis=0), self.known.sum()
-        every = math.ceil(V.shape[1] * (len(n) + len(m)) / N)
+        every = -(-V.shape[1] * (len(n) + len(m)) // N)
         if rounds % every == 1 % every:
             left, s, right = np.linalg.svd(np.sqrt(n)[:, None] * U @ V.T * np.sqrt(m))
             k = U.shape[1]

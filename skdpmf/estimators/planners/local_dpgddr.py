@@ -14,7 +14,7 @@ from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import ReleasePlan
 
-_GRADIENT_ROUNDS, _ITEM_ROUNDS = 5, 3
+_GRADIENT_ROUNDS = 5
 _N_PARTS = 10  # of a round, for progress bars
 
 
@@ -94,7 +94,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
         """Return the largest number of rounds of the protocol."""
         if self._gradients is not None:
             return int(self.max_iter or _GRADIENT_ROUNDS)
-        return int(self.max_iter or _ITEM_ROUNDS) if self._is_by_vectors else 1
+        return int(self.max_iter or items.ROUNDS) if self._is_by_vectors else 1
 
     @property
     def _work_of_round(self) -> int:

@@ -62,7 +62,7 @@ Floats = NDArray[np.float64]
 # Tuned: parts of a device's one report, and of the devices, against each other
 _MOST_COUNT_WEIGHT = 1.5  # s
 _ONE_ROUND = 0.25  # more noise leaves too little of the counts of a part of the devices
-_ROUNDS = 3
+ROUNDS = 3
 
 SAMPLED = "sampled statistics"
 
@@ -106,7 +106,7 @@ def fractions_of(noise: float, n_rounds: int | None = None) -> tuple[float, ...]
 
     noise: r; n_rounds: None: 1 for an r of 1/4 and more, else 3. Result: positive, of sum 1.
     """
-    rounds = n_rounds or (1 if noise >= _ONE_ROUND else _ROUNDS)
+    rounds = n_rounds or (1 if noise >= _ONE_ROUND else ROUNDS)
     if rounds == 1:
         return (1.0,)
     return (0.5, *[0.5 / (rounds - 1)] * (rounds - 1))
