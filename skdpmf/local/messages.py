@@ -32,7 +32,7 @@ except ImportError as error:
         'pip install "skdpmf[local]". LocalDPGDDR simulates devices without it.'
     ) from error
 
-VERSION = 4
+VERSION = 3
 MAX_BYTES = 2**28  # of a message: more than the largest catalogue needs
 MAX_ITEMS = 2**23 - 2  # so that a report has at most 2^24 values
 _MAX_LENGTH = 2**24
@@ -209,7 +209,7 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
     n_devices : int, default=0
         Devices that are expected, on which the weight of item counts in a report depends: the fewer
         they are, the more. 0: not known, taken as many.
-    version : int, default=4
+    version : int, default=3
         Version of the messages.
 
     Raises
@@ -237,7 +237,7 @@ class Announcement(_Message, frozen=True, eq=False, tag="announcement"):
     item_means: NDArray[np.float64] | None = None
     mass: NDArray[np.float64] | None = None
     n_devices: Count = 0
-    version: Literal[4] = 4
+    version: Literal[3] = 3
 
     def _check(self) -> None:
         _check_range(self)
@@ -295,7 +295,7 @@ class Report(_Message, frozen=True, eq=False, tag="report"):
     round: Annotated[int, Meta(ge=0, lt=_MAX_ROUNDS)]
     report_id: Id
     payload: NDArray[np.int32]
-    version: Literal[4] = 4
+    version: Literal[3] = 3
 
 
 class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
@@ -320,7 +320,7 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
     popularity : ndarray of float64, shape (n_items,)
         Estimated number of people who choose an item, > 0: those with many items count less, and
         those who like it more.
-    version : int, default=4
+    version : int, default=3
         Version of the messages.
 
     Raises
@@ -344,7 +344,7 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
     n_reports: Annotated[tuple[Count, ...], Rounds]
     significant: bool
     popularity: NDArray[np.float64]
-    version: Literal[4] = 4
+    version: Literal[3] = 3
 
     def _check(self) -> None:
         _check_range(self)

@@ -103,7 +103,7 @@ def test_wrong_reports_are_counted_and_have_no_influence():
                 refuse(altered(report, payload=np.full_like(report.payload, value)), NORM)
             refuse(data[:-1], "malformed")
             refuse(data + b"\0", "malformed")
-            refuse(data.replace(b"version\x04", b"version\x02"), "wrong version")
+            refuse(data.replace(b"version\x03", b"version\x02"), "wrong version")
             # a refused report does not use its id up
             assert clean.receive(report)
             assert dirty.receive(data)

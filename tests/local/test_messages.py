@@ -73,7 +73,7 @@ def test_layout_of_a_report():
     # what a device in another language has to write
     values = np.array([-(2**31), 0, 2**31 - 1, 7], "<i4").tobytes()
     fields = {"type": "report", "protocol": PROTOCOL, "round": 1, "report_id": ID}
-    fields = {**fields, "payload": values, "version": 4}
+    fields = {**fields, "payload": values, "version": 3}
     assert msgspec.msgpack.decode(REPORT.to_bytes()) == fields
     assert len(REPORT.to_bytes()) == 126 + len(values)
     plain = {**fields, "payload": base64.b64encode(values).decode()}
@@ -93,7 +93,7 @@ WRONG = [
     (FIRST, "rating_range", [(1, float("nan")), (0, 1e-200), 5, None]),
     (FIRST, "user_damping", [0.0, 1e7, 10**400]),
     (FIRST, "fractions", [(), (0.5, 0.4), (1.0, 0.0), (1.5, -0.5), (1 / 1001,) * 1001, 1.0]),
-    (FIRST, "version", [1, 2, 5, True, "3"]),
+    (FIRST, "version", [1, 2, 4, True, "3"]),
     (FIRST, "mass", [np.ones(3)]),
     (FIRST, "n_devices", [-1, 0.5, None]),
     (LATER, "mass", [None, [1.0], np.ones(4), np.zeros(3), np.array([1.0, np.nan, 1.0])]),
@@ -166,10 +166,10 @@ def test_a_field_that_stands_twice_is_refused():
 
 
 def test_another_version_is_told_apart():
-    later = REPORT.to_bytes().replace(b"version\x04", b"version\x05")
-    with pytest.raises(VersionError, match="version=5 must be 4"):
+    later = REPORT.to_bytes().replace(b"version\x03", b"version\x04")
+    with pytest.raises(VersionError, match="version=4 must be 3"):
         Report.from_bytes(later)
-    with pytest.raises(VersionError, match="version=1 must be 4"):
+    with pytest.raises(VersionError, match="version=1 must be 3"):
         Report.from_json('{"type":"report","version":1,"something":{"else":0}}')
 
 
@@ -198,7 +198,7 @@ def test_a_claimed_length_allocates_nothing():
     at = data.index(b"\xa9fractions") + 10
     claims = [
         (Report, b"\xdf\xff\xff\xff\xff" + b"0" * 64),  # fields
-        (Report, b"\x82\xa7version\x04\xa7payload\xc6\xff\xff\xff\xff"),  # values
+        (Report, b"\x82\xa7version\x03\xa7payload\xc6\xff\xff\xff\xff"),  # values
         (Announcement, data[:at] + b"\xdd\x7f\xff\xff\xff" + data[at + 1 :]),  # fractions
     ]
     tracemalloc.start()

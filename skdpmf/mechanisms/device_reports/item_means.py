@@ -4,7 +4,7 @@ Ratings y are in quarter ranges from the middle of the scale; m items. Every dev
 report, in one of the rounds, with its whole epsilon:
 
 - round "statistics": with the user's damped mean o_i, w_i = 1 / sqrt(n_i),
-  c_i = min(1, C / |w_i (y_i - o_i)|) and a_ij = exp((s - 1) (y_ij - o_i)), the vector
+  c_i = min(1, C / |w_i (y_i - o_i)|) and a_ij = max(1 + (s - 1) (y_ij - o_i), 1/10), the vector
 
       ( s a_i / |a_i|,  q,  c_i w_i (y_i - o_i) / C,  q c_i,  q mean(y_i) / 2 ) / L,
       L^2 = s^2 + 1 + 3 q^2,
@@ -22,17 +22,16 @@ reports, of variance v / n for each value, and combines the rounds by precision
 **Counts.** The first values count choices. Over n devices the noise of a mean of unit vectors has
 the length r = sqrt(m / n) / c, c as for `PrivUnit`; the mean itself has a length of .3 to .5 where
 people choose by popularity, whatever m is. So the public r decides: from 1/4 on all devices report
-in one round, because a part of them would say too little of the counts, and s = 4 r within
+in one round, because a part of them would say too little of the counts, and s = 3 r within
 [1, 3/2], because larger weights take more from the means than they give to the counts. With an s
 above 1 favourites count more: they are other people's favourites as well, and stand out first.
 This takes a bit of the spread from the means, far less than noise does then.
 
 **Gate.** With S_j and N_j the estimated sums, sd their noise, item means are released only if
 
-.. math:: \sum_j N_j^2 (S_j^2 - sd^2) > \sqrt{2 \sum_j N_j^4}\, sd^2,
+.. math:: \sum_j N_j^2 (S_j^2 - sd^2) > 2 \sqrt{2 \sum_j N_j^4}\, sd^2,
 
-one standard error of the left side, as far as released values show; else they are all the same, and
-a user's own mean predicts.
+as far as released values show; else they are all the same, and a user's own mean predicts.
 """
 
 from typing import Any, NamedTuple
@@ -59,8 +58,12 @@ from skdpmf.privacy.pure import PureRelease
 
 Floats = NDArray[np.float64]
 
+# Guard: a length above 0
+_LEAST_LIKING = 0.1  # a_ij
+
 # Tuned: parts of a device's one report, and of the devices, against each other
-_MOST_COUNT_WEIGHT = 1.5  # s
+_MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.5, 3.0  # s
+LEAST_SIGNIFICANCE = 2.0  # standard errors
 _ONE_ROUND = 0.25  # more noise leaves too little of the counts of a part of the devices
 ROUNDS = 3
 
@@ -98,11 +101,11 @@ def mean_noise(epsilon: float, n_items: int, n_devices: int) -> float:
 def count_weight(epsilon: float, n_items: int, n_devices: int) -> float:
     """Return s, from public numbers, as for `mean_noise`."""
     r = mean_noise(epsilon, n_items, n_devices)
-    return float(np.clip(r / _ONE_ROUND, 1.0, _MOST_COUNT_WEIGHT))
+    return float(np.clip(_WEIGHT_OF_NOISE * r, 1.0, _MOST_COUNT_WEIGHT))
 
 
 def fractions_of(noise: float, n_rounds: int | None = None) -> tuple[float, ...]:
-    """Return the share of the devices that report in each round: half of them in the first.
+    """Return the share of the devices that report in each round.
 
     noise: r; n_rounds: None: 1 for an r of 1/4 and more, else 3. Result: positive, of sum 1.
     """
@@ -189,7 +192,7 @@ def statistics_rows(R: Any, user_damping: float, count_weight: float = 1.0) -> R
     sums = np.bincount(row, weights=R.data, minlength=n_devices)
     own = R.data - (sums / (n + user_damping))[row]
     deviation = 1.0 / np.sqrt(np.maximum(n, 1))[row] * own
-    liking = np.exp((count_weight - 1.0) * own)
+    liking = np.maximum(1.0 + (count_weight - 1.0) * own, _LEAST_LIKING)
     liking /= row_norms(row, liking, n_devices)[row]
     clip = shrink_to_ball(row_norms(row, deviation, n_devices), ir.CLIP)
     rated = n > 0
@@ -268,7 +271,7 @@ class LocalItemMeans:
         N, S = self.means.mass, statistic[1, :-1]
         excess = float(np.sum(N**2 * (S**2 - noise**2)))
         error = noise**2 * float(np.sqrt(2.0 * np.sum(N**4)))
-        self.significant = excess > error
+        self.significant = excess > LEAST_SIGNIFICANCE * error
         scale = 2.0 / (im.USER_WEIGHT * self.means.n_users)
         error = (scale * noise) ** 2
         trust = im.PRIOR_VARIANCE / (im.PRIOR_VARIANCE + error)
@@ -327,7 +330,7 @@ def _mean(rows: Rows, n_devices: int, dimension: int) -> Floats:
 
 def statistics_length(count_weight: float = 1.0) -> float:
     """Return L."""
-    return float(np.sqrt(count_weight**2 + 1 + 3 * im.USER_WEIGHT**2))
+    return float(np.sqrt(count_weight**2 + 1.0 + 3.0 * im.USER_WEIGHT**2))
 
 
 def _rows(parts: list[Any], n_devices: int, length: float) -> Rows:
