@@ -175,8 +175,9 @@ def constant_weight(budget: PrivacyBudget) -> float:
 def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
     # the release of lists starts the first factors, else that of co-ratings
-    start = (START, GRAM, MOMENTS) if list_share else (START, RATED, GRAM, MOMENTS)
-    others = {COUNTS: common.SHARE, **dict.fromkeys(start, common.SHARE / 2.0)}
+    first = (COUNTS,) if list_share else (COUNTS, RATED)
+    small = dict.fromkeys((START, GRAM, MOMENTS), common.SHARE / 2.0)
+    others = {**dict.fromkeys(first, common.SHARE), **small}
     shares = common.with_means_and_rest(others, budget, MEANS, GRADIENTS)
     shares = {name: (1.0 - list_share) * share for name, share in shares.items()}
     return {**shares, LISTS: list_share} if list_share else shares
