@@ -22,7 +22,7 @@ most (s + c N_i) (s + c N_j). So M_ij = A_ij r_i r_j, r_i = N_i / sqrt(s + c N_i
 Without cleaning r_i = sqrt(N_i). The k largest eigenvalues l and eigenvectors
 U give L_i = U_i sqrt(l) / r_i, so that L L^T is about A. With cleaning, the diagonal of M, which
 holds the variance of single ratings, is replaced by that of the rank-k matrix itself (principal
-axis factoring, from 0, `_ROUNDS` times), eigenvalues up to the edge e of the noise's bulk are left
+axis factoring, from 0, `N_ROUNDS` times), eigenvalues up to the edge e of the noise's bulk are left
 out, and the others shrunk to sqrt(l^2 - e^2). Noise is symmetric, so that e is the size of
 the most negative eigenvalue. As users' rows are centred, the direction of constants, N / r, has
 a negative one without any noise: it is taken off before. So the rank falls to none where the sums
@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dsymv
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
-from skdpmf.mechanisms.gram.item_item import LEAST_OWN
+from skdpmf.mechanisms.gram.item_item import LEAST_OWN, N_ROUNDS
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +57,6 @@ Floats = NDArray[np.float64]
 _SHRINKAGE = 0.5
 
 # Guard: time of an eigendecomposition, and the accuracy at which it stops
-_ROUNDS = 4  # of the factoring
 _DENSE = 300  # up to so many items a full decomposition is faster
 _TOLERANCE, _ROUGHLY = 1e-6, 1e-2  # of eigenvalues, relative
 _RESTARTS = 10  # of Lanczos; those that stand out of the noise take two or three
@@ -214,7 +213,7 @@ def leading_factors(
     M *= clean.covariance - level
     if cleaning:
         np.fill_diagonal(M, (clean.mean - level) * root**2)
-    for _ in range(_ROUNDS if cleaning else 1):
+    for _ in range(N_ROUNDS if cleaning else 1):
         if cleaning:
             edge = _edge(M, mass / root)
         # eigenvalues within the bulk lie so close that they would take most of the time

@@ -139,7 +139,7 @@ MOST_CENTRE, _N_CENTRES = 4.0, 512
 _STEP = MOST_CENTRE / _N_CENTRES
 
 # Guard: memory and time of eigenvectors
-N_ROUNDS = 5  # of the cleaning, before a last one
+N_ROUNDS = 4  # of cleaning, and of factoring covariances
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
 EXACT_HEAD, EXACT_RANK = 6000, 1024
 DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
