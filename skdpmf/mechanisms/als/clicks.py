@@ -69,7 +69,6 @@ _SMALLEST = 1e-12
 CLIP = 0.7
 # ridge of u_i, times alpha, while training
 TRAINING_RIDGE = 0.1
-RANK_SCALE = 0.8  # see `ClickFit.choose_rank`
 
 # Tuned: without privacy: ridges of u_i and v_j, times alpha
 EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
@@ -221,7 +220,7 @@ class ClickFit(AlternatingFit):
         gain = self.popularity.variance * max(1.0 - self.precision / self.mu**2, 0.0)
         if not is_known(self.popularity.mean, np.sqrt(gain)):
             return self.n_known
-        rank = int(np.clip(round(RANK_SCALE * self.signal**0.63), 1, most))
+        rank = int(np.clip(round(self.signal**0.63), 1, most))
         return max(rank, self.n_known)
 
     def weigh(self) -> None:

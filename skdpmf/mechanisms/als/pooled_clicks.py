@@ -92,8 +92,8 @@ from skdpmf.privacy.users import Rows
 
 # Tuned: bias against noise. C, below a typical user's root mean squared residual, and a
 CLIP, CONSTANT = 0.4, 0.5
-# sqrt(t), divided by sqrt(alpha); deviation of the started factors, relative to b_j
-FACTOR_DEVIATION, START_DEVIATION = 0.8, 0.5
+# sqrt(t), divided by sqrt(alpha)
+FACTOR_DEVIATION = 0.8
 # ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank: weaker
 # while training, as |x_i| = 1 regularises as well
 POPULARITY_RIDGE, TRAINING_RIDGE, FOLD_IN_RIDGE = 0.15, 0.006, 0.05
@@ -217,7 +217,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
         self.taste_variance = max(float(share - SURE_OF_TASTES * error), 0.0)
         V = common.head_directions(noisy, head, self.mass, self.rank, deviation)
         scale = np.sqrt(np.mean(V[head] ** 2))
-        return np.asarray(V * (START_DEVIATION / max(scale, 1e-300) * b)[:, None])
+        return np.asarray(V * (b / max(scale, 1e-300))[:, None])
 
     def tastes_around(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
         """Item columns less their mean by popularity."""
