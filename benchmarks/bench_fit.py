@@ -1,4 +1,4 @@
-"""Wall time, processor time and peak memory of a large fit, beside an ALS fit of `implicit`.
+"""Wall time, processor time and peak memory of a large fit, and how they grow.
 
 Synthetic ratings shaped like MovieLens 10M by default, made in a process of their own and kept as
 .npz in a cache folder. Every fit has a fresh process too, so that its peak resident memory is that
@@ -7,10 +7,12 @@ of the interpreter, the ratings and the fit alone. Kernels are compiled before t
     python benchmarks/bench_fit.py --users 70000 --items 10700 --ratings 10000000
     python benchmarks/bench_fit.py --exact --users 16554 --items 10506 --ratings 90000
     python benchmarks/bench_fit.py --cluster --users 500000 --items 20000 --ratings 50000000
+    python benchmarks/bench_fit.py --grow --users 20000 --items 4000 --ratings 1000000 --rank 16
 
 --exact: ratings with a long tail, and fits without privacy with all defaults, lists included;
 --exact --private: the same with privacy.
 --cluster: the default fit of ratings on disk by threads of one process, and by as many processes.
+--grow: what fits of one thread take where users, ratings, items or k double: the least of three.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import json
 import sys
 import time
 from functools import partial
+from operator import itemgetter
 
 from harness import CACHE, in_child, note, parser, print_head, print_row
 from memory import own_mb, peak_gib, shown_size, verdict
@@ -34,8 +37,15 @@ SPARING = {  # settings of Dask that docs/distributed.md explains
     "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
 }
 CLICKS = "DPCovarianceRecommender, clicks"
-PEER = "implicit ALS, Cholesky (float32, implicit feedback)"
 EXACT = "AdaptiveWeightALS", "DPCovarianceRecommender", CLICKS
+SGD = "CacheSGDFactorizer"
+GROWN = {  # factors of users, items, ratings and k
+    "nothing": (1, 1, 1, 1),
+    "users and ratings": (2, 1, 2, 1),
+    "ratings": (1, 1, 2, 1),
+    "items": (1, 2, 1, 1),
+    "k": (1, 1, 1, 2),
+}
 PARSER = parser(
     __doc__,
     users=70_000,
@@ -48,6 +58,7 @@ PARSER = parser(
     exact=False,
     private=False,
     cluster=False,
+    grow=False,
 )
 PARSER.add_argument("--task", help=argparse.SUPPRESS)
 
@@ -100,10 +111,12 @@ def fit_ours(variant, path, options):
             n_jobs=options.n_jobs,
             feedback=feedback[variant == CLICKS],
         )
+    if variant == SGD:
+        recommender = skdpmf.CacheSGDFactorizer(n_components=options.rank, n_jobs=options.n_jobs)
     recommender.fit(make_ratings(20_000, 400, n_ratings=200_000, random_state=0))
     X = sp.load_npz(path)
-    loaded = peak_gib()
-    took = timed(lambda: recommender.fit(X))
+    loaded, again = peak_gib(), range(1 + 2 * options.grow)
+    took = min((timed(lambda: recommender.fit(X)) for _ in again), key=itemgetter("cpu"))
     rank = int(np.any(recommender.components_ != 0, axis=1).sum())
     return {**took, "loaded": loaded, "peak": peak_gib(), "rank": rank}
 
@@ -153,24 +166,6 @@ def used_by(client):
     return [of_one(), *workers.values()]
 
 
-def fit_peer(path, options):
-    import numpy as np
-    import scipy.sparse as sp
-    from implicit.cpu.als import AlternatingLeastSquares
-
-    X = sp.csr_matrix(sp.load_npz(path)).astype(np.float32)
-    loaded = peak_gib()
-    peer = AlternatingLeastSquares(
-        factors=options.rank,
-        iterations=options.rounds or 15,
-        use_cg=False,
-        num_threads=options.n_jobs,
-        random_state=0,
-    )
-    took = timed(lambda: peer.fit(X, show_progress=False))
-    return {**took, "loaded": loaded, "peak": peak_gib(), "rank": options.rank}
-
-
 def compare_cluster(path, arguments):
     """Print what the same fit takes in threads and in a cluster: of each process, in GiB and GB."""
     if not path.with_suffix("").exists():
@@ -183,13 +178,36 @@ def compare_cluster(path, arguments):
             print_row(variant, f"worker {number}" if number else "fit", *numbers, result["sum"])
 
 
-TASKS = {"generate": generate, "peer": fit_peer}
+def print_growth(options, arguments):
+    """Print processor seconds, in brackets their ratio to linear growth, and GiB at the peak."""
+    sizes, first = (options.users, options.items, options.ratings, options.rank), {}
+    names = "--users", "--items", "--ratings", "--rank"
+    print_head("what doubles", "users, items, ratings, k", *(kinds := (USUAL, CLICKS, SGD)))
+    for what, times in GROWN.items():
+        now = [n * t for n, t in zip(sizes, times, strict=True)]
+        given = [word for pair in zip(names, now, strict=True) for word in pair]
+        given, cells = [*arguments, "--private", "--rounds", 0, "--n-jobs", 1, *given], []
+        if not path_of(PARSER.parse_args([str(one) for one in given])).exists():
+            in_child(__file__, "--task", "generate", *given)
+        for kind in kinds:
+            took = in_child(__file__, "--task", kind, *given)
+            ratio = took["cpu"] / (first.setdefault(kind, took["cpu"]) * max(times))
+            cells.append(f"{took['cpu']:.2f} ({ratio:.2f}), {took['peak']:.2f}")
+        print_row(what, ", ".join(f"{n:,}" for n in now), *cells)
+
+
+def path_of(options):
+    kind = "-long-tail" if options.exact else ""
+    return CACHE / f"{options.users}x{options.items}-{options.ratings}{kind}.npz"
+
+
+TASKS = {"generate": generate}
 TASKS |= {name: partial(fit_stored, name) for name in (THREADS, CLUSTER, "write")}
 
 
 def print_fit(label, result):
     seconds, peak = result["seconds"], result["peak"]
-    outcome = "" if label == PEER else verdict(seconds, TARGET_SECONDS, peak, TARGET_GIB)
+    outcome = verdict(seconds, TARGET_SECONDS, peak, TARGET_GIB)
     times = f"{seconds:.1f}", f"{result['cpu']:.1f}"
     sizes = shown_size(peak), shown_size(result["loaded"])
     print_row(label, result["rank"], *times, *sizes, outcome)
@@ -197,15 +215,17 @@ def print_fit(label, result):
 
 def main(arguments=None):
     options = PARSER.parse_args(arguments)
-    kind = "-long-tail" if options.exact else ""
-    path = CACHE / f"{options.users}x{options.items}-{options.ratings}{kind}.npz"
+    path = path_of(options)
     if options.task:
         task = TASKS.get(options.task) or partial(fit_ours, options.task)
         print(json.dumps(task(path, options)))
         return
     arguments = sys.argv[1:] if arguments is None else arguments
+    CACHE.mkdir(parents=True, exist_ok=True)
+    if options.grow:
+        print_growth(options, arguments)
+        return
     if not path.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
         note(f"making {path}")
         in_child(__file__, "--task", "generate", *arguments)
         if not path.exists():
@@ -221,17 +241,13 @@ def main(arguments=None):
     print_head("fit", "rank used", "seconds", "CPU seconds", "peak GiB", "before GiB", target)
     ours = f"AdaptiveWeightALS, epsilon {options.epsilon:g}"
     labels = {FORCED: f"{ours}, all factors forced", USUAL: ours}
-    labels |= {NOT_PRIVATE: "AdaptiveWeightALS, not private", "peer": PEER}
+    labels |= {NOT_PRIVATE: "AdaptiveWeightALS, not private"}
     if options.exact:
         law = f"epsilon {options.epsilon:g}" if options.private else "not private"
         labels = {variant: f"{variant}, {law}" for variant in EXACT}
     for variant, label in labels.items():
-        # implicit has threads of its own and asks for one in BLAS
-        threads = {"OPENBLAS_NUM_THREADS": "1"} if variant == "peer" else {}
-        if result := in_child(__file__, "--task", variant, *arguments, **threads):
+        if result := in_child(__file__, "--task", variant, *arguments):
             print_fit(label, result)
-        elif variant == "peer":
-            print("\nimplicit: not available (see above)")
         else:
             sys.exit("the fit failed: see the error above")
 

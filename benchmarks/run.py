@@ -144,7 +144,6 @@ sgd-disk
 fit
     quick: bench_fit --users 20000 --items 3000 --ratings 2000000 --rank 16 --rounds 0 --n-jobs 1
     full: bench_fit --rank 16 --rounds 0
-    needs: implicit
 first-minute
     quick: bench_first_minute --repeats 1
     full: bench_first_minute

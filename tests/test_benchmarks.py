@@ -24,6 +24,7 @@ NAMES = [entry.name for entry in ENTRIES]
 # Modules that measure nothing by themselves.
 TOOLS = {"figures", "harness", "memory", "planted_bugs", "plots", "published_recipe"}
 TOOLS |= {"ratings", "render", "run", "sgd_solvers", "shin_rounds"}
+TOOLS |= {"bench_index", "bench_sweeps"}  # only pages have their results
 
 
 @pytest.fixture
