@@ -115,6 +115,22 @@ class PublicAverages(NamedTuple):
     precision: NDArray[np.float64]  # of it, by sampling: 0 for items that nobody rated
     level: float  # mean of users' means
 
+    def knowledge(self) -> Knowledge:
+        """Return it as an exact model keeps it."""
+        exposure, scale = np.full(len(self.counts), self.n_users), np.array([0.0, 1.0, self.level])
+        shift = self.precision * self.mean
+        return Knowledge(self.counts, exposure, self.precision, shift, self.n_users * scale)
+
+
+def averages_of_model(known: Knowledge) -> PublicAverages:
+    """Return what a model's parts of `Knowledge` show."""
+    n_users, total = float(known.exposure.max()), max(float(known.counts.sum()), 1e-9)
+    weight = min(n_users / total, 1.0)  # of a rating, typically
+    spread = weight * known.counts + 0.5 * weight**2
+    mean = known.shift / np.maximum(known.precision, _NOTHING)
+    level = float(known.scalars[2] / known.scalars[1])
+    return PublicAverages(n_users, known.counts, spread, mean, known.precision, level)
+
 
 def public_averages(rows: Rows, damping: float, norm: str = "l2") -> PublicAverages:
     """Return what public rows show; an item that nobody rated may have half a rating."""
