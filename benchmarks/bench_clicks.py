@@ -24,9 +24,8 @@ from ratings import (
     public_share,
 )
 from scipy import sparse
-from sklearn.base import clone
 
-from skdpmf import DPALS, DPSGD, AdaptiveWeightALS, Clicks, DPCovarianceRecommender
+from skdpmf import DPALS, AdaptiveWeightALS, Clicks, DPCovarianceRecommender
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
 
 METHODS = {
@@ -36,14 +35,9 @@ METHODS = {
     "DPALS, tail": {"solver": DPALS("tail")},
     "AdaDPALS, exponent 1/4": {"solver": DPALS(weight_exponent=0.25)},
     "AdaDPALS, exponent 0": {"solver": "dpals"},
-    "DPSGD, uniform": {"solver": DPSGD("uniform")},
-    "DPSGD, tail": {"solver": DPSGD("tail")},
-    "AdaDPSGD, exponent 1/4": {"solver": DPSGD(weight_exponent=0.25)},
-    "AdaDPSGD, exponent 0": {"solver": DPSGD()},
 }
 LOG = ", log"  # of methods with ``Clicks(weighting="log")``
 POPULAR = "most popular"
-MANY_STEPS = 40  # inner steps a round of the non-private limit of gradient descent
 MOST_CLICKS = 400  # a user of the synthetic sets
 
 
@@ -198,8 +192,6 @@ def measure(name, X, known, targets, budget, options):
     """Both metrics, a row for each noise seed, which draws the public people too."""
     found, everybody = [], X
     params = METHODS.get(name.removesuffix(LOG), {})
-    if not budget.is_private and isinstance(params.get("solver"), DPSGD):
-        params = {"solver": clone(params["solver"]).set_params(n_inner_steps=MANY_STEPS)}
     for seed in range(options.seeds if budget.is_private else 1):
         if name == POPULAR:
             ranked = most_popular(X, known, budget, seed)

@@ -13,7 +13,7 @@ from ratings import N_BUCKETS, budget_of
 from scipy import sparse
 
 from skdpmf import private_multi_task_ridge
-from skdpmf.evaluation.popularity import popularity_buckets
+from skdpmf.evaluation.metrics import popularity_buckets
 
 EXPONENTS = (0.0, 0.25, 0.5, 1.0)
 CAPS = (10, 30)  # tasks a user of the synthetic baselines; users have 20 on average

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, Pooled, PrivacyBudget
 from skdpmf.evaluation import split_users
-from skdpmf.evaluation.popularity import popularity_buckets
+from skdpmf.evaluation.metrics import popularity_buckets
 
 N_NEAREST, N_RECOMMENDED = 10, 20
 PARSER = parser(

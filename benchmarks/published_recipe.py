@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from skdpmf import DPALS
-from skdpmf.mechanisms.als.dpals import TRAINING_RIDGE
+from skdpmf.mechanisms.als.loop import TRAINING_RIDGE
 from skdpmf.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 CAP = 100  # ratings a user

@@ -151,9 +151,6 @@ first-minute
 labels
     quick: bench_labels
     full: bench_labels
-ledger
-    quick: bench_ledger --entries 0 1000 --charges 60 --people 2000 --known 10000
-    full: bench_ledger
 audit-times
     quick: bench_audit times --only DPItemMeans 'LocalDPGDDR, sampled sign' 'LocalDPGDDR, \
         Algorithm 2'

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skdpmf.estimators.local_dpgddr import LocalDPGDDR
     from skdpmf.estimators.multi_task_ridge import private_multi_task_ridge
     from skdpmf.estimators.planners import Clicks
-    from skdpmf.estimators.planners.adaptive_weight_als import DPALS, DPSGD, Pooled
+    from skdpmf.estimators.planners.adaptive_weight_als import DPALS, Pooled
     from skdpmf.estimators.planners.cache_sgd import Snapshots
     from skdpmf.estimators.planners.dp_covariance import NearestItems, NoisyCovariance
     from skdpmf.estimators.planners.dpmf_sampler import PosteriorDraw
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from skdpmf.privacy import PrivacyBudget
 
 __version__ = "0.1.0.dev0"
-__all__ = ["DPALS", "DPSGD", "AdaptiveWeightALS", "CacheSGDFactorizer", "Clicks"]
+__all__ = ["DPALS", "AdaptiveWeightALS", "CacheSGDFactorizer", "Clicks"]
 __all__ += ["DPCovarianceRecommender", "DPItemMeans", "DPMFSampler", "GradientReports"]
 __all__ += ["LocalDPGDDR", "NearestItems", "NoisyCovariance", "Pooled", "PosteriorDraw"]
 __all__ += ["PrivacyBudget", "PrivacyCard", "PrivacyLedger", "Snapshots", "load_model"]
@@ -37,7 +37,6 @@ __getattr__, __dir__ = lazy_names(
     *("estimators.DPCovarianceRecommender", "estimators.DPItemMeans", "estimators.DPMFSampler"),
     *("estimators.LocalDPGDDR", "estimators.load_model", "estimators.planners.Clicks"),
     "estimators.planners.adaptive_weight_als.DPALS",
-    "estimators.planners.adaptive_weight_als.DPSGD",
     *("estimators.planners.adaptive_weight_als.Pooled", "estimators.planners.cache_sgd.Snapshots"),
     "estimators.planners.dp_covariance.NearestItems",
     "estimators.planners.dp_covariance.NoisyCovariance",

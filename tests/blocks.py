@@ -6,7 +6,6 @@ from skdpmf.privacy import pair_sensitivity
 
 SIZES = (
     (covariance_factors, "_DENSE", 8),
-    (covariance_factors, "_BLOCK_ENTRIES", 40),
     (pair_sensitivity, "_BLOCK_ENTRIES", 50),
     (neighbors, "_TARGETS_AT_ONCE", 5),
     (recommend, "_FOLD_IN_ENTRIES", 7),

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from joblib.externals.loky import get_reusable_executor
 from sklearn.utils import check_random_state
 
 from skdpmf.books import ledger_file
@@ -155,3 +156,10 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh_processes():
+    """Let no module find joblib's idle workers: one that leaves at that moment is waited for."""
+    yield
+    get_reusable_executor().shutdown(wait=True)

@@ -110,7 +110,7 @@ OUTSIDE = {
     "kernels": ({"numpy", "numba", "llvmlite"}, set()),  # and joblib, for threads
     "data": ({"numpy", "scipy", "sklearn"}, {"pandas", "pyarrow", "dask"}),
     "mechanisms": ({"numpy", "scipy", "joblib"}, set()),
-    "books": ({"numpy", "scipy"}, {"pandas", "dp_accounting"}),
+    "books": ({"numpy", "scipy"}, {"dp_accounting"}),
     "local": ({"numpy", "scipy", "msgspec"}, set()),
     "estimators": (
         {"numpy", "scipy", "sklearn", "joblib", "threadpoolctl", "safetensors"},

@@ -21,8 +21,7 @@ for budget in (sk.PrivacyBudget(4.0, 1e-5), sk.PrivacyBudget.nonprivate()):
     models = [
         sk.AdaptiveWeightALS(budget, item_features=features, max_iter=2),
         sk.AdaptiveWeightALS(budget, max_iter=2, **clicks),
-        *(sk.AdaptiveWeightALS(budget, solver=s, **few) for s in ("dpals", "dpsgd")),
-        *(sk.AdaptiveWeightALS(budget, solver=s, **few, **clicks) for s in ("dpals", "dpsgd")),
+        *(sk.AdaptiveWeightALS(budget, solver="dpals", **few, **own) for own in ({}, clicks)),
         sk.DPCovarianceRecommender(budget),
         sk.DPCovarianceRecommender(budget, predictor="knn"),
         sk.DPCovarianceRecommender(budget, **clicks),

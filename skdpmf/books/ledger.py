@@ -356,7 +356,7 @@ class PrivacyLedger(BudgetKeeper):
         Returns
         -------
         LedgerReport
-            To print, as a DataFrame (``to_frame()``) or as JSON (``to_json()``).
+            To print, or as JSON (``to_json()``); pandas makes a table of its ``entries``.
 
         Raises
         ------

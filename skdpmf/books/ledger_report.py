@@ -1,4 +1,4 @@
-"""What a ledger shows: as text, as a DataFrame and as JSON."""
+"""What a ledger shows: as text and as JSON."""
 
 import json
 import math
@@ -81,22 +81,6 @@ class LedgerReport(Kept):
             "entries": [dict(entry) for entry in self.entries],
         }
 
-    def to_frame(self) -> Any:
-        """Return the entries as a table, one a row.
-
-        Result: indexed by the entry's number. Times are UTC; epsilon and mu are numbers, infinite
-        without noise, and mu for a search; ``charge`` is in the rule's number.
-        """
-        import pandas as pd
-
-        columns = ["id", "time", "status", "charge", *_RECORD]
-        columns += _BY_PERSON if self.at_most is not None else []
-        table = pd.DataFrame(list(self.entries), columns=columns).set_index("id")
-        table["time"] = pd.to_datetime(table["time"], utc=True)
-        for name in ("charge", "epsilon", "delta", "mu"):
-            table[name] = table[name].astype(float)
-        return table
-
     def _in_short(self) -> str:
         limit = f"epsilon {self.limit.epsilon:g}, delta {self.limit.delta:g}"
         spent = "is spent" if self.at_most is None else "is spent by whoever spent most"
@@ -162,11 +146,6 @@ class LedgerReport(Kept):
         return ["  ".join(row).rstrip() for row in cells]
 
 
-_RECORD = (
-    *("estimator", "epsilon", "delta", "mu", "private", "seeded", "condition", "local", "shape"),
-    *("params", "releases", "process", "user", "note"),
-)
-_BY_PERSON = ["people", "left_out", "ids"]
 _REMARKS = {
     "nonprivate": "released something exact, for which no limit holds.",
     "seeded": "had noise from a seed, which hides nothing from anybody who guesses the seed.",

@@ -26,7 +26,6 @@ def ratings_to_matrix(
     *,
     users: Any = None,
     items: Any = None,
-    wide: bool = False,
 ) -> RatingMatrix:
     """Pivot a table with one rating a row into a users x items matrix that knows its labels.
 
@@ -53,10 +52,6 @@ def ratings_to_matrix(
         Columns of the matrix, likewise. A table of items, such as `read_items` gives, has
         their ids in the column `item`, else in ``"item"``, and, where there is one, titles in the
         column ``title``: models then answer by titles.
-    wide : bool, default=False
-        Whether `frame` has a row for each user and a column for each item instead, with NaN (in
-        polars null) for unknown ratings. Its users are the column `user` if it has one, else the
-        index.
 
     Returns
     -------
@@ -84,11 +79,11 @@ def ratings_to_matrix(
     """
     items, titles = labels.ids_and_titles(items, item)
     frame = labels.as_frame(frame)
-    if wide:
-        frame, users, items = _long(frame, user, users, items)
-        user, item, rating = "user", "item", "rating"
     columns = [name for name in (user, item, rating) if name is not None]
-    _require_table(frame, "one rating a row", "pandas.DataFrame(frame) with named columns")
+    remedy = "pass pandas.DataFrame(frame) with named columns"
+    remedy = "pass read_ratings(path)" if isinstance(frame, str | PathLike) else remedy
+    rule, what = "a DataFrame with one rating a row", type(frame).__name__
+    require(hasattr(frame, "columns"), "frame", what, rule, remedy)
     names = list(frame.columns)
     repeated = [name for name in columns if names.count(name) > 1]
     if repeated:
@@ -157,29 +152,6 @@ def _block(part: Any, first: int, stop: int, n_items: int) -> Any:
     at = part.index.to_numpy() - first, part["item"].to_numpy()
     triples = part["rating"].to_numpy(), at
     return as_rating_matrix(sparse.coo_array(triples, shape=(stop - first, n_items)))
-
-
-def _long(frame: Any, user: str, users: Any, items: Any) -> tuple[Any, Any, Any]:
-    """Return a wide table as a long one; its users and items are declared by its shape."""
-    import pandas as pd
-
-    rule = "a row for each user and a column for each item"
-    _require_table(frame, rule, "pandas.DataFrame(frame, index=users, columns=items)")
-    frame = labels.as_pandas(frame, list(frame.columns))
-    if user in frame.columns:
-        frame = frame.set_index(user)
-    R = as_rating_matrix(frame)
-    row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-    long = {"user": frame.index.take(row), "item": frame.columns.take(R.indices), "rating": R.data}
-    users = frame.index if users is None else users
-    return pd.DataFrame(long), users, frame.columns if items is None else items
-
-
-def _require_table(frame: Any, rule: str, remedy: str) -> None:
-    if isinstance(frame, str | PathLike):
-        remedy = "read_ratings(path)"
-    rule, what = f"a DataFrame with {rule}", type(frame).__name__
-    require(hasattr(frame, "columns"), "frame", what, rule, f"pass {remedy}")
 
 
 def _encode(ids: "pd.Series", declared: Any, parameter: str) -> "tuple[Any, pd.Index]":

@@ -81,7 +81,7 @@ class ParquetRatings:
         says so in ``privacy_spent_``.
     user_ids, item_ids : ndarray of shape (n_users,) and (n_items,), or None
         Labels of the rows and columns, int64 or objects (str and int), read when they are asked
-        for. None: a matrix without them, or a table with `n_items`.
+        for. None: a matrix without them.
     titles : list of str or None
         Titles of the columns.
     fingerprint : str
@@ -192,7 +192,6 @@ class ParquetRatings:
         columns: dict[str, str] | None = None,
         users: Any = None,
         items: Any = None,
-        n_items: int | None = None,
         rows_per_part: int = 16384,
         overwrite: bool = False,
     ) -> "ParquetRatings":
@@ -208,12 +207,12 @@ class ParquetRatings:
             when everything is on disk: an interrupted write leaves nothing at `path`.
         source : matrix, ParquetRatings, path or list of paths, or iterable of chunks
             The ratings: a matrix (array, DataFrame, sparse container, RatingMatrix) of shape
-            (n_users, n_items), as `as_rating_matrix` takes it, whose index and columns, or
-            labels, become `user_ids` and `item_ids`; ratings on disk; Parquet files with one rating
-            a row; or chunks of a table: DataFrames with the columns user, item and rating, or
-            tuples of these three arrays. A DataFrame is a table, not a matrix, if it has these
-            columns. In tables NaN = unknown: the rating is left out, its user and item stay; and
-            several ratings of one (user, item) pair become their mean. Ids are integers or strings.
+            (n_users, n_items), as `as_rating_matrix` takes it, whose index and columns, or labels,
+            become `user_ids` and `item_ids`; ratings on disk; Parquet files with one rating a row;
+            or chunks of a table: DataFrames with the columns user, item and rating. A DataFrame is
+            a table, not a matrix, if it has these columns. In tables NaN = unknown: the rating is
+            left out, its user and item stay; and several ratings of one (user, item) pair become
+            their mean. Ids are integers or strings.
         columns : dict, default=None
             For Parquet files: maps ``"user"``, ``"item"``, ``"rating"`` to the names that they use,
             where these are not among those that `read_ratings` knows.
@@ -224,8 +223,6 @@ class ParquetRatings:
             For tables: columns of the matrix, likewise. A table of items has their ids in the
             column item and, where there is one, `titles` in the column title. None: the ids that
             occur, sorted (integers before strings).
-        n_items : int, default=None
-            For tables: the same as ``items=range(n_items)``, without labels: ids are columns.
         rows_per_part : int, default=16384
             Users of a part, at least 1. Fewer where parts of ratings on disk do not add up to it.
         overwrite : bool, default=False
@@ -252,7 +249,10 @@ class ParquetRatings:
         Examples
         --------
         >>> import pathlib, tempfile
-        >>> chunks = [(["ann", "bob"], ["Heat", "Alien"], [4.0, 3.0]), (["ann"], ["Alien"], [5.0])]
+        >>> import pandas as pd
+        >>> names, films = ["ann", "bob", "ann"], ["Heat", "Alien", "Alien"]
+        >>> table = pd.DataFrame({"user": names, "item": films, "rating": [4.0, 3.0, 5.0]})
+        >>> chunks = [table[:2], table[2:]]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ratings = ParquetRatings.write(pathlib.Path(folder) / "ratings", chunks)
         ...     list(ratings.user_ids), list(ratings.item_ids), ratings.read_rows().toarray()
@@ -263,8 +263,7 @@ class ParquetRatings:
         rows_per_part = int(rows_per_part)
         pyarrow_for(f"path={str(path)!r}")
         with store.new_folder(path, overwrite) as work:
-            declared = users, items, n_items
-            table = _table(source, work / "buckets", rows_per_part, columns, declared)
+            table = _table(source, work / "buckets", rows_per_part, columns, (users, items))
             _write(work / "new", table, rows_per_part)
         return cls(path)
 
@@ -507,7 +506,7 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
     if not is_matrix and not isinstance(source, ParquetRatings):
         return chunks.sorted_table(folder, source, declared, n_rows)
     if any(own is not None for own in declared):
-        raise ValueError("users, items and n_items are for tables: leave them out for a matrix.")
+        raise ValueError("users and items are for tables: leave them out for a matrix.")
     matrices: Iterable[Any]
     if isinstance(source, ParquetRatings):
         matrices = (source.read_rows(k, k + 1) for k in range(source.n_parts))

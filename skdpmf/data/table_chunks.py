@@ -11,7 +11,7 @@ from scipy import sparse
 from .labelled_rows import as_frame, as_pandas, ids_and_titles, require_columns
 from .loaders import columns_of, parquet_file
 from .matrix import present_ids, rating_values
-from .validation import MAX_ITEMS, as_rating_matrix, is_integer, require
+from .validation import MAX_ITEMS, as_rating_matrix, is_integer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +38,12 @@ class Table(NamedTuple):
 def sorted_table(folder: Path, chunks: Any, declared: tuple[Any, ...], n_rows: int) -> Table:
     """Read chunks to their end into files in a new `folder`; matrices have multiples of `n_rows`.
 
-    `declared` are users, items and n_items, each or None. Rows are the declared users, or the users
-    in the order of their first appearance.
+    `declared` are users and items, each or None. Rows are the declared users, or the users in the
+    order of their first appearance.
     """
-    users, items, n_items = declared
+    users, items = declared
     items, titles = ids_and_titles(items)
-    rows, columns = _Codes("user", users), _Codes("item", _declared_items(items, n_items))
+    rows, columns = _Codes("user", users), _Codes("item", items)
     buckets = _Buckets(folder, n_rows)
     for number, chunk in enumerate(chunks):
         for user, item, rating in _pieces(chunk, number):
@@ -53,10 +53,9 @@ def sorted_table(folder: Path, chunks: Any, declared: tuple[Any, ...], n_rows: i
     buckets.flush()
     labels, rank = columns.in_order()
     shape = (len(rows.positions), len(labels))
-    item_ids = labels if n_items is None else None
     undeclared = tuple(f"{codes.what}s" for codes in (rows, columns) if not codes.declared)
     matrices = buckets.matrices(shape, rank)
-    return Table(shape, matrices, list(rows.positions), item_ids, undeclared, titles)
+    return Table(shape, matrices, list(rows.positions), labels, undeclared, titles)
 
 
 def plain_ids(ids: Any, where: str) -> list[int | str]:
@@ -74,45 +73,19 @@ def plain_ids(ids: Any, where: str) -> list[int | str]:
     return plain
 
 
-def _declared_items(items: Any, n_items: int | None) -> Any:
-    if n_items is None:
-        return items
-    if items is not None:
-        raise ValueError("items and n_items both declare the columns: pass one of them.")
-    rule = f"an integer from 0 to {MAX_ITEMS}"
-    require(is_integer(n_items, 0, MAX_ITEMS), "n_items", n_items, rule, "pass how many there are")
-    return range(int(n_items))
-
-
 def _pieces(chunk: Any, number: int) -> Iterator[list["pd.Series"]]:
     """Cut a chunk into columns of bounded length: users, items and ratings."""
-    import pandas as pd
-
     chunk = as_frame(chunk)
-    if isinstance(chunk, tuple) and len(chunk) == len(COLUMNS):
-        arrays = [np.asarray(column) for column in chunk]
-        shapes = [array.shape for array in arrays]
-        if len(set(shapes)) > 1 or len(shapes[0]) != 1:
-            raise ValueError(
-                f"chunk {number} holds arrays of the shapes {shapes}; they must be three "
-                "1-d arrays of one length: user, item, rating."
-            )
-        chunk = pd.DataFrame(dict(zip(COLUMNS, map(_native, arrays), strict=True)))
     if not hasattr(chunk, "columns"):
         raise ValueError(
             f"chunk {number} is a {type(chunk).__name__}; chunks must be an iterable of DataFrames "
-            "with the columns user, item, rating, or of tuples of these three arrays. Pass a "
-            "single table as [table]."
+            "with the columns user, item, rating. Pass a single table as [table]."
         )
     remedy = "Rename yours; where every row counts as 1.0, add a column rating of ones"
     require_columns(chunk, COLUMNS, f"chunk {number}", remedy)
     chunk = as_pandas(chunk, COLUMNS)
     for start in range(0, len(chunk), _PIECE):
         yield [chunk[name].iloc[start : start + _PIECE] for name in COLUMNS]
-
-
-def _native(array: Any) -> Any:
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 class _Codes:
@@ -142,8 +115,10 @@ class _Codes:
                 f"as text, by pandas.read_csv(..., dtype={{{self.what!r}: str}}) for instance."
             )
         self.are_integers = are_integers if len(ids) else self.are_integers
-        is_plain = isinstance(ids.dtype, np.dtype)
-        codes, found = pd.factorize(_native(ids.to_numpy()) if is_plain else ids)
+        values: Any = ids
+        if isinstance(ids.dtype, np.dtype):  # of either byte order
+            values = ids.to_numpy().astype(ids.dtype.newbyteorder("="), copy=False)
+        codes, found = pd.factorize(values)
         labels = plain_ids(found, where)
         if self.declared:
             at = [self.positions.get(label, -1) for label in labels]

@@ -58,8 +58,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         this budget, and none where they would drown in noise; the other rows of
         ``components_`` are zero. None: 16; without privacy and with "pooled" 32 for ratings, of
         which a fit has as many as show something, and for clicks 1 to 128: twice as many as there
-        are tastes that random clicks would not show. With the other solvers it is the rank without
-        privacy.
+        are tastes that random clicks would not show. With `DPALS` it is the rank without privacy.
     feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1; ``Clicks(weighting="log")`` weighs counts. 0 or less is no
@@ -67,15 +66,14 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         NaN say nothing).
         `predict` then gives scores within [0, 1], and `score` is the recall of held-out clicks
         among 20 recommended items.
-    solver : {"pooled", "dpals", "dpsgd"}, `Pooled`, `DPALS` or `DPSGD`, default="pooled"
-        Item step. A string stands for the options' defaults. "pooled": see above. The published
-        ones, with the same item means, start and user step: `DPALS`, sufficient statistics of each
-        item beside the gradients; `DPSGD`, several steps of gradient descent a round.
+    solver : {"pooled", "dpals"}, `Pooled` or `DPALS`, default="pooled"
+        Item step. A string stands for the options' defaults. "pooled": see above. `DPALS`, the
+        published one: sufficient statistics of each item beside the gradients.
     max_ratings_per_user : int or None, default=None
         tau: at most so many ratings of each user enter the releases (fold-in uses all). None: all,
-        but 100 under the weightings "tail" and "uniform" of `DPALS` and `DPSGD`.
+        but 100 under the weightings "tail" and "uniform" of `DPALS`.
     max_iter : int or None, default=None
-        Rounds; None: 15 for "pooled", 5 of clicks, 10 for the others and without privacy. Fixed in
+        Rounds; None: 15 for "pooled", 5 of clicks, 10 for `DPALS` and without privacy. Fixed in
         advance: convergence would depend on the data.
     alpha : float, default=1.0
         Strength of the L2 penalties on user and item factors, relative to the built-in ones. Where

@@ -12,7 +12,7 @@ from skdpmf.estimators.contract.neighbors import NeighborModel
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.contract.recommend import item_item_model
 from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlanner, NearestItems
-from skdpmf.kernels.covariance import packed_rows
+from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.mechanisms.gram.covariance_factors import neighbor_ridge, without_noise
@@ -150,11 +150,7 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def covariance_(self) -> np.ndarray:
         """Released covariance of the items in ``covariance_items_``."""
         check_is_fitted(self, "covariance_items_")
-        places = np.arange(self.covariance_items_.size)
-        packed = self._neighbor_model_.covariance
-        full = np.empty((places.size, places.size), packed.dtype)
-        packed_rows(packed, places, places, full)
-        return full
+        return unpack_lower(self._neighbor_model_.covariance)
 
     def _settings_of(self, n_items: int) -> Any:
         return self._settings()
@@ -183,12 +179,13 @@ class DPCovarianceRecommender(DPCovarianceRecommenderPlanner, PrivateRecommender
     def _set_neighbors(self, model: solver.Model) -> None:
         square = middle_and_quarter(self.rating_range)[1] ** 2
         self.covariance_items_ = model.head
-        packed = model.covariance
-        if packed is not None and self._predictor_ == "knn" and self._chosen("covariance").clean:
-            packed = without_noise(packed, model.noise)
-        covariance = np.empty(0) if packed is None else packed.covariance
-        covariance *= square
-        weights = np.empty(0) if packed is None or self._predictor_ == "svd" else packed.weights
+        found, covariance, weights = model.covariance, np.empty(0), np.empty(0)
+        if found is not None:
+            is_near, below = self._predictor_ == "knn", np.tril_indices(model.head.size)
+            if is_near and self._chosen("covariance").clean:
+                found = without_noise(found, model.noise)
+            covariance = square * found.covariance[below]
+            weights = found.weights[below] if is_near else weights
         k = int((self._chosen("predictor") or NearestItems()).n_neighbors)
         ridge = square * neighbor_ridge(k, private=self.budget.is_private)
         self._neighbor_model_ = NeighborModel(covariance, weights, model.head, k, ridge)

@@ -1,10 +1,9 @@
 """private_multi_task_ridge: ridge regressions of many tasks of unequal size, private by user."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import filled
@@ -51,16 +50,15 @@ def private_multi_task_ridge(
     weighting: str = "adaptive",
     weight_exponent: float = 0.5,
     max_tasks_per_user: int | None = None,
-    per_observation: bool = False,
     random_state: int | None = None,
     n_jobs: int | None = None,
 ) -> MultiTaskRidge:
     r"""Fit a ridge regression for each of many tasks, with differential privacy for whole users.
 
-    User j contributes to some of the tasks, with features x_ij and a target y_ij for each. Task i's
+    User j contributes to some of the tasks, with features x_j and a target y_ij for each. Task i's
     coefficients minimise
 
-    .. math:: \sum_j w_{ij} (y_{ij} - \langle x_{ij}, \theta_i\rangle)^2 + \alpha |\theta_i|^2,
+    .. math:: \sum_j w_{ij} (y_{ij} - \langle x_j, \theta_i\rangle)^2 + \alpha |\theta_i|^2,
         \qquad \sum_i w_{ij}^2 \le 1 \text{ for every user } j.
 
     The weights share a user's influence among the user's tasks. Tasks with many users can do with
@@ -70,10 +68,9 @@ def private_multi_task_ridge(
 
     Parameters
     ----------
-    X : array-like of shape (n_users, n_features), or (n_observations, n_features)
-        Features of each user, the same for all of the user's tasks; or, with `per_observation`, of
-        each stored entry of Y, in the order of ``Y.data``. No intercept is added: append a
-        constant column for one. Vectors that are not finite count as 0.
+    X : array-like of shape (n_users, n_features)
+        Features of each user, the same for all of the user's tasks. No intercept is added: append
+        a constant column for one. Vectors that are not finite count as 0.
     Y : {array-like, sparse matrix} of shape (n_users, n_tasks)
         Targets. Sparse: stored = observed, a stored 0 is the target 0. Dense: NaN = not observed.
         Several targets of one user for a task count as one, their mean.
@@ -99,8 +96,6 @@ def private_multi_task_ridge(
     max_tasks_per_user : int or None, default=None
         k: so many tasks of a user are kept, for "adaptive" random ones. None: all; the baselines
         need a number.
-    per_observation : bool, default=False
-        Whether rows of X belong to the stored entries of Y, a CSR matrix, instead of to users.
     {random_state, n_jobs}
 
     Returns
@@ -158,24 +153,20 @@ def private_multi_task_ridge(
     check.require_random_state(random_state)
     holds = n_jobs is None or (check.is_int(n_jobs) and n_jobs != 0)
     check.require(holds, "n_jobs", n_jobs, "None or an integer other than 0", "use the default")
-    holds = isinstance(per_observation, bool | np.bool_)
-    check.require(holds, "per_observation", per_observation, "True or False", "use the default")
-    data = _observations(X, Y, per_observation=bool(per_observation))
-    shape, n_features = data.targets.shape, data.features.shape[1]
+    R, features = _observations(X, Y)
+    shape, n_features = R.shape, features.shape[1]
     plan = solver.make_plan(budget, settings, shape[1], n_features)
     warn_of_budget(budget, shape[0])
-    own = replace(settings, of_observations=bool(per_observation))
     record = {
         "estimator": "private_multi_task_ridge",
-        "params": {**vars(settings), "budget": budget, "per_observation": per_observation},
+        "params": {**vars(settings), "budget": budget},
         "shape": (*shape, n_features),
     }
     with framed(budget, plan, random_state, **record) as frame, sized(shape[0] * shape[1]):
-        data = solver.bounded(data, settings, clip=plan.is_private)
-        given = data.targets, (_as_they_are,), own
-        how: Any = {"features": data.features, "of_users": not per_observation}
-        curator = frame.curator(*given, n_jobs=n_jobs, **how)
-        coef = solver.fit(curator, own)
+        R, features = solver.bounded(R, features, settings, clip=plan.is_private)
+        given = R, (_as_they_are,), settings
+        curator = frame.curator(*given, n_jobs=n_jobs, features=features)
+        coef = solver.fit(curator, settings)
     return MultiTaskRidge(coef, plan, frame.statement())
 
 
@@ -203,7 +194,7 @@ def _checked_settings(
     return solver.Settings(*bounds, float(alpha), weighting, float(exponent), cap)
 
 
-def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observations:
+def _observations(X: Any, Y: Any) -> tuple[Any, np.ndarray]:
     """Check the shapes; one target a (user, task) pair, and features without infinities."""
     try:
         features = np.array(X, dtype=np.float64, order="C")
@@ -212,11 +203,9 @@ def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observatio
     if features.ndim != 2 or not features.shape[1] or not np.all(np.shape(Y)):
         raise ValueError(
             f"X has shape {features.shape} and Y {np.shape(Y)}, and they must be matrices with a "
-            "column: pass one row of features for each user, or each observation."
+            "column: pass one row of features for each user."
         )
     features[~np.isfinite(features).all(axis=1)] = 0.0
-    if per_observation:
-        return _merged(features, Y)
     try:
         R = as_rating_matrix(Y)
     except ValueError as error:  # whose text calls it X
@@ -224,31 +213,6 @@ def _observations(X: Any, Y: Any, *, per_observation: bool) -> solver.Observatio
     if len(features) != R.shape[0]:
         raise ValueError(
             f"X has {len(features)} rows and Y the shape {R.shape}: both must have one row for "
-            "each user. Pass per_observation=True for features of each stored entry of Y."
+            "each user."
         )
-    return solver.Observations(R, features, np.repeat(np.arange(len(features)), np.diff(R.indptr)))
-
-
-def _merged(features: np.ndarray, Y: Any) -> solver.Observations:
-    """Observations with features of their own: those of one pair become their mean."""
-    if not sparse.issparse(Y) or Y.format != "csr" or Y.dtype.kind not in "buif":
-        raise ValueError(
-            f"Y of type {type(Y).__name__} must be a CSR matrix of real numbers with "
-            "per_observation=True, so that rows of X can belong to its stored entries."
-        )
-    if Y.nnz != len(features):
-        raise ValueError(
-            f"X has {len(features)} rows and Y stores {Y.nnz} entries: with per_observation=True "
-            "each entry must have a row of X."
-        )
-    (n_users, n_tasks), task, y = Y.shape, Y.indices[: Y.nnz], Y.data[: Y.nnz]
-    row = np.repeat(np.arange(n_users), np.diff(Y.indptr))
-    known = np.flatnonzero(np.isfinite(y) & (task >= 0) & (task < n_tasks))
-    pairs = row[known] * n_tasks + task[known]
-    pair, place, count = np.unique(pairs, return_inverse=True, return_counts=True)
-    mean = sparse.csr_array((1.0 / count[place], (place, known)), shape=(pair.size, len(features)))
-    indptr = np.searchsorted(pair, np.arange(n_users + 1) * n_tasks)
-    index = np.int32 if max(pair.size, *Y.shape) <= np.iinfo(np.int32).max else np.int64
-    structure = (pair % n_tasks).astype(index), indptr.astype(index)
-    targets = sparse.csr_array((mean @ y, *structure), shape=Y.shape)
-    return solver.Observations(targets, mean @ features, np.arange(pair.size))
+    return R, features

@@ -28,7 +28,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -86,10 +86,6 @@ class AuditReport:
     def passed(self) -> bool:
         """Whether no check found anything."""
         return all(check.passed for check in self.checks)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name, and "passed", as plain dicts, lists, strings and numbers."""
-        return {"passed": self.passed, **asdict(self)}
 
     def __str__(self) -> str:
         verdict = "nothing found" if self.passed else "THE CLAIM DOES NOT HOLD"

@@ -1,4 +1,4 @@
-"""Pictures of accuracy against epsilon and popularity, of a spent budget, and of an audit."""
+"""Pictures of accuracy against epsilon, and of a spent budget."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from sklearn.model_selection import check_cv, cross_validate
 from skdpmf.books.ledger import PrivacyLedger
 from skdpmf.books.ledger_rules import RULES
 from skdpmf.data.labelled_rows import RatingMatrix, catalogue_of
-from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.parameters import require
-from skdpmf.evaluation.audit import ROUNDING, AuditReport, audit
-from skdpmf.evaluation.metrics import rmse
-from skdpmf.evaluation.popularity import by_popularity
 from skdpmf.evaluation.spending import privacy_spent
 from skdpmf.exceptions import MissingExtraError, PrivacyParameterError
 from skdpmf.privacy.plan import Release, ReleasePlan, pure_total
@@ -29,7 +25,6 @@ from skdpmf.privacy.text import outward, release_shares
 # Okabe and Ito (2008), "Color universal design": seen apart with any kind of colour vision. Their
 # yellow is too light for lines on white, and black is for limits.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-BLUE, VERMILION = COLOURS[:2]
 MARKERS = "osD^vP"  # beside the colours
 
 
@@ -211,164 +206,9 @@ class PrivacyUtilityDisplay:
         ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)))
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.xaxis.set_minor_locator(NullLocator())
-        finish(ax, label, xlabel="epsilon", ylabel=self.score_name)
-        return self
-
-
-@dataclass(eq=False, repr=False)
-class PopularityDisplay:
-    """Picture of a rating metric on buckets of items, from the rarest to the most popular.
-
-    Under each bucket stand the training ratings of its items, from the fewest to the most, and in
-    brackets the number of test ratings. `plot` into the axes of another display adds a curve, with
-    a colour and a marker of its own.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `by_popularity`.
-    score_name : str, default=None
-        Label of the metric, with its unit. None: the metric's own name.
-    name : str, default=None
-        The curve's in the legend. None: no legend.
-
-    Attributes
-    ----------
-    ax_, figure_ : matplotlib axes and figure
-        After `plot`.
-    errorbar_ : matplotlib ErrorbarContainer
-        The points and their line, after `plot`.
-
-    Examples
-    --------
-    >>> from skdpmf.evaluation import PopularityDisplay, by_popularity
-    >>> from skdpmf import DPItemMeans, PrivacyBudget
-    >>> from skdpmf.data import make_ratings
-    >>> from skdpmf.evaluation import split_ratings
-    >>> known, hidden = split_ratings(make_ratings(60, 10, random_state=0), random_state=0)
-    >>> model = DPItemMeans(PrivacyBudget(4.0, 1e-5)).fit(known)
-    >>> PopularityDisplay.from_estimator(model, known, hidden)  # doctest: +SKIP
-    >>> predicted = model.predict_entries(known, hidden)
-    >>> PopularityDisplay.from_predictions(known, hidden, predicted)  # doctest: +SKIP
-    >>> PopularityDisplay(by_popularity(known, hidden, predicted)).plot()  # doctest: +SKIP
-    """
-
-    table: Any
-    _: KW_ONLY
-    score_name: str | None = None
-    name: str | None = None
-
-    @classmethod
-    def from_estimator(cls, estimator: Any, X: Any, y: Any, **options: Any) -> PopularityDisplay:
-        """Predict held-out ratings by a fitted estimator, and plot. It reads exact ratings.
-
-        Parameters
-        ----------
-        estimator : estimator object
-            Fitted, with ``predict_entries``.
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Known ratings of the users, folded in.
-        y : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            Their held-out ratings.
-        **options
-            ``n_buckets``, ``metric``, ``ax`` and more, as for `from_predictions`; ``name`` is the
-            estimator's type if it is not given.
-
-        Returns
-        -------
-        PopularityDisplay
-            With its plot.
-
-        Raises
-        ------
-        ValueError
-            As `by_popularity` and `plot`.
-        """
-        held_out = as_rating_matrix(y)
-        options = {"name": type(estimator).__name__, **options}
-        return cls.from_predictions(X, held_out, estimator.predict_entries(X, held_out), **options)
-
-    @classmethod
-    def from_predictions(
-        cls,
-        item_counts: Any,
-        y_true: Any,
-        y_pred: Any,
-        *,
-        n_buckets: int = 5,
-        metric: Callable[[np.ndarray, np.ndarray], float] = rmse,
-        score_name: str | None = None,
-        name: str | None = None,
-        **line: Any,
-    ) -> PopularityDisplay:
-        """Plot predicted ratings. It reads exact ratings.
-
-        Parameters
-        ----------
-        item_counts : array-like of shape (n_items,) or (n_users, n_items)
-            Training ratings of each item, or the training matrix.
-        y_true, y_pred : sparse matrix or array-like of shape (n_users, n_items)
-            Held-out ratings and their predictions, as for `by_popularity`.
-        n_buckets : int, default=5
-            Number of buckets.
-        metric : callable, default=rmse
-            ``metric(true, predicted) -> float`` on 1-D arrays.
-        score_name : str, default=None
-            Label of the metric, with its unit. None: the metric's own name.
-        name : str, default=None
-            In the legend. None: no legend.
-        **line
-            ``ax`` and more, as for `plot`.
-
-        Returns
-        -------
-        PopularityDisplay
-            With its plot.
-
-        Raises
-        ------
-        ValueError
-            As `by_popularity` and `plot`.
-        """
-        table = by_popularity(item_counts, y_true, y_pred, n_buckets=n_buckets, metric=metric)
-        return cls(table, score_name=score_name, name=name).plot(**line)
-
-    def plot(self, ax: Any = None, **line: Any) -> PopularityDisplay:
-        """Draw the picture.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, default=None
-            Where to. None: a new figure.
-        **line
-            For the points and their line, as for ``ax.errorbar``.
-
-        Returns
-        -------
-        PopularityDisplay
-            Self.
-
-        Raises
-        ------
-        ValueError
-            If the axes show other buckets or other test ratings.
-        """
-        counts = self.table[["min_count", "max_count", "n_ratings"]].to_numpy(dtype=int)
-        ticks = [(f"{a} to {b}" if b > a else f"{a}") + f"\n({n})" for a, b, n in counts]
-        ax = axes_or_new(self, ax)
-        # get_xticklabels leaves out those that shared axes hide
-        shown = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]
-        if ax.containers and shown != ticks:
-            raise ValueError(
-                f"ax shows the buckets {shown!r}, which must be {ticks!r} for another curve: "
-                "compare on the same items and test ratings, or draw on other axes."
-            )
-        x = np.arange(len(ticks))
-        metric = self.table.columns[-1]
-        self.errorbar_ = draw_curve(ax, x, self.table[metric], None, self.name, line)
-        ax.set_xticks(x, labels=ticks)
-        rarest = "training ratings of an item (test ratings), rarest items first"
-        finish(ax, self.name, xlabel=rarest, ylabel=self.score_name or metric)
+        ax.set(xlabel="epsilon", ylabel=self.score_name)
+        if label is not None:
+            ax.legend()
         return self
 
 
@@ -547,7 +387,7 @@ class BudgetDisplay:
         ax = axes_or_new(self, ax, height=1.8 + 0.32 * len(self.names))
         rest = {} if self.left is None else {"left": self.left}
         names, shares = [*self.names, *rest], [*self.shares, *rest.values()]
-        self.bars_ = ax.barh(range(len(names)), shares, **{"color": BLUE, **bars})
+        self.bars_ = ax.barh(range(len(names)), shares, **{"color": COLOURS[0], **bars})
         if rest:
             self.bars_[-1].set(facecolor="white", edgecolor="black", hatch="///")
         ax.bar_label(self.bars_, [f"{100.0 * share:.3g} %" for share in shares], padding=3)
@@ -568,108 +408,6 @@ def _entry_name(entry: dict[str, Any]) -> str:
     words = [f"{entry['id']} {entry['estimator'] or '-'}"]
     words += [] if entry["status"] == "done" else [entry["status"]]
     return ", ".join(words if entry["private"] else [*words, "no privacy"])
-
-
-@dataclass(eq=False, repr=False)
-class AuditDisplay:
-    """Picture of an `AuditReport`, as scikit-learn's displays.
-
-    Left, for each release, the largest move of its statistic over its declared sensitivity (for
-    other mechanisms see `AuditReport.ratios`): beyond 1 the claim is broken. Right, the epsilons
-    that were found against the claimed one. The title is the verdict. Bars beyond the line have
-    another colour; they end at three times of what is claimed.
-
-    Parameters
-    ----------
-    report : AuditReport
-        From `audit`.
-
-    Attributes
-    ----------
-    axes_ : ndarray of matplotlib axes, shape (2,)
-        After `plot`.
-    figure_ : matplotlib figure
-        After `plot`.
-
-    Examples
-    --------
-    >>> from skdpmf import AdaptiveWeightALS, PrivacyBudget
-    >>> from skdpmf.data import make_ratings
-    >>> X = make_ratings(60, 10, random_state=0)
-    >>> estimator = AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), max_iter=2)
-    >>> display = AuditDisplay.from_estimator(estimator, X, n_neighbors=8)  # doctest: +SKIP
-    >>> display.plot()  # again, in a figure of its own  # doctest: +SKIP
-    """
-
-    report: AuditReport
-
-    @classmethod
-    def from_estimator(cls, estimator: Any, X: Any, **parameters: Any) -> AuditDisplay:
-        """Audit an estimator, and plot what was found.
-
-        Parameters
-        ----------
-        estimator : estimator
-            As for `audit`.
-        X : {array-like, DataFrame, sparse matrix} of shape (n_users, n_items)
-            As for `audit`.
-        **parameters
-            Parameters of `audit`.
-
-        Returns
-        -------
-        AuditDisplay
-            With its plot.
-        """
-        return cls(audit(estimator, X, **parameters)).plot()
-
-    def plot(self, axes: Any = None) -> AuditDisplay:
-        """Draw the picture.
-
-        Parameters
-        ----------
-        axes : sequence of two matplotlib axes, default=None
-            Where to. None: a new figure.
-
-        Returns
-        -------
-        AuditDisplay
-            Self.
-
-        Raises
-        ------
-        MissingExtraError
-            If matplotlib is not installed.
-        """
-        if axes is None:
-            _, axes = pyplot().subplots(1, 2, figsize=(9.0, 3.2), layout="constrained")
-        self.axes_, self.figure_ = axes, axes[0].figure
-        report, (left, right) = self.report, axes
-        _bars(left, report.ratios, 1.0, "%.3f")
-        left.set(xlabel="reached by neighbours / declared")
-        found = {
-            "claimed": report.epsilon,
-            "reached by neighbours": report.epsilon_attained,
-            f"by repetition,\n{100 * report.confidence:g} % sure at least": report.epsilon_lower,
-        }
-        found = {name: value for name, value in found.items() if not math.isnan(value)}
-        _bars(right, found, report.epsilon, "%.3g")
-        right.set(xlabel=f"epsilon at delta = {report.delta:g}")
-        failed = ", ".join(check.name for check in report.checks if not check.passed)
-        verdict = f"the claim does not hold: {failed}" if failed else "nothing found"
-        left.set_title(f"Privacy audit: {verdict}", loc="left")
-        return self
-
-
-def _bars(axes: Any, values: dict[str, float], claimed: float, label: str) -> None:
-    """Draw bars, of another colour beyond what is claimed, and at most three times as long."""
-    beyond = [value > claimed * ROUNDING for value in values.values()]
-    lengths = [min(value, 3.0 * claimed) for value in values.values()]
-    bars = axes.barh(list(values), lengths, color=[VERMILION if far else BLUE for far in beyond])
-    axes.bar_label(bars, [label % value for value in values.values()], padding=3)
-    axes.axvline(claimed, color="black", linewidth=1.2)
-    axes.set_xlim(0.0, 1.3 * max(claimed, *lengths, 0.0))
-    axes.invert_yaxis()
 
 
 def pyplot() -> Any:
@@ -698,13 +436,6 @@ def draw_curve(ax: Any, x: Any, y: Any, spread: Any, label: Any, line: dict[str,
     n = len(ax.containers) % len(MARKERS)  # curves before this one
     style = {"color": COLOURS[n], "marker": MARKERS[n], "capsize": 4.0, "label": label}
     return ax.errorbar(x, y, yerr=spread, **{**style, **normalize_kwargs(line, Line2D)})
-
-
-def finish(ax: Any, label: str | None, **labels: Any) -> None:
-    """Label the axes, and show a legend if the curve has a name."""
-    ax.set(**labels)
-    if label is not None:
-        ax.legend()
 
 
 def guarantee_words(spent: ReleasePlan | PrivacyStatement) -> str:

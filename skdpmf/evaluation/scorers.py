@@ -13,7 +13,7 @@ from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import metrics
 
 # each the beginning of the name of a function of `metrics`
-_OF_LISTS = ("average_precision", "hit_rate", "ndcg", "precision", "recall", "reciprocal_rank")
+_OF_LISTS = ("average_precision", "ndcg", "precision", "recall", "reciprocal_rank")
 
 
 def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
@@ -24,12 +24,11 @@ def recommender_scorer(metric: str = "ndcg", k: int = 10) -> Any:
 
     Parameters
     ----------
-    metric : {"ndcg", "recall", "precision", "average_precision", "reciprocal_rank", "hit_rate", \
-            "rmse"}, default="ndcg"
+    metric : {"ndcg", "recall", "precision", "average_precision", "reciprocal_rank", "rmse"}, \
+            default="ndcg"
         "rmse" is minus the `rmse` of ``predict_entries`` at the known entries of y, in units of
-        ratings. The others measure each user's k best unseen items, such as `ndcg_at_k`; "hit_rate"
-        is the share of users with a held-out item among them. Coverage and novelty of lists have no
-        scorer: a random ranking is near the best by both.
+        ratings. The others measure each user's k best unseen items, such as `ndcg_at_k`. Coverage
+        and novelty of lists have no scorer: a random ranking is near the best by both.
     k : int, default=10
         How many items to recommend; "rmse" does without.
 
@@ -90,7 +89,7 @@ class _Scorer:
         if not sparse.issparse(y) and np.ndim(y) != 2:
             raise ValueError(
                 f"y of shape {np.shape(y)} must be a users x items matrix of held-out ratings. Use "
-                "recommender_scorer('hit_rate') where y names each user's held-out item."
+                "recommender_scorer('recall') where y names each user's held-out item."
             )
         held_out = held_out_ratings(y, getattr(estimator, "rating_range", None))
         return -metrics.rmse(held_out, estimator.predict_entries(X, held_out))

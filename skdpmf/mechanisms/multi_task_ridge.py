@@ -1,27 +1,25 @@
 """Private ridge regression of many tasks from weighted, noised sufficient statistics.
 
 W. Krichene, P. Jain, S. Song, M. Sundararajan, A. Thakurta, L. Zhang, "Multi-Task Differential
-Privacy Under Distribution Skew" (ICML 2023), Algorithm 1. User j has the tasks Omega_j, and for
-each of them one observation: features x_ij and a target y_ij, in units of public bounds and
-clipped to them, so that |x_ij| <= 1 and abs(y_ij) <= 1. Task i's coefficients minimise
+Privacy Under Distribution Skew" (ICML 2023), Algorithm 1. User j has features x_j, the tasks
+Omega_j, and a target y_ij for each of them, in units of public bounds and clipped to them, so that
+|x_j| <= 1 and abs(y_ij) <= 1. Task i's coefficients minimise
 
-    sum_j w_ij (y_ij - <x_ij, theta_i>)^2 + alpha |theta_i|^2,    sum_{i in Omega_j} w_ij^2 <= 1,
+    sum_j w_ij (y_ij - <x_j, theta_i>)^2 + alpha |theta_i|^2,    sum_{i in Omega_j} w_ij^2 <= 1,
 
 and are computed from three releases, each a sum over users of a function of the user's own
 observations and of what was released before:
 
-    N_i = sum_j 1 / sqrt(|Omega_j|),    A_i = sum_j w_ij x_ij x_ij',    b_i = sum_j w_ij y_ij x_ij.
+    N_i = sum_j 1 / sqrt(|Omega_j|),    A_i = sum_j w_ij x_j x_j',    b_i = sum_j w_ij y_ij x_j.
 
 Sensitivities, all tasks stacked. Adding or removing user j moves (the sums
 have the proofs for replacing him)
 
 - N by the norm of |Omega_j| entries 1 / sqrt(|Omega_j|), which is 1;
-- A by sqrt(sum_i w_ij^2 |x_ij|^4) <= 1 in Frobenius norm;
-- b by sqrt(sum_i w_ij^2 y_ij^2 |x_ij|^2) <= 1.
+- A by sqrt(sum_i w_ij^2 |x_j|^4) <= 1 in Frobenius norm;
+- b by sqrt(sum_i w_ij^2 y_ij^2 |x_j|^2) <= 1.
 
-The proof of `item_grams` is for one vector a user; it holds word for word with a vector for
-each task, as it bounds each task's term alone. What is summed is truncated towards zero, which
-raises no norm.
+All terms are truncated towards zero, which raises no norm.
 
 Weights (the paper's section 4): adaptive ones are w_ij ~ N_i^-mu, scaled to the bound for every
 user; the paper's bound on the excess risk of ridge regression is least at mu = 1/2, that of merely
@@ -34,8 +32,8 @@ dimensions; the paper's Algorithm 1 projects onto {A >= 0}. An eigenvalue above 
 the true one, one below may be nothing but noise, and is not divided by. Without noise t = 0.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -65,7 +63,6 @@ class Settings:
     weighting: str
     weight_exponent: float
     max_tasks_per_user: int | None
-    of_observations: bool = field(default=False, repr=False)  # whether features are
 
     @property
     def counts_tasks(self) -> bool:
@@ -73,14 +70,6 @@ class Settings:
         return self.weighting == "tail" or (
             self.weighting == "adaptive" and self.weight_exponent > 0
         )
-
-
-class Observations(NamedTuple):
-    """Targets by user and task, at most one a pair, and the features of each."""
-
-    targets: Any  # CSR of shape (n_users, n_tasks), canonical
-    features: NDArray[np.float64]  # rows x
-    row: NDArray[np.intp]  # of the features, for each entry of targets
 
 
 def make_plan(
@@ -101,16 +90,15 @@ def make_plan(
     return ReleasePlan.from_shares(budget, releases, shares, notes=(NOTE,))
 
 
-def bounded(data: Observations, settings: Settings, *, clip: bool) -> Observations:
-    """Observations in units of their bounds; clipped to them, but in the non-private limit."""
-    R = data.targets
+def bounded(R: Any, features: Any, settings: Settings, *, clip: bool) -> tuple[Any, Any]:
+    """Targets and features in units of their bounds; clipped to them, but without privacy."""
     with np.errstate(over="ignore", invalid="ignore"):  # rows may hold anything
-        x, y = data.features / settings.max_norm, R.data / settings.max_value
+        x, y = features / settings.max_norm, R.data / settings.max_value
         if clip:
             length = np.linalg.norm(x, axis=1)[:, None]
             x = np.where(np.isfinite(length), x * shrink_to_ball(length, 1.0), 0.0)
             y = np.clip(y, -1.0, 1.0)
-    return Observations(sp.csr_array((y, R.indices, R.indptr), shape=R.shape), x, data.row)
+    return sp.csr_array((y, R.indices, R.indptr), shape=R.shape), x
 
 
 def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
@@ -122,18 +110,7 @@ def fit(curator: Curator, settings: Settings) -> NDArray[np.float64]:
     kept, weight = _weigh(curator, settings, grid)
     target, x = kept.map(_targets), curator.features
     assert x is not None
-    if settings.of_observations:
-        x = kept.taken(x)
-    gram, rhs = item_grams(
-        kept,
-        weight,
-        target,
-        x,
-        gram_clip=1.0,
-        clip=1.0,
-        grid=grid,
-        of_ratings=settings.of_observations,
-    )
+    gram, rhs = item_grams(kept, weight, target, x, gram_clip=1.0, clip=1.0, grid=grid)
     scale = curator.releases[GRAM].noise_scale
     A, b = curator.release(GRAM, gram), curator.release(RHS, rhs)
     floor, ridge = 2.0 * scale * np.sqrt(2.0 * b.shape[1]), settings.alpha / settings.max_norm**2

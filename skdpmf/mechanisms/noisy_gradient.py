@@ -72,9 +72,9 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import KEPT, unpack_lower
+from skdpmf.mechanisms.als.loop import RatingModel
 from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
 from skdpmf.mechanisms.als.pooled_update import LEAST_LENGTH
-from skdpmf.mechanisms.als.ratings import MEAN_SQUARE, RatingModel
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import (
@@ -108,6 +108,7 @@ LEAST_SIGNAL = 5.0
 
 # Tuned: what is thought before it is seen. tau, in squared quarter ranges, and c
 VARIANCE, CLIP_FACTOR = 0.03, 0.5
+MEAN_SQUARE = 0.25  # of x_i, as it is guessed
 
 # Tuned: speed against noise. Drift of v*_j and b*_j in a step, in prior variances
 DRIFT = 0.004

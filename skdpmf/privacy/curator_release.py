@@ -61,8 +61,8 @@ class Curator:
     """Releases what a plan says, and nothing else; refuses a plan that costs more than its budget.
 
     R (n_users, n_items): the prepared ratings, here or in `Blocks`; noise: a `NoiseSource`;
-    features: a row for each user, or with `of_users` False for each rating; item_columns (n_items,
-    d): public columns of the items, with d = 0 if there are none.
+    features: a row for each user; item_columns (n_items, d): public columns of the items, with
+    d = 0 if there are none.
     """
 
     def __init__(
@@ -73,8 +73,6 @@ class Curator:
         n_jobs: int | None,
         features: NDArray[np.float64] | None = None,
         item_columns: NDArray[np.float64] | None = None,
-        *,
-        of_users: bool = True,
     ) -> None:
         plan = copy.deepcopy(plan)
         if plan.epsilon > plan.budget.epsilon or plan.delta > plan.budget.delta:
@@ -91,7 +89,7 @@ class Curator:
         budget = plan.budget
         near: Any = {"unit": budget.unit, "neighbors": budget.neighbors, "private": self.private}
         self.users = Users(R, n_slots=self.n_rows, n_jobs=n_jobs, **near)
-        self.features = None if features is None else per_user(self.users, features, of_users)
+        self.features = None if features is None else per_user(self.users, features, True)
         nothing = np.empty((self.users.n_items, 0))
         self.item_columns = nothing if item_columns is None else item_columns
 

@@ -110,7 +110,6 @@ class Frame:
         n_jobs: int | None = None,
         features: NDArray[np.float64] | None = None,
         item_columns: NDArray[np.float64] | None = None,
-        of_users: bool = True,
         public: Any = None,
         **more: Any,
     ) -> Curator:
@@ -118,8 +117,8 @@ class Frame:
 
         R (n_users, n_items): canonical ratings, here or in `Blocks`; prepare: a function of rows,
         per user as for `Users.map`, and its other arguments, which are public; settings: all that
-        the mechanism goes by, which its repr shows; n_jobs to of_users: as for `Curator`; public:
-        the rows that the frame is for, which without privacy are rows as all others; more:
+        the mechanism goes by, which its repr shows; n_jobs to item_columns as for `Curator`;
+        public: the rows that the frame is for, which without privacy are rows as all others; more:
         ``levels`` (n_users,): public privacy levels, a row of level 0 counts as empty; ``known``:
         arrays of released values that the fit starts from.
         """
@@ -133,8 +132,7 @@ class Frame:
         R, noise = self.rows(R, prepare, settings, public=known, **more)
         if public is not None and not self.plan.is_private:
             R = sparse.csr_array(sparse.vstack([R, public]))
-        given = features, item_columns
-        curator = Curator(R, self.__plan, noise, n_jobs, *given, of_users=of_users)
+        curator = Curator(R, self.__plan, noise, n_jobs, features, item_columns)
         self.__state["curator"] = curator
         return curator
 

@@ -152,7 +152,6 @@ def item_grams(
     gram_clip: float,
     clip: float,
     grid: float,
-    of_ratings: bool = False,
 ) -> tuple[BoundedSum, BoundedSum]:
     r"""Sum what every item's regression on its users needs, by item.
 
@@ -160,18 +159,15 @@ def item_grams(
     with one factor for both: c_i \|w_i\| \|u_i\|^2 <= B and c_i \|w_i e_i\| \|u_i\| <= C. The
     bounds are those of rank one for B, as <w u u', v y y'> = w v (u . y)^2 >= 0, and linear for C.
 
-    weights, residuals: w_ij and e_ij, aligned with the ratings; factors (n_users, k): u_i, or with
-    `of_ratings` (n_ratings, k): u_ij in its place: the norms are then
-    sqrt(sum_j w_ij^2 \|u_ij\|^4) and sqrt(sum_j w_ij^2 e_ij^2 \|u_ij\|^2), and each item's term is
-    bounded as before; gram_clip, clip: B and C; grid: power of two, for products. Result: of shapes
+    weights, residuals: w_ij and e_ij, aligned with the ratings; factors (n_users, k): u_i;
+    gram_clip, clip: B and C; grid: power of two, for products. Result: of shapes
     (n_items, k (k + 1) / 2), packed lower triangles, and (n_items, k).
     """
     require_terms(gram_clip=gram_clip, clip=clip)
     if users.private:
         check_exact(users.n_slots, math.sqrt(max(gram_clip, clip)), grid)
     own: Any = own_values(users, weights), own_values(users, residuals)
-    own = *own, own_values(users, factors, of_users=not of_ratings)
-    given = *own, gram_clip, clip, grid, of_ratings
+    given = *own, own_values(users, factors, of_users=True), gram_clip, clip, grid
     grams, vectors = total(each(reveal(users), _item_grams, users.private, *given))
     packed = bounded(users, grams, products_bound(gram_clip, **near(users)), layout="packed")
     return packed, bounded(users, vectors, vectors_bound(clip, **near(users)))
@@ -180,21 +176,19 @@ def item_grams(
 def _item_grams(
     rows: Rows, private: bool, weight: Any, residual: Any, U: Any, *how: Any
 ) -> tuple[Any, Any]:
-    gram_clip, clip, grid, of_ratings = how
-    U = np.ascontiguousarray(floats(rows, U, of_users=not of_ratings))
+    gram_clip, clip, grid = how
+    U = np.ascontiguousarray(floats(rows, U, of_users=True))
     weight, residual = np.maximum(floats(rows, weight), 0.0), floats(rows, residual)
     if private:
         weight, residual = bounded_values(weight)[0], bounded_values(residual)[0]
         U, length = bounded_values(U, lengths_of)
-        each_one, whole = (length, 1.0) if of_ratings else (1.0, length)
-        size = norms_of(rows, weight * each_one**2, "l2") * whole**2
-        other = norms_of(rows, weight * residual * each_one, "l2") * whole
+        size = norms_of(rows, weight, "l2") * length**2
+        other = norms_of(rows, weight * residual, "l2") * length
         factor = np.minimum(shrink_to_ball(size, gram_clip), shrink_to_ball(other, clip))
         weight = weight * np.repeat(factor, rows.n_ratings)
     by_item = rows.by_item
     weight, residual = weight[by_item.data], residual[by_item.data]
-    place = by_item.data.astype(by_item.indptr.dtype) if of_ratings else by_item.indices
-    k, pattern = U.shape[1], (by_item.indptr, place)
+    k, pattern = U.shape[1], (by_item.indptr, by_item.indices)
     grams, vectors = np.empty((rows.n_items, k * (k + 1) // 2)), np.empty((rows.n_items, k))
     given = *pattern, weight, residual, U, grid
     run_blocks(

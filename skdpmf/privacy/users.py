@@ -363,15 +363,6 @@ class Users(Handle):
         kept = each(reveal(self), _kept, mapped, *own)
         return make_handle(Users, *handle_entry(self)[:2], kept)
 
-    @sealed
-    def taken(self, values: PerUser) -> PerUser:
-        """Return values of these ratings, given those of more ratings of the same users."""
-        more = handle_entry(values)
-        if more.fit is not handle_entry(self).fit or more.place is None:
-            raise PrivacyParameterError("values must be those of more ratings of these users.")
-        made = each(reveal(self), _taken, more.place, more.values)
-        return per_user(self, made, False, more.public)
-
     def without_privacy(self) -> Rows:
         """Return the rows, in a fit without privacy alone: exact solvers need them."""
         if handle_entry(self).public.private:
@@ -482,15 +473,6 @@ def refuse_unless_kept(function: Any, rows: Any, made: Any, few: Any) -> None:
     whole = made[few_of(rows.shape[0])]
     for name in () if few is None else ("indptr", "indices", "data"):
         refuse_unless_alike(function, getattr(whole, name), getattr(few, name))
-
-
-def _taken(rows: Rows, more: Rows, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values of some ratings, given those of more."""
-    keys = [one.user * one.n_items + one.indices for one in (more, rows)]
-    place = np.minimum(np.searchsorted(*keys), more.nnz - 1)
-    if np.any(keys[0][place] != keys[1]):
-        raise PrivacyParameterError("values are not those of these ratings and of others.")
-    return values[place]
 
 
 def alike(whole: Any, few: Any) -> bool:

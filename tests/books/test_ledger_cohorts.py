@@ -66,7 +66,7 @@ def test_other_ledgers_have_no_people(tmp_path):
     ledger.reserve(gaussian_plan(0.1))
     assert ledger.at_most is None
     assert "at_most" not in ledger.report().to_dict()
-    assert "people" not in ledger.report().to_frame()
+    assert "people" not in ledger.report().entries[0]
     with pytest.raises(PrivacyParameterError, match="users must be None"):
         ledger.reserve(gaussian_plan(0.1), users=["ann"])
 
@@ -263,7 +263,7 @@ def test_the_report_is_the_curators(tmp_path):
     assert "3 took part, each in at most 2 fits; 2 have" in str(report)
     assert "1 person, 1 left out" in str(report)
     assert "by whoever spent most" in report._in_short()
-    assert report.to_frame()["left_out"].tolist() == [0, 0, 1]
+    assert [entry["left_out"] for entry in report.entries] == [0, 0, 1]
     assert report.to_dict()["n_people"] == 3
 
 

@@ -157,7 +157,7 @@ def test_plans_without_noise(tmp_path):
     assert [entry["private"] for entry in report.entries] == [False] * 3 + [True]
     assert [entry["charge"] > 0 for entry in report.entries] == [False] * 2 + [True] * 2
     assert "3 of the fits released something exact" in str(report)
-    assert report.to_frame()["epsilon"].tolist()[:2] == [math.inf] * 2
+    assert [entry["epsilon"] for entry in report.entries[:2]] == ["inf"] * 2
     assert ledger.verify() == 4
 
 
@@ -288,11 +288,10 @@ def test_a_read_only_file():
         assert ledger.verify() == 1
 
 
-def test_report_as_text_table_and_json(tmp_path):
+def test_report_as_text_and_json(tmp_path):
     ledger = new_ledger(tmp_path, 1.0, 1e-5)
     budget = PrivacyBudget(1.0, 1e-5, ledger=ledger)
     assert str(ledger.report()).endswith("Entries:   none.")
-    assert ledger.report().to_frame().empty
     for part, name in zip(budget.split([0.25, 0.5, 0.25]), ("ALS", "Sampler", ""), strict=True):
         with ledger.reserve(calibrated_plan(part), estimator=name, shape=(3, 2)):
             pass
@@ -308,10 +307,7 @@ def test_report_as_text_table_and_json(tmp_path):
     assert plain == report.to_dict()
     assert PrivacyBudget(**plain["limit"]) == report.limit
     assert [entry["id"] for entry in plain["entries"]] == [1, 2, 3]
-    table = report.to_frame()
-    assert table.index.tolist() == [1, 2, 3]
-    assert table["charge"].sum() == pytest.approx(report.spent)
-    assert str(table["time"].dt.tz) == "UTC"
+    assert sum(entry["charge"] for entry in report.entries) == pytest.approx(report.spent)
     for _ in range(20):
         ledger.reserve(ReleasePlan(PrivacyBudget(1.0), ()))
     assert "The last 20:" in str(ledger.report())

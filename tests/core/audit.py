@@ -108,8 +108,6 @@ def recorded_fit(X, replay=None, *, estimator=AdaptiveWeightALS, levels=None, **
     }
     if estimator is AdaptiveWeightALS:
         params = {"solver": "dpals", **params}
-        if params["solver"] == "dpsgd" and params.get("feedback") == "implicit":
-            params = {"n_inner_steps": 2, **params}
     if params["max_iter"] is None:
         del params["max_iter"]
     model = built(estimator, **params)

@@ -70,12 +70,12 @@ class Case(NamedTuple):
 class Tasks:
     """`private_multi_task_ridge` as an estimator: ratings are targets, features are fixed."""
 
-    def __init__(self, budget, *, per_observation=False, random_state=None, **params):
+    def __init__(self, budget, *, random_state=None, **params):
         self._params = {"budget": budget, "random_state": random_state, **params}
-        self._per_observation, self.coef = per_observation, None
+        self.coef = None
 
     def get_params(self, deep=True):
-        return {"_params": 0, "_per_observation": 0}
+        return {"_params": 0}
 
     def plan(self, n_items, n_rows):
         given = {"alpha": 1.0, "weighting": "adaptive", "weight_exponent": 0.5}
@@ -85,34 +85,16 @@ class Tasks:
         return tasks_solver.make_plan(self._params["budget"], settings, n_items, 2)
 
     def fit(self, X):
-        features = np.random.default_rng(4).normal(size=(N_USERS, N_ITEMS, 2))
+        features = np.random.default_rng(4).normal(size=(N_USERS, N_ITEMS, 2))[:, 0]
         features[SLOT] = 1e6
-        Y = X - 3.0
-        if self._per_observation:
-            features, Y = features[~np.isnan(Y)], _as_sparse(Y)
-        else:
-            features = features[:, 0]
-        result = sk.private_multi_task_ridge(
-            features,
-            Y,
-            max_norm=1.0,
-            max_value=1.0,
-            per_observation=self._per_observation,
-            **self._params,
-        )
+        bounds = {"max_norm": 1.0, "max_value": 1.0}
+        result = sk.private_multi_task_ridge(features, X - 3.0, **bounds, **self._params)
         self.coef, self.privacy_spent_ = result.coef, result.privacy_spent
         return self
 
 
 def _without_budget(params):
     return {name: value for name, value in params.items() if name != "budget"}
-
-
-def _as_sparse(Y):
-    from scipy import sparse
-
-    rows, columns = np.nonzero(~np.isnan(Y))
-    return sparse.csr_array((Y[rows, columns], (rows, columns)), shape=Y.shape)
 
 
 def _levels(own):
@@ -175,9 +157,6 @@ _ALL = [
     als("dpals, tail", 40.0, "dpals", **_TAIL),
     als("dpals, uniform", 40.0, "dpals", **_UNIFORM),
     als("dpals, without item means", 20.0, "dpals", item_means=False),
-    als("dpsgd", 20.0, "dpsgd", n_inner_steps=2),
-    als("dpsgd, rank 0", 0.1, "dpsgd", n_inner_steps=2),
-    als("dpsgd, tail", 40.0, "dpsgd", n_inner_steps=2, **_TAIL),
     clicks("pooled", 50.0, "pooled"),
     clicks("pooled, rank 0", 0.1, "pooled"),
     clicks("pooled, features", 50.0, "pooled", **_FEATURES),
@@ -185,7 +164,6 @@ _ALL = [
     clicks("dpals, rank 0", 0.1, "dpals"),
     clicks("dpals, tail", 50.0, "dpals", **_TAIL),
     clicks("dpals, uniform, trimmed", 50.0, "dpals", **_UNIFORM),
-    clicks("dpsgd", 50.0, "dpsgd", n_inner_steps=2),
     means("means of users", epsilon=4.0),
     means("means of users, features", epsilon=4.0, params={**_RANGE, **_FEATURES}),
     means("means of users, public people", epsilon=4.0, params={**_RANGE, **_PUBLIC}),
@@ -233,7 +211,6 @@ _ALL = [
     tasks("tasks, trimmed", params={"max_tasks_per_user": 4}),
     tasks("tasks, tail", params={"weighting": "tail", "max_tasks_per_user": 4}),
     tasks("tasks, uniform", params={"weighting": "uniform", "max_tasks_per_user": 4}),
-    tasks("tasks of observations", params={"per_observation": True}),
 ]
 CASES = {one.name: one for one in _ALL}
 assert len(CASES) == len(_ALL)

@@ -255,14 +255,6 @@ def test_kept_ratings_have_places_of_their_own():
         users_of(matrix()).keep(beyond_the_last_item)
 
 
-def test_kept_ratings_take_their_values_along():
-    users = users_of(matrix())
-    kept = users.keep(first_two)
-    at = reveal(kept.taken(per_user(users, np.arange(reveal(users).nnz), False)))
-    np.testing.assert_array_equal(reveal(users).indices[at], reveal(kept).indices)
-    np.testing.assert_array_equal(reveal(users).user[at], reveal(kept).user)
-
-
 def three_values(rows):
     return np.full(3, 0.001)
 
@@ -285,12 +277,11 @@ def test_gigantic_residuals_beside_zeros_move_no_more_than_the_bound(big):
     def right_hand_sides(R):
         users = users_of(R)
         rows = reveal(users)
-        mine = rows.user == 0
-        e, f = np.where(mine, big, 1.0), np.where(mine[:, None], 0.0, 0.5) * np.ones((rows.nnz, 2))
-        values = (per_user(users, one, False) for one in (np.full(rows.nnz, 0.5), e, f))
-        return other_sums.item_grams(
-            users, *values, gram_clip=1.0, clip=1.0, grid=GRID, of_ratings=True
-        )
+        f = np.full((rows.n_users, 2), 0.5)
+        f[0] = 0.0
+        terms = np.full(rows.nnz, 0.5), np.where(rows.user == 0, big, 1.0)
+        values = *(per_user(users, one, False) for one in terms), per_user(users, f, True)
+        return other_sums.item_grams(users, *values, gram_clip=1.0, clip=1.0, grid=GRID)
 
     pair = zip(right_hand_sides(matrix()), right_hand_sides(matrix(0.0)), strict=True)
     for one, two in pair:

@@ -157,9 +157,8 @@ def test_every_map_of_the_package_is_called(calls):
     for path in package.rglob("*.py"):
         if MAPPING.match(path.relative_to(package).as_posix()):
             named |= passed_functions(ast.parse(path.read_text(encoding="utf-8")))
-    assert len(named) > 25
-    only_without_privacy = {"times_squares"}
-    assert named - seen == only_without_privacy
+    assert len(named) > 20
+    assert named <= seen
 
 
 def less_the_mean_of_all(rows, weights, mean, damping):

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.mechanisms import common, multi_task_ridge, noisy_gradient
-from skdpmf.mechanisms.als import clicks, dpals, ratings
+from skdpmf.mechanisms.als import clicks, dpals
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.gram import covariance as item_covariance
 from skdpmf.mechanisms.gram import item_item as noisy_gram
@@ -29,10 +29,8 @@ from tests.core.test_replay import audit
 ALL = [
     "als pooled",
     "als dpals",
-    "als dpsgd",
     "clicks pooled",
     "clicks dpals",
-    "clicks dpsgd",
     "means of users",
     "means of users, Laplace",
     "means of ratings",
@@ -323,7 +321,7 @@ def in_the_fit(monkeypatch, solver, **constants):
 
 CONSTANTS = [
     ("als pooled", pooled_als, {"CLIP": 1.0}, pooled_als.START),
-    ("als dpals", dpals, {"ratings.Settings.clip": 1.2}, dpals.RHS),
+    ("als dpals", dpals, {"Settings.clip": 1.2}, dpals.RHS),
     ("sampler", noisy_gradient, {"CLIP": 2.0 * noisy_gradient.CLIP}, noisy_gradient.GRADIENTS),
     ("sampler", noisy_gradient, {"moment_bound": lambda budget: 4.0}, noisy_gradient.MOMENTS),
 ]
@@ -389,7 +387,7 @@ HARMLESS = [
     ("lists of clicks", noisy_gram, "_clicks"),
     ("lists of clicks, none", noisy_gram, "count_weights"),
     ("als pooled", item_residuals, "weighted_residuals"),
-    ("als dpals", ratings, "residuals_of"),
+    ("als dpals", dpals, "residuals_of"),
     ("als dpals", common, "popularity_weights"),
     ("clicks dpals", clicks, "solve_users"),
     ("clicks dpals", common, "popularity_weights"),

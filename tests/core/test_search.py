@@ -78,7 +78,6 @@ def changed(row, rng):
 REACHED = {
     "als pooled": 0.85,
     "als dpals": 0.9,
-    "als dpsgd": 0.9,
     "clicks dpals": 0.85,
     "means of users, Laplace": 0.9,
     "covariance of users": 0.9,

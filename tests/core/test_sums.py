@@ -25,25 +25,23 @@ WILD = [0.0, 1.0, -1.0, 5e-324, 1e-170, 1e154, -1e200, 1e300, -1.7e308, np.inf, 
 
 
 class Row(NamedTuple):
-    """Items, and values: t, w and e of ratings, u of the user and x of ratings, v and g, f."""
+    """Items, and values: t, w and e of ratings, u, v, g and f of the user."""
 
     items: np.ndarray
     t: np.ndarray
     w: np.ndarray
     e: np.ndarray
-    x: np.ndarray
     u: np.ndarray
     v: float
     g: float
     f: float = 1.0
 
 
-def row_of(items, t=0.0, w=0.0, e=0.0, x=0.0, u=0.0, v=0.0, g=1.0, f=1.0):
+def row_of(items, t=0.0, w=0.0, e=0.0, u=0.0, v=0.0, g=1.0, f=1.0):
     items = np.asarray(items)
     n = len(items)
     whole = [np.broadcast_to(np.asarray(value, float), n).copy() for value in (t, w, e)]
-    vectors = [np.broadcast_to(np.asarray(x, float), (n, K)), np.broadcast_to(u, (K,))]
-    return Row(items, *whole, *(np.array(one, float) for one in vectors), v, g, f)
+    return Row(items, *whole, np.array(np.broadcast_to(u, (K,)), float), v, g, f)
 
 
 NOBODY = row_of([])
@@ -62,7 +60,7 @@ def random_row(rng):
         return found
 
     n = len(items)
-    whole = values(n), values(n), values(n), values(n, K), values(K)
+    whole = values(n), values(n), values(n), values(K)
     return Row(items, *whole, *map(float, values(2)), rng.choice([1.0, 0.5, 0.0]))
 
 
@@ -78,7 +76,7 @@ def built(rows, *, neighbors="add-remove", unit="user", private=True, n_jobs=Non
     )
     values = Row(
         items,
-        *(np.concatenate([getattr(row, name) for row in rows]) for name in ("t", "w", "e", "x")),
+        *(np.concatenate([getattr(row, name) for row in rows]) for name in ("t", "w", "e")),
         np.array([row.u for row in rows]),
         *(np.array([getattr(row, name) for row in rows]) for name in ("v", "g", "f")),
     )
@@ -106,12 +104,10 @@ def item_scalars(**terms):
     return lambda users, a: [sums.item_scalars(users, each(users, a.t), grid=SINGLE, **terms)]
 
 
-def item_grams(users, a, *, of_ratings=False):
-    factors = per_user(users, a.x if of_ratings else a.u, not of_ratings)
-    given = each(users, a.w), each(users, a.e), factors
-    return other_sums.item_grams(
-        users, *given, gram_clip=2.0, clip=0.7, grid=GRID * users.private, of_ratings=of_ratings
-    )
+def item_grams(users, a):
+    given = each(users, a.w), each(users, a.e), own(users, a.u)
+    terms = {"gram_clip": 2.0, "clip": 0.7, "grid": GRID * users.private}
+    return other_sums.item_grams(users, *given, **terms)
 
 
 def gram(users, a, **terms):
@@ -182,7 +178,6 @@ STATISTICS = {
     "many users, and scalars": user_scalars(presence=2.0),
     "vectors": item_vectors,
     "grams": item_grams,
-    "grams of ratings": lambda users, a: item_grams(users, a, of_ratings=True),
     "gram": gram,
     "weighted gram": lambda users, a: gram(users, a, weights=own(users, a.g)),
     "products": products("dense"),
@@ -268,12 +263,12 @@ def test_influence_outside_of_0_to_1_is_clipped(name, influence):
 E0, E1 = np.eye(K)[0], np.eye(K)[1]
 EVERY, ODD = range(N_ITEMS), [1, 3, 5]
 BIG = [
-    row_of(EVERY, t=9e6, w=9.0, e=0.01, x=9.0 * E0, u=9.0 * E0, v=9.0),
-    row_of(EVERY, t=-9e6, w=9.0, e=-0.01, x=9.0 * E0, u=9.0 * E0, v=-9.0),
-    row_of(EVERY, t=9.0, w=0.01, e=9.0, x=9.0 * E1, u=9.0 * E1, v=9.0),
-    row_of(EVERY, t=9.0, w=0.01, e=-9.0, x=9.0 * E1, u=9.0 * E1, v=9.0),
-    row_of(ODD, t=9.0, w=9.0, e=0.01, x=9.0 * E1, u=9.0 * E1, v=9.0),
-    row_of([0, 2, 4], t=9.0, w=9.0, e=0.01, x=9.0 * E0, u=9.0 * E0, v=9.0),
+    row_of(EVERY, t=9e6, w=9.0, e=0.01, u=9.0 * E0, v=9.0),
+    row_of(EVERY, t=-9e6, w=9.0, e=-0.01, u=9.0 * E0, v=-9.0),
+    row_of(EVERY, t=9.0, w=0.01, e=9.0, u=9.0 * E1, v=9.0),
+    row_of(EVERY, t=9.0, w=0.01, e=-9.0, u=9.0 * E1, v=9.0),
+    row_of(ODD, t=9.0, w=9.0, e=0.01, u=9.0 * E1, v=9.0),
+    row_of([0, 2, 4], t=9.0, w=9.0, e=0.01, u=9.0 * E0, v=9.0),
     row_of([1], t=9.0),
     row_of([2], t=9.0),
     row_of([2], t=-9e6),
@@ -428,12 +423,11 @@ def twin(name, row, private=True):
         X = np.zeros((N_ITEMS, K))
         X[row.items] = row.t[:, None] * row.u
         return [clipped(X, 0.7, private)]
-    if name.startswith("grams"):
+    if name == "grams":
         w = np.maximum(row.w, 0.0)
         A, b = np.zeros((N_ITEMS, K, K)), np.zeros((N_ITEMS, K))
         for p, j in enumerate(row.items):
-            x = row.x[p] if name == "grams of ratings" else row.u
-            A[j], b[j] = w[p] * np.outer(x, x), w[p] * row.e[p] * x
+            A[j], b[j] = w[p] * np.outer(row.u, row.u), w[p] * row.e[p] * row.u
         norms = np.linalg.norm(A), np.linalg.norm(b)
         c = min([1.0] + [r / n for r, n in zip((2.0, 0.7), norms, strict=True) if n > 0])
         c = c if private else 1.0

@@ -42,7 +42,8 @@ def ratings():
 
 def chunks():
     users, items = np.nonzero(~np.isnan(ratings()))
-    return [(users + 10, np.array(list("abcde"))[items], ratings()[users, items])]
+    names, values = np.array(list("abcde"))[items], ratings()[users, items]
+    return [pd.DataFrame({"user": users + 10, "item": names, "rating": values})]
 
 
 def titled():

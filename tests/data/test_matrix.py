@@ -115,9 +115,8 @@ def test_bad_tables_are_refused(frame, arguments, message):
 
 
 def test_what_is_no_table_with_single_columns_is_refused():
-    for wide in (False, True):
-        with pytest.raises(ValueError, match=r"frame='str' must be .*: pass read_ratings\(path\)"):
-            ratings_to_matrix("ratings.csv", wide=wide)
+    with pytest.raises(ValueError, match=r"frame='str' must be .*: pass read_ratings\(path\)"):
+        ratings_to_matrix("ratings.csv")
     with pytest.raises(ValueError, match=r"frame='ndarray' must be a DataFrame.*pandas\.DataFrame"):
         ratings_to_matrix(np.ones((3, 3)))
     twice = pd.DataFrame([[1, 2, 3, 4.0]], columns=["user", "item", "user", "rating"])
@@ -183,20 +182,6 @@ def test_empty_tables(kind, dtype):
     assert ratings_to_matrix(_as(kind, frame)).X.shape == (0, 0)
     matrix = ratings_to_matrix(_as(kind, frame), users=[1, 2], items=(j for j in [3]))
     assert (matrix.shape, matrix.nnz) == ((2, 1), 0)
-
-
-@pytest.mark.parametrize("kind", ["pandas", "polars"])
-def test_wide_tables(kind):
-    wide = pd.DataFrame({"user": ["b", "a"], "x": [1.0, np.nan], "y": [0.0, 5.0]})
-    matrix = ratings_to_matrix(_as(kind, wide), wide=True)
-    assert (list(matrix.users), list(matrix.items)) == (["b", "a"], ["x", "y"])
-    assert matrix.undeclared == ()
-    assert matrix.X.nnz == 3  # a 0 is a rating
-    np.testing.assert_array_equal(matrix.X.toarray(), [[1, 0], [0, 5]])
-    indexed = ratings_to_matrix(wide.set_index("user"), wide=True, items=["y", "x"])
-    np.testing.assert_array_equal(indexed.X.toarray(), [[0, 1], [5, 0]])
-    with pytest.raises(ValueError, match="must be a DataFrame with a row for each user"):
-        ratings_to_matrix([[1.0]], wide=True)
 
 
 def test_rows_and_columns_keep_their_labels():

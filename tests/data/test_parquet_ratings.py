@@ -38,6 +38,10 @@ def small(path):
     return ParquetRatings.write(path, SMALL, rows_per_part=2)
 
 
+def chunk(*columns):
+    return pd.DataFrame(dict(zip(table_chunks.COLUMNS, columns, strict=True)))
+
+
 def table(n=2000, n_users=60, n_items=25, seed=0):
     """Ratings in random order, with duplicates, NaN and ids that are no positions."""
     rng = np.random.default_rng(seed)
@@ -74,12 +78,12 @@ def test_tables_in_any_order_equal_the_twin(entries, size, rows_per_part, piece)
         patch.setattr(table_chunks, "_BUCKET_ROWS", 4)
         patch.setattr(module, "_GROUP_ROWS", 2)
         path = Path(folder) / "p"
-        ratings = ParquetRatings.write(path, chunks, n_items=5, rows_per_part=rows_per_part)
+        ratings = ParquetRatings.write(path, chunks, items=range(5), rows_per_part=rows_per_part)
         assert next(chunks, None) is None
         assert ratings.shape == (len(codes), 5)
         assert ratings.nnz == sum(map(len, expected))
         assert ratings.user_ids.tolist() == list(codes)
-        assert ratings.item_ids is None
+        assert ratings.item_ids.tolist() == [*range(5)]
         stored = [{j: float(np.float32(v)) for j, v in row.items()} for row in expected]
         assert rows_of(ratings.read_rows()) == stored
         ratings.check()
@@ -102,7 +106,6 @@ def test_all_sources_give_the_same_parts(tmp_path):
     sources = {
         "frame": frame,
         "chunks": [frame[:300], frame[300:]],
-        "tuples": [tuple(frame[name].to_numpy() for name in frame)],
         "file": tmp_path / "whole.parquet",
         "name": str(tmp_path / "whole.parquet"),
         "files": [tmp_path / "a.parquet", tmp_path / "b.parquet"],
@@ -165,13 +168,13 @@ def test_without_ratings(path, shape):
 def test_means_of_duplicates_are_taken_before_rounding_to_float32(path):
     # 2**24 + 1 is no float32: rounded first, the mean would be 2**24 + 1.
     entries = ([0, 0], [0, 0], [2.0**24 + 1, 2.0**24 + 3])
-    for source in ([entries], sparse.coo_array((entries[2], entries[:2]), shape=(1, 1))):
+    for source in ([chunk(*entries)], sparse.coo_array((entries[2], entries[:2]), shape=(1, 1))):
         ratings = ParquetRatings.write(path, source, overwrite=True)
         assert ratings.read_rows().toarray() == [[2.0**24 + 2]]
 
 
 def test_unknown_ratings_leave_their_user_and_item(path):
-    ratings = ParquetRatings.write(path, [([7, 8, 7], [3, 1, 2], [NAN, NAN, 4.0])])
+    ratings = ParquetRatings.write(path, [chunk([7, 8, 7], [3, 1, 2], [NAN, NAN, 4.0])])
     assert rows_of(ratings.read_rows()) == [{1: 4.0}, {}]
     assert (ratings.user_ids.tolist(), ratings.item_ids.tolist()) == ([7, 8], [1, 2, 3])
 
@@ -224,10 +227,11 @@ def test_writing_needs_memory_for_some_parts(path, monkeypatch):
         rng = np.random.default_rng(0)
         for size in [1000] * (n_ratings // 2000) + [n_ratings // 20] * 10:  # small and large
             codes = rng.integers(2048 * 300, size=size, dtype=np.int32)
-            yield codes // 300, codes % 300, np.ones(codes.size, np.float32)
+            yield chunk(codes // 300, codes % 300, np.ones(codes.size, np.float32))
 
     def write():
-        return ParquetRatings.write(path, chunks(), n_items=300, rows_per_part=64, overwrite=True)
+        options = {"items": range(300), "rows_per_part": 64, "overwrite": True}
+        return ParquetRatings.write(path, chunks(), **options)
 
     write()  # what is imported and cached on the first use is no part of the measurement
     gc.collect()
@@ -247,7 +251,7 @@ def test_rows_per_part_that_are_none(path, rows):
         ParquetRatings.write(path, SMALL, rows_per_part=rows)
 
 
-ONE = ([1], [2], [3.0])
+ONE = chunk([1], [2], [3.0])
 
 
 @pytest.mark.parametrize(
@@ -255,26 +259,30 @@ ONE = ([1], [2], [3.0])
     [
         (np.array([[1.0, np.inf]]), {}, "infinite"),
         (sparse.csr_array((1, 2**31)), {}, "items and must have"),
-        (SMALL, {"n_items": 3}, "leave them out"),
+        (SMALL, {"items": range(3)}, "leave them out"),
         (SMALL, {"columns": {"user": "u"}}, "leave it out"),
         ([[1.0, 2.0]], {}, r"chunk 0 is a list.*\[table\]"),
-        ([([1, 2], [2], [1.0])], {}, "one length"),
-        ([([[1]], [[2]], [[1.0]])], {}, "1-d"),
         ([pd.DataFrame({"user": [1], "item": [2]})], {}, "chunk 0 has no column 'rating'"),
-        ([([1], [2], [np.inf])], {}, "column 'rating' of chunk 0 is infinite"),
-        ([([1], [2], ["5"])], {}, "pandas.to_numeric"),
-        ([([1.5], [2], [3.0])], {}, r"column 'user' of chunk 0 holds the id 1\.5 of type float"),
+        ([chunk([1], [2], [np.inf])], {}, "column 'rating' of chunk 0 is infinite"),
+        ([chunk([1], [2], ["5"])], {}, "pandas.to_numeric"),
         (
-            [([1, None], [2, 2], [3.0, 4.0])],
+            [chunk([1.5], [2], [3.0])],
+            {},
+            r"column 'user' of chunk 0 holds the id 1\.5 of type float",
+        ),
+        (
+            [chunk([1, None], [2, 2], [3.0, 4.0])],
             {},
             r"'user' of chunk 0 lacks an id .*first of them row 1",
         ),
-        ([([1, 1], [2, 9], [3.0, 4.0])], {"items": [2, 3]}, "not declared.*such as 9.*by items="),
+        (
+            [chunk([1, 1], [2, 9], [3.0, 4.0])],
+            {"items": [2, 3]},
+            "not declared.*such as 9.*by items=",
+        ),
         ([ONE], {"items": ["2"]}, "'2'|such as 2.*are different ids"),
-        ([ONE, ([1], ["x"], [3.0])], {}, r"dtype=\{'item': str\}"),
+        ([ONE, chunk([1], ["x"], [3.0])], {}, r"dtype=\{'item': str\}"),
         ([ONE], {"items": [2, 4, 2]}, "holds 2 more than once"),
-        ([ONE], {"items": [2], "n_items": 3}, "pass one of them"),
-        ([ONE], {"n_items": 2**31}, "n_items=2147483648 must be"),
     ],
 )
 def test_sources_that_are_refused(path, source, options, message):
@@ -299,7 +307,7 @@ def test_interrupted_write_leaves_nothing(path, monkeypatch, existing, step):
         raise Interruption
 
     def chunks():
-        yield np.arange(100), np.zeros(100, int), np.ones(100)
+        yield chunk(np.arange(100), np.zeros(100, int), np.ones(100))
         if step == "reading":
             interrupt()
 

@@ -278,10 +278,10 @@ def test_forged_ratings_are_refused(tmp_path):
 
 
 KILLED = """
-import os, sys
+import os, sys, numpy
 from skdpmf.data import ParquetRatings, parquet_ratings
 parquet_ratings.store.write_file = lambda *_: os._exit(9)  # no manifest
-ParquetRatings.write(sys.argv[1], [([1, 2], [3, 4], [5.0, 6.0])], n_items=9)
+ParquetRatings.write(sys.argv[1], numpy.ones((1, 2)))
 """
 
 

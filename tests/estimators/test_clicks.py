@@ -14,7 +14,7 @@ from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation import PrivateSearchCV, recall_at_k, split_users
 from skdpmf.mechanisms.als.clicks import TIE
-from skdpmf.mechanisms.als.ratings import FOLD_IN_RIDGE
+from skdpmf.mechanisms.als.loop import FOLD_IN_RIDGE
 from tests.built import built
 
 BUDGET = PrivacyBudget(20.0, 1e-5)
@@ -35,9 +35,9 @@ def model_of(solver="dpals", budget=BUDGET, **params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["pooled", "dpsgd"])
+@pytest.mark.parametrize("solver", ["pooled", "dpals"])
 def test_estimator_checks(solver):
-    """Those of ratings are in test_common; the third solver shares all code of the surface."""
+    """Those of ratings are in test_common."""
     model = AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5), feedback="implicit", solver=solver)
     check_estimator(model, on_skip=None)
 
@@ -94,11 +94,10 @@ def test_what_is_marked_down_is_never_recommended(kind, weights):
     assert model.score(C, model.predict(C)) == 1.0
 
 
-@pytest.mark.parametrize("solver", ["dpals", "dpsgd"])
-def test_fold_in_is_weighted_ridge_regression(solver):
+def test_fold_in_is_weighted_ridge_regression():
     """With the weights of clicks, and V'V for all that was not clicked."""
     X = make_clicks()
-    model = model_of(solver, alpha=0.5, unobserved_weight=0.3).fit(X)
+    model = model_of(alpha=0.5, unobserved_weight=0.3).fit(X)
     row = np.random.default_rng(1).random(30) * X[0]
     V, b = model.components_.T, model.item_means_
     A = (V * row[:, None]).T @ V + 0.3 * V.T @ V + 0.5 * FOLD_IN_RIDGE * np.eye(4)
@@ -131,7 +130,7 @@ def test_score_is_recall_at_20():
         model.score(known, np.zeros(X.shape))
 
 
-@pytest.mark.parametrize("solver", ["pooled", "dpsgd"])
+@pytest.mark.parametrize("solver", ["pooled", "dpals"])
 def test_better_than_popularity(solver):
     """Fitted on other users, at a budget that supports factors; below, popularity is the model."""
     known, new, targets = split_users(make_clicks(3000, 80), random_state=0)

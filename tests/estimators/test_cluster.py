@@ -60,10 +60,8 @@ FITS = {
     "dpals, tail": AdaptiveWeightALS(
         MUCH, solver=DPALS(weighting="tail"), max_ratings_per_user=4, **ALS
     ),
-    "dpsgd": AdaptiveWeightALS(MUCH, solver="dpsgd", **ALS),
     "clicks": AdaptiveWeightALS(WEAK, **CLICKS),
     "clicks, dpals": AdaptiveWeightALS(WEAK, solver="dpals", **CLICKS),
-    "clicks, dpsgd": AdaptiveWeightALS(WEAK, solver="dpsgd", **CLICKS),
     "clicks, item-item": DPCovarianceRecommender(WEAK, feedback=Clicks(weighting="log"), **SEED),
     "every step": DPMFSampler(MUCH, n_components=3, max_iter=4, **SEED),
     "covariance by user": DPCovarianceRecommender(MUCH, n_components=3, **SEED),

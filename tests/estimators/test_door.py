@@ -18,7 +18,6 @@ SMALL = {"n_components": 3, "max_iter": 2, "random_state": 0}
 FITS = {
     "pooled": sk.AdaptiveWeightALS(BUDGET, **SMALL),
     "dpals": sk.AdaptiveWeightALS(BUDGET, solver="dpals", **SMALL),
-    "dpsgd": sk.AdaptiveWeightALS(BUDGET, solver="dpsgd", **SMALL),
     "clicks": sk.AdaptiveWeightALS(BUDGET, feedback="implicit", **SMALL),
     "covariance": sk.DPCovarianceRecommender(BUDGET, random_state=0),
     "item-item": sk.DPCovarianceRecommender(BUDGET, feedback="implicit", random_state=0),

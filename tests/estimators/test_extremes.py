@@ -20,7 +20,6 @@ POSTERIOR = {"guarantee": "posterior", "max_iter": 2, "n_components": 3}
 KINDS = {
     "pooled": (sk.AdaptiveWeightALS, {"max_iter": 2}),
     "dpals": (sk.AdaptiveWeightALS, {"max_iter": 2, "solver": "dpals"}),
-    "dpsgd": (sk.AdaptiveWeightALS, {"max_iter": 2, "solver": "dpsgd"}),
     "svd": (sk.DPCovarianceRecommender, WITH_COVARIANCE),
     "svd of ratings": (sk.DPCovarianceRecommender, {"unit": "rating", **WITH_COVARIANCE}),
     "knn": (sk.DPCovarianceRecommender, {"predictor": "knn", **WITH_COVARIANCE}),

@@ -56,7 +56,7 @@ MODELS = {
         f"{solver}, {feedback}": AdaptiveWeightALS(
             BUDGET, solver=solver, feedback=feedback, n_components=3, max_iter=2, **SEEDED
         )
-        for solver in ("pooled", "dpals", "dpsgd")
+        for solver in ("pooled", "dpals")
         for feedback in ("explicit", "implicit")
     },
     "lists": AdaptiveWeightALS(

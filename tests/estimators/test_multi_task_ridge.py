@@ -34,7 +34,6 @@ BAD = {
     "weighting": ("Tail", None),
     "weight_exponent": (-0.5, np.nan),
     "max_tasks_per_user": (0, 1.5, True),
-    "per_observation": (1, None),
     "random_state": (-1, 0.5),
     "n_jobs": (0, 1.5),
 }
@@ -48,30 +47,24 @@ def test_bad_parameters_are_named_before_data_are_read(name, value):
 
 X, Y = data()
 WRONG = {
-    "X of a row less": (X[1:], Y, False, "one row for each user"),
-    "X of no columns": (X[:, :0], Y, False, "must be matrices with a column"),
-    "X sparse": (sparse.csr_array(X), Y, False, "X must be a dense matrix of real numbers"),
-    "Y of texts": (X, Y.astype(str), False, "Y must be a matrix of real numbers, users x tasks"),
-    "Y dense, but observations": (X, Y, True, "Y of type ndarray must be a CSR matrix"),
-    "X for users, but observations": (X, as_coo(Y).tocsr(), True, "each entry must have a row"),
+    "X of a row less": (X[1:], Y, "one row for each user"),
+    "X of no columns": (X[:, :0], Y, "must be matrices with a column"),
+    "X sparse": (sparse.csr_array(X), Y, "X must be a dense matrix of real numbers"),
+    "Y of texts": (X, Y.astype(str), "Y must be a matrix of real numbers, users x tasks"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_data_that_do_not_fit(name):
-    features, targets, per_observation, message = WRONG[name]
+    features, targets, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
-        private_multi_task_ridge(
-            features, targets, BUDGET, **BOUNDS, per_observation=per_observation
-        )
+        private_multi_task_ridge(features, targets, BUDGET, **BOUNDS)
 
 
-@pytest.mark.parametrize("per_observation", [False, True])
-def test_nobody_has_a_task(per_observation):
-    X, Y = (np.empty((0, 2)) if per_observation else np.ones((9, 2))), sparse.csr_array((9, 4))
-    settings = {**BOUNDS, "per_observation": per_observation}
-    assert np.isfinite(private_multi_task_ridge(X, Y, BUDGET, **settings).coef).all()
-    exact = private_multi_task_ridge(X, Y, PrivacyBudget.nonprivate(), **settings, alpha=0.0)
+def test_nobody_has_a_task():
+    X, Y = np.ones((9, 2)), sparse.csr_array((9, 4))
+    assert np.isfinite(private_multi_task_ridge(X, Y, BUDGET, **BOUNDS).coef).all()
+    exact = private_multi_task_ridge(X, Y, PrivacyBudget.nonprivate(), **BOUNDS, alpha=0.0)
     np.testing.assert_array_equal(exact.coef, np.zeros((4, 2)))
 
 

@@ -17,8 +17,7 @@ from tests.estimators.test_adaptive_weight_als import Untouchable
 BUDGET = sk.PrivacyBudget(8.0, 1e-5)
 # Options whose parameters are among those below
 MODELS = {
-    "als": lambda: sk.AdaptiveWeightALS(BUDGET, solver="dpsgd"),
-    "dpals": lambda: sk.AdaptiveWeightALS(BUDGET, solver="dpals"),
+    "als": lambda: sk.AdaptiveWeightALS(BUDGET, solver="dpals"),
     "clicks": lambda: sk.AdaptiveWeightALS(BUDGET, solver="dpals", feedback="implicit"),
     "covariance": lambda: sk.DPCovarianceRecommender(BUDGET, predictor="knn"),
     "means": lambda: sk.DPItemMeans(BUDGET),
@@ -46,16 +45,15 @@ EVERY = [
 ]
 OWN = {
     "als": [
-        ("solver", ("sgd", None), "'dpals', 'dpsgd'", "default"),
-        ("n_inner_steps", (0, 2.0), ">= 1", "use"),
+        ("solver", ("sgd", None), "'pooled', 'dpals'", "default"),
         ("weighting", ("popular", None), WEIGHTINGS, "use"),
         ("weight_exponent", (-0.5, math.nan, "0.5"), ">= 0", "use"),
         ("max_ratings_per_user", (0, 2.5), "integer >= 1", "use"),
         ("max_iter", (0, "10"), "integer >= 1", "use"),
         ("alpha", (0.0, math.inf, False), "finite number > 0", "use"),
         ("user_damping", (0.0, -1.0), "> 0", "use"),
+        ("item_means", ("yes", None, 1.5), "", ""),
     ],
-    "dpals": [("item_means", ("yes", None, 1.5), "", "")],
     "clicks": [
         ("feedback", ("clicks", None), FEEDBACK, "default"),
         ("unobserved_weight", (0.0, -1.0, math.inf, True), "finite number > 0", "use the default"),

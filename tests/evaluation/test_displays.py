@@ -3,24 +3,21 @@
 import contextlib
 import math
 import sys
-from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
 
 from skdpmf import AdaptiveWeightALS, PrivacyBudget, PrivacyLedger, evaluation
-from skdpmf.evaluation.audit import AuditCheck, AuditReport
-from skdpmf.evaluation.displays import BLUE, VERMILION
+from skdpmf.evaluation.displays import COLOURS
 from skdpmf.exceptions import MissingExtraError
 from skdpmf.privacy import PrivacyStatement, ReleasePlan
 from skdpmf.privacy.plan import Release
 from skdpmf.privacy.pure import PureRelease
 
-to_hex = pytest.importorskip("matplotlib.colors").to_hex
+pytest.importorskip("matplotlib")
 
 
 @pytest.fixture(autouse=True)
@@ -70,18 +67,6 @@ def utility():
     )
 
 
-def buckets(metric, low, high, n):
-    return pd.DataFrame({"min_count": low, "max_count": high, "n_ratings": n, "rmse": metric})
-
-
-def popularity():
-    table = buckets(
-        [1.2, 1.0, math.nan, 0.8], [0, 4, 20, 100], [3, 20, 90, 12345], [7, 50, 0, 40000]
-    )
-    name = "AdaptiveWeightALS, epsilon = 1"
-    return evaluation.PopularityDisplay(table, score_name="RMSE (stars)", name=name).plot()
-
-
 def releases():
     return evaluation.BudgetDisplay.from_plan(
         AdaptiveWeightALS(PrivacyBudget(1.0, 1e-5)).plan(n_items=40)
@@ -98,7 +83,7 @@ def wide_utility():
     return evaluation.PrivacyUtilityDisplay([0.001, 1.0, 1000.0], [1.0, 0.9, 0.8], name="a").plot()
 
 
-DISPLAYS = [utility, wide_utility, popularity, releases, long_budget]
+DISPLAYS = [utility, wide_utility, releases, long_budget]
 
 
 @pytest.mark.parametrize("make", DISPLAYS)
@@ -116,7 +101,6 @@ def test_all_that_is_written_can_be_read(make, pictures):
     "make",
     [
         lambda: Toy.fits and utility(),
-        lambda: evaluation.PopularityDisplay(buckets([1.0], [1], [2], [3])).plot(),
         lambda: evaluation.BudgetDisplay(["a"], [1.0]).plot(),
     ],
 )
@@ -126,29 +110,6 @@ def test_nothing_is_fitted_without_matplotlib(make, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"skdpmf\[plot\]"):
         make()
     assert Toy.fits == 1
-
-
-def test_an_audit_shows_what_goes_beyond_its_claim(pictures, monkeypatch):
-    checks = AuditCheck("sensitivities", False, ""), AuditCheck("statement", True, "")
-    ratios = {"item counts": 0.8, "second moments of the head": 3.5}
-    report = AuditReport("model", checks, 4.0, 1e-5, 9.0, 1.5, 0.95, ratios)
-    monkeypatch.setattr(evaluation.displays, "audit", lambda *args, **parameters: report)
-    display = evaluation.AuditDisplay.from_estimator(None, ROWS)
-    assert pictures.faults(display.figure_) == []
-    left, right = display.axes_
-    for ax, values, claimed in ((left, [0.8, 3.5], 1.0), (right, [4.0, 9.0, 1.5], 4.0)):
-        frame = ax.get_window_extent()
-        assert all(text.get_window_extent().x1 < frame.x1 - 4 for text in ax.texts)
-        first, *_, last = (text.get_window_extent() for text in ax.get_yticklabels())
-        assert last.y1 < first.y0
-        for bar, value in zip(ax.patches, values, strict=True):
-            assert bar.get_width() == min(value, 3 * claimed)
-            assert to_hex(bar.get_facecolor()) == (VERMILION if value > claimed else BLUE).lower()
-    assert left.get_title(loc="left") == "Privacy audit: the claim does not hold: sensitivities"
-    fine = evaluation.AuditDisplay(replace(report, epsilon_lower=math.nan, checks=checks[1:]))
-    assert len(fine.plot(display.axes_).axes_[1].containers[-1]) == 2  # what was not run is out
-    assert left.get_title(loc="left") == "Privacy audit: nothing found"
-    evaluation.AuditDisplay(replace(report, ratios={"sums": math.inf})).plot(display.axes_)
 
 
 def test_scores_stand_over_their_epsilons():
@@ -164,7 +125,10 @@ def test_scores_stand_over_their_epsilons():
     np.testing.assert_allclose([bar[:, 1] for bar in bars.get_segments()], ends)
     assert display.ax_.get_xscale() == "log"
     assert display.reference_.get_ydata() == [0.5, 0.5]
-    assert (display.reference_.get_linestyle(), display.reference_.get_color()) == ("--", BLUE)
+    assert (display.reference_.get_linestyle(), display.reference_.get_color()) == (
+        "--",
+        COLOURS[0],
+    )
 
 
 def test_clones_are_fitted_at_each_epsilon():
@@ -189,30 +153,6 @@ def test_clones_are_fitted_at_each_epsilon():
         toy, ROWS, y, cv=3, epsilons=(1.0, math.inf)
     )
     np.testing.assert_allclose(again.scores, display.scores)
-
-
-class Constant(BaseEstimator):
-    def predict_entries(self, X, where):
-        return sparse.csr_array((np.full(where.nnz, 3.0), where.indices, where.indptr), where.shape)
-
-
-def test_predictions_and_estimators_give_the_table_of_by_popularity():
-    X = np.array([[1.0, 5.0, math.nan], [math.nan, 4.0, math.nan], [math.nan, 2.0, 3.0]])
-    y = np.array([[math.nan, 4.0, 1.0], [5.0, 3.0, 4.0], [2.0, 1.0, math.nan]])
-    table = evaluation.by_popularity(X, y, np.full(y.shape, 3.0), n_buckets=3)
-    display = evaluation.PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3)
-    pd.testing.assert_frame_equal(display.table, table)
-    assert display.ax_.get_ylabel() == "rmse"
-    again = evaluation.PopularityDisplay.from_predictions(
-        [9, 1, 2], y, np.full(y.shape, 3.0), n_buckets=3, score_name="RMSE"
-    )
-    assert again.table["min_count"].tolist() == [1, 2, 9]
-    assert again.ax_.get_ylabel() == "RMSE"
-    assert again.ax_.get_legend() is None
-    with pytest.raises(ValueError, match="compare on the same items"):
-        again.plot(display.ax_)
-    evaluation.PopularityDisplay.from_estimator(Constant(), X, y, n_buckets=3, ax=display.ax_)
-    assert len(display.ax_.containers) == 2
 
 
 def test_releases_of_a_plan_make_up_the_whole():

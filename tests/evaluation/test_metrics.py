@@ -11,7 +11,6 @@ from skdpmf import evaluation as ev
 from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.evaluation.metrics import (
     average_precision_at_k,
-    hit_rate_at_k,
     reciprocal_rank_at_k,
 )
 
@@ -26,7 +25,6 @@ FORMATS = [
 RANKING = [
     ev.recall_at_k,
     ev.ndcg_at_k,
-    hit_rate_at_k,
     average_precision_at_k,
     reciprocal_rank_at_k,
     ev.precision_at_k,
@@ -86,7 +84,7 @@ def test_error_metrics_refuse(y_true, y_pred, message):
 
 def slow_ranking(relevant, ranked, k):
     """All of RANKING with sets and loops; relevant: one set a user."""
-    recall, ndcg, hit, average, first, precision = [], [], [], [], [], []
+    recall, ndcg, average, first, precision = [], [], [], [], []
     for targets, row in zip(relevant, ranked, strict=True):
         if not targets:
             continue
@@ -97,13 +95,12 @@ def slow_ranking(relevant, ranked, k):
             sum(1 / np.log2(rank + 2) for rank in found)
             / sum(1 / np.log2(rank + 2) for rank in range(reachable))
         )
-        hit.append(bool(found))
         average.append(
             sum(len(targets & set(row[: rank + 1])) / (rank + 1) for rank in found) / reachable
         )
         first.append(1 / (found[0] + 1) if found else 0.0)
         precision.append(len(found) / k)
-    return [np.mean(values) for values in (recall, ndcg, hit, average, first, precision)]
+    return [np.mean(values) for values in (recall, ndcg, average, first, precision)]
 
 
 def random_targets_and_ranking(seed, n_users=60, n_items=17, width=12):

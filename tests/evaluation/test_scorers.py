@@ -14,11 +14,10 @@ from skdpmf import evaluation as ev
 from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.matrix import keep_entries
 from skdpmf.estimators.contract.recommend import hidden_fifth
-from skdpmf.evaluation.metrics import average_precision_at_k, hit_rate_at_k, reciprocal_rank_at_k
+from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
 from tests.evaluation.standin import MeansRecommender
 
 OF_LISTS = {
-    "hit_rate": hit_rate_at_k,
     "recall": ev.recall_at_k,
     "ndcg": ev.ndcg_at_k,
     "precision": ev.precision_at_k,

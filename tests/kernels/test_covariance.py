@@ -1,18 +1,13 @@
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
 from skdpmf.kernels.covariance import (
     accumulate_pairs,
-    clean_pairs,
-    packed_product,
-    packed_rows,
     pair_blocks,
-    pair_sums,
     triangle_starts,
 )
 from skdpmf.kernels.jit_and_threads import balanced_blocks
@@ -27,14 +22,7 @@ from tests.kernels._problems import (
     read_only,
     types_of,
 )
-from tests.reference.covariance import (
-    moments,
-    pair_products,
-    product_part,
-    shrunk_pairs,
-    symmetric,
-    triangle,
-)
+from tests.reference.covariance import pair_products
 
 UNIT = 2.0**-30
 SENTINEL = -77
@@ -140,99 +128,3 @@ def test_blocks_cover_all_rows_and_are_bounded(counts, n_blocks, max_entries):
         assert stop - start == 1 or starts[stop] - starts[start] <= max_entries
     # A part that fits is not cut.
     assert pair_blocks(work, n_blocks, max(starts[-1], 1)) == balanced_blocks(work, n_blocks)
-
-
-@forms
-@examples
-@given(
-    seed=st.integers(0, 2**16),
-    h=st.integers(1, 24),
-    m=st.integers(0, 5),
-    dtype=float_types,
-    data=st.data(),
-)
-def test_product_of_a_range_of_rows_is_added(form, seed, h, m, dtype, data):
-    rng = np.random.default_rng(seed)
-    start = data.draw(st.integers(0, h))
-    stop = data.draw(st.integers(start, h))
-    packed = rng.standard_normal(h * (h + 1) // 2).astype(types_of(form, None, dtype)[1])
-    scale, X, before = rng.standard_normal(h), *rng.standard_normal((2, h, m))
-    out = before.copy()
-    getattr(packed_product, form)(*read_only(form, packed, scale, X), start, stop, out)
-    expected = before + product_part(symmetric(packed, h), scale, X, start, stop)
-    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12)
-
-
-@forms
-@pytest.mark.parametrize(
-    ("start", "stop"), [(1017, 1030), (1022, 1027), (1024, 1032), (2044, 2057)]
-)
-def test_product_of_rows_longer_than_a_tile(form, start, stop):
-    rng = np.random.default_rng(start)
-    packed = np.zeros(stop * (stop + 1) // 2, np.float32)
-    given_rows = slice(*triangle_starts(stop)[[start, stop]])
-    packed[given_rows] = rng.standard_normal(given_rows.stop - given_rows.start)
-    scale, X = rng.uniform(0.5, 2, stop), rng.standard_normal((stop, 2))
-    out = np.zeros_like(X)
-    getattr(packed_product, form)(packed, scale, X, start, stop, out)
-    expected = product_part(symmetric(packed, stop), scale, X, start, stop)
-    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)
-
-
-@forms
-@examples
-@given(seed=st.integers(0, 2**16), h=st.integers(1, 9), dtype=float_types, index_type=index_types)
-def test_gathered_blocks_equal_the_full_matrix(form, seed, h, dtype, index_type):
-    rng, (index_type, dtype) = np.random.default_rng(seed), types_of(form, index_type, dtype)
-    packed = rng.standard_normal(h * (h + 1) // 2).astype(dtype)
-    rows, columns = (rng.integers(0, h, n).astype(index_type) for n in (4, 6))
-    out = np.empty((4, 6), dtype)
-    getattr(packed_rows, form)(*read_only(form, packed, rows, columns), out)
-    np.testing.assert_array_equal(out, symmetric(packed, h)[np.ix_(rows, columns)].astype(dtype))
-
-
-def noisy_case(seed, h, dtype):
-    rng = np.random.default_rng(seed)
-    cov, wgt = rng.standard_normal((2, h * (h + 1) // 2)).astype(dtype)
-    return cov, wgt, rng.uniform(0.5, 3, h)
-
-
-@forms
-@examples
-@given(seed=st.integers(0, 2**16), h=st.integers(1, 12), dtype=float_types, data=st.data())
-def test_moments_of_rows_equal_the_twin(form, seed, h, dtype, data):
-    cov, wgt, mass = noisy_case(seed, h, dtype)  # large ones are float32
-    start = data.draw(st.integers(0, h))
-    stop = data.draw(st.integers(start, h))
-    out = np.full(6, float(SENTINEL))
-    getattr(pair_sums, form)(cov, wgt, mass, start, stop, out)
-    expected = moments(symmetric(cov, h), symmetric(wgt, h), mass, start, stop)
-    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-11)
-
-
-@forms
-@examples
-@given(
-    seed=st.integers(0, 2**16),
-    h=st.integers(1, 12),
-    dtype=float_types,
-    relative=st.sampled_from([0.0, 0.3, 1e6]),
-    noise=st.sampled_from([0.0, 1e-3, 2.0]),
-    shrinkage=st.sampled_from([0.0, 40.0]),
-    data=st.data(),
-)
-def test_cleaned_pairs_equal_the_twin(form, seed, h, dtype, relative, noise, shrinkage, data):
-    cov, wgt, mass = noisy_case(seed, h, dtype)
-    wgt = np.abs(wgt) + dtype(0.1)
-    start = data.draw(st.integers(0, h))
-    stop = data.draw(st.integers(start, h))
-    model = 0.7, relative, noise, shrinkage, 0.3
-    C, W = shrunk_pairs(symmetric(cov, h), symmetric(wgt, h), mass, *model)
-    rows = slice(*triangle_starts(h)[[start, stop]])
-    expected_cov, expected_wgt = cov.copy(), wgt.copy()
-    expected_cov[rows], expected_wgt[rows] = triangle(C)[rows], triangle(W)[rows]
-    getattr(clean_pairs, form)(cov, wgt, mass, *model, start, stop)
-    assert cov.dtype == wgt.dtype == dtype
-    close = {"rtol": 1e-5 if dtype == np.float32 else 1e-12, "atol": 1e-7 * (dtype == np.float32)}
-    np.testing.assert_allclose(wgt, expected_wgt, **close)
-    np.testing.assert_allclose(cov, expected_cov, **close)

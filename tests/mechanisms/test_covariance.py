@@ -5,7 +5,7 @@ import pytest
 
 from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.kernels.covariance import packed_rows
+from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import covariance_factors
 from skdpmf.mechanisms.item_means.residual_rounds import RaterCounts
@@ -46,10 +46,7 @@ def slow(X, model, **params):
 
 def full(model):
     """The dense weights of a model."""
-    h = model.covariance_items_.size
-    out = np.empty((h, h))
-    packed_rows(model._neighbor_model_.weights.astype(float), np.arange(h), np.arange(h), out)
-    return out
+    return unpack_lower(model._neighbor_model_.weights)
 
 
 @pytest.fixture
@@ -144,8 +141,7 @@ def test_the_variance_of_users_levels_is_learnt_from_the_average_covariance(tau,
     cov = x.T @ x / len(x)
     a = cov[~np.eye(n, dtype=bool)].mean()
     A = np.full((n, n), a) + np.diag(np.full(n, np.trace(cov) / n - a))
-    packed = A[np.tril_indices(n)]
-    clean = covariance_factors.PackedCovariance(packed, np.ones(packed.size), a)
+    clean = covariance_factors.ItemCovariance(A, np.ones(A.shape), a)
     psi, ridge = covariance_factors.noise_level(clean, np.zeros((n, 0)), np.ones(n), n, d)
     assert psi == pytest.approx(0.49, rel=0.2)
     assert psi / ridge == pytest.approx(max(tau**2, 0.1 * psi), abs=0.03 * (1.0 + tau))
@@ -163,30 +159,10 @@ def test_many_blocks_and_iterative_eigenvectors_are_the_twin_too(clean):
     np.testing.assert_allclose(product, expected.factors @ expected.factors.T, atol=2e-3)
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_large_covariances_are_float32(clean, monkeypatch):
-    X, params = dense_ratings(60, 20, seed=11), {"n_components": 3, "predictor": "knn"}
-    params["clean"] = clean
-    double = fitted(X, **params)
-    # 2 triangles of 210 entries in 8 bytes
-    monkeypatch.setattr(solver, "_DOUBLE_MEMORY", 2 * 210 * 8)
-    assert fitted(X).covariance_.dtype == np.float64
-    monkeypatch.setattr(solver, "_DOUBLE_MEMORY", 2 * 210 * 8 - 1)
-    single = fitted(X, **params)
-    assert double.covariance_.dtype == np.float64
-    assert single.covariance_.dtype == single._neighbor_model_.weights.dtype == np.float32
-    np.testing.assert_allclose(single.covariance_, double.covariance_, rtol=1e-5, atol=1e-6)
-    assert single.components_.dtype == single.decision_function(X).dtype == np.float64
-    product = single.components_.T @ single.components_
-    np.testing.assert_allclose(product, double.components_.T @ double.components_, atol=1e-4)
-
-
 @pytest.mark.parametrize("budget", [NONPRIVATE, PrivacyBudget(1e4, 1e-5, unit="rating")])
 def test_memory_limits_the_head_to_the_most_popular_items(budget, monkeypatch):
     X = dense_ratings(80, 12, 0.6, seed=12)
-    # two triangles of 5 rows as float32
-    monkeypatch.setattr(solver, "_MEMORY", 2 * 15 * 4)
-    assert solver.max_head(12) == 5
+    monkeypatch.setattr(solver, "EXACT_HEAD", 5)
     model = fitted(X, budget, shares=(0.0, 0.5, 0.5), predictor="knn")
     plan = model.plan(12)
     assert plan.releases[-1].shape == (2, 15)
@@ -201,14 +177,7 @@ def test_memory_limits_the_head_to_the_most_popular_items(budget, monkeypatch):
     # the others have their means and the user's offset
     moved = model.decision_function(X)[:, others] - model.item_means_[others]
     np.testing.assert_allclose(moved, moved[:, :1] * np.ones(others.size), rtol=0, atol=1e-12)
-    monkeypatch.setattr(solver, "_MEMORY", 2 * 15 * 4 - 1)
-    assert (solver.max_head(12), solver.max_head(3)) == (4, 3)
     assert not [note for note in model.plan(4).notes if "Memory" in note]
-    monkeypatch.undo()
-    monkeypatch.setattr(solver, "EXACT_HEAD", 5)
-    assert (solver.max_head(12), solver.max_head(12, private=False)) == (12, 5)
-    if not budget.is_private:
-        np.testing.assert_array_equal(fitted(X, budget).covariance_items_, largest)
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,6 @@ import pytest
 from skdpmf.mechanisms.gram import covariance_factors as cf
 
 
-def packed(matrix):
-    return matrix[np.tril_indices(len(matrix))]
-
-
-def full(triangle, h):
-    out = np.zeros((h, h))
-    out[np.tril_indices(h)] = triangle
-    return out + np.tril(out, -1).T
-
-
 def goe(rng, h, sd=1.0):
     """Noise of a symmetric matrix: deviation sd off the diagonal, sd sqrt(2) on it."""
     G = rng.normal(0.0, sd, (h, h))
@@ -40,17 +30,10 @@ class Case:
         self.cov = self.A * self.wgt + goe(rng, h, noise[0])
         self.noisy_wgt = self.wgt + goe(rng, h, noise[1])
 
-    def clean(self, noise=None, cov=None, wgt=None, n_jobs=1):
-        """Cleaned A, W and average, dense."""
-        found = cf.clean_covariance(
-            packed(self.cov if cov is None else cov),
-            packed(self.noisy_wgt if wgt is None else wgt),
-            self.mass,
-            noise=self.noise if noise is None else noise,
-            typical=TYPICAL,
-            n_jobs=n_jobs,
-        )
-        return full(found.covariance, self.h), full(found.weights, self.h), found.mean
+    def clean(self):
+        """Cleaned A, W and average."""
+        given = self.cov.copy(), self.noisy_wgt.copy(), self.mass
+        return cf.clean_covariance(*given, noise=self.noise, typical=TYPICAL)[:3]
 
 
 def slow_clean(cov, wgt, N, noise):
@@ -66,7 +49,7 @@ def slow_clean(cov, wgt, N, noise):
         trust = relative * E**2 / (relative * E**2 + noise[1] ** 2)
         W = np.maximum(trust * wgt + (1.0 - trust) * E, 0.0)
     else:
-        W = wgt
+        W = wgt.copy()
     a = cov[i, j].sum() / w.sum() if w.sum() > 0 else 0.0
     own, counts = np.diag(cov), np.diag(wgt)
     typical = max(own.sum() / counts.sum(), 1e-6) if counts.sum() > 0 else 1e-6
@@ -78,6 +61,7 @@ def slow_clean(cov, wgt, N, noise):
     b = max(counts.mean(), 0.0) + 10.0 * noise[0]
     own = (own + b * typical) / (np.maximum(counts, 0.0) + b)
     np.fill_diagonal(A, np.clip(own, typical / 20, typical * 20))
+    np.fill_diagonal(W, counts)
     return A, W, a
 
 
@@ -96,35 +80,33 @@ def test_cleaning_is_the_twin(noise, seed):
 @pytest.mark.parametrize("sd", [0.0, 3.0])
 def test_division(sd):
     """Weights that are not positive give 0, those below a deviation count as one."""
-    wgt = np.array([4.0, 2.0, 8.0, -1.0, 0.0, 1e-3])
     # without noise nothing is known of pairs without weight
-    cov = np.array([2.0, 1.0, 2.0, 5.0 * (sd > 0), 5.0 * (sd > 0), 1.0])
-    found = cf.divide_covariance(cov.copy(), wgt.copy(), noise=(1.0, sd))
+    cov = np.array([[2.0, 1.0, 5.0 * (sd > 0)], [1.0, 2.0, 5.0 * (sd > 0)], [5.0 * (sd > 0)] * 3])
+    wgt = np.array([[4.0, 2.0, -1.0], [2.0, 8.0, 0.0], [-1.0, 0.0, 1e-3]])
+    found = cf.divide_covariance(cov, wgt, noise=(1.0, sd))
     floored = np.maximum(wgt, sd)
     expected = np.where(wgt > 0, cov / np.where(floored > 0, floored, 1), 0.0)
     np.testing.assert_allclose(found.covariance, expected, rtol=1e-12)
     np.testing.assert_array_equal(found.weights, wgt)
-    assert found.mean == pytest.approx((cov[1] + cov[3] + cov[4]) / (2.0 - 1.0 + 0.0))
+    assert found.mean == pytest.approx((cov[1, 0] + cov[2, 0] + cov[2, 1]) / (2.0 - 1.0 + 0.0))
 
 
 def test_interpolation_shrinks_as_the_formula_says():
     rng = np.random.default_rng(0)
-    A, W = (packed(M + M.T) for M in rng.uniform(0.1, 1.0, (2, 5, 5)))
-    clean = cf.PackedCovariance(A.copy(), W, 0.3, 0.7)
-    same = cf.without_noise(clean, 0.0)
-    np.testing.assert_allclose(same.covariance, A, rtol=1e-14)
+    A, W = (M + M.T for M in rng.uniform(0.1, 1.0, (2, 5, 5)))
+    clean = cf.ItemCovariance(A, W, 0.3, 0.7)
+    np.testing.assert_allclose(cf.without_noise(clean, 0.0).covariance, A, rtol=1e-14)
     more = 0.1 * cf.NOISE_SHRINKAGE
-    found = cf.without_noise(clean, 0.1)
     expected = (A * (W + 0.7) + more * 0.3) / (W + 0.7 + more)
-    diagonal = np.array([0, 2, 5, 9, 14])
-    expected[diagonal] = A[diagonal]
-    np.testing.assert_allclose(found.covariance, expected, rtol=1e-14)
+    np.fill_diagonal(expected, np.diag(A))
+    found = cf.without_noise(clean, 0.1).covariance
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
-def leading(A, mass=None, k=3, *, mean=0.0, cleaning=False, noisy=False, n_jobs=1):
-    clean = cf.PackedCovariance(packed(A), np.ones(len(packed(A))), mean)
+def leading(A, mass=None, k=3, *, mean=0.0, cleaning=False, noisy=False):
+    clean = cf.ItemCovariance(A, np.ones(A.shape), mean)
     mass = np.ones(len(A)) if mass is None else mass
-    return cf.leading_factors(clean, mass, k, cleaning=cleaning, noisy=noisy, n_jobs=n_jobs)
+    return cf.leading_factors(clean, mass, k, cleaning=cleaning, noisy=noisy)
 
 
 def planted(seed, h=60, k=3):
@@ -175,3 +157,12 @@ def test_a_planted_factor_stands_out_of_the_noise(strength):
         cosine = abs(found[:, 0] @ u) / np.linalg.norm(found[:, 0]) / np.linalg.norm(u)
         # theory for a spike of theta / (sd sqrt(h)) = 2 strength: 1 - 1 / (2 strength)^2
         assert cosine > np.sqrt(1.0 - 1.0 / (2.0 * strength) ** 2) - 0.1
+
+
+@pytest.mark.parametrize("h", [1, 2, 7, 33])
+def test_items_that_nobody_rated_together_show_nothing_of_tastes(h):
+    rng = np.random.default_rng(h)
+    cov, wgt = np.diag(rng.uniform(0.1, 2.0, h)), np.diag(rng.integers(1, 9, h) / 3.0)
+    before = cov.copy(), wgt.copy()
+    assert cf.likely_shrinkage(cov, wgt, 0.2, TYPICAL) > 1e90
+    np.testing.assert_array_equal((cov, wgt), before)

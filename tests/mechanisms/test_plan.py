@@ -9,7 +9,7 @@ from scipy.special import log_ndtr
 
 from skdpmf import AdaptiveWeightALS, DPMFSampler, PrivacyBudget
 from skdpmf.mechanisms import noisy_gradient
-from skdpmf.mechanisms.als import clicks, dpals, dpsgd, pooled, pooled_clicks, ratings
+from skdpmf.mechanisms.als import clicks, dpals, pooled, pooled_clicks
 from tests.built import built
 
 K, M, ROUNDS, HEAD = 4, 200, 7, 150 * 151 // 2
@@ -48,7 +48,7 @@ def by_solver(budget, g, v):
             },
         )
     for item_means in (True, False):
-        phi2, d, C = 1.0 + ratings.OFFSET**2 * item_means, K + item_means, ratings.CLIP
+        phi2, d, C = 1.0 + item_means, K + item_means, dpals.CLIP
         square = 4 + 2 * 0.3**2 + q**2 if g > 1.0 else 1 + 0.3**2 + 2 * q**2
         first = {
             dpals.ITEM_STATISTICS: ((2, M + 1), math.sqrt(square), 1),
@@ -57,8 +57,6 @@ def by_solver(budget, g, v):
         vectors = (M, d), v * C * math.sqrt(phi2)
         more = {dpals.GRAM: ((M, packed(d)), g * phi2, ROUNDS), dpals.RHS: (*vectors, ROUNDS)}
         yield {"solver": "dpals", "item_means": item_means}, dpals.SHARES, {**first, **more}
-        params = {"solver": "dpsgd", "item_means": item_means, "n_inner_steps": 3}
-        yield params, dpsgd.SHARES, {**first, dpsgd.GRADIENTS: (*vectors, 3 * ROUNDS)}
     a, C = pooled_clicks.CONSTANT, pooled_clicks.CLIP
     first = {
         clicks.COUNTS: ((M + 1,), counted, 1),
@@ -75,9 +73,6 @@ def by_solver(budget, g, v):
     vectors = (M, K), v * clicks.CLIP
     more = {dpals.GRAM: ((M, packed(K)), g, ROUNDS), dpals.RHS: (*vectors, ROUNDS)}
     yield {**IMPLICIT, "solver": "dpals"}, dpals.CLICK_SHARES, {**first, **more}
-    more = {dpsgd.GRADIENTS: (*vectors, 3 * ROUNDS)}
-    params = {**IMPLICIT, "solver": "dpsgd", "n_inner_steps": 3}
-    yield params, dpsgd.CLICK_SHARES, {**first, **more}
     square = noisy_gradient.constant_weight(budget) ** 2 + 1.0
     clip = noisy_gradient.gradient_clip(budget)
     more = {
@@ -117,18 +112,14 @@ def test_plans_are_the_formulas_and_spend_the_budget(epsilon, delta, neighbors, 
 
 
 @pytest.mark.parametrize("n_items", [1, 3, 200])
-@pytest.mark.parametrize("params", [{}, {"solver": "dpsgd"}, {"n_inner_steps": 1}], ids=str)
-def test_sampler_slack_covers_all_noised_values(params, n_items):
+def test_sampler_slack_covers_all_noised_values(n_items):
     """Means in place of factors may noise more values than planned; the slack is for twice as many.
 
     With factors left out every release holds 2 (n_items + 1) values.
     """
     budget = PrivacyBudget(4.0, 1e-5)
-    solver = {"solver": "dpsgd"} if "n_inner_steps" in params else {"solver": "dpals"}
     for k, rounds in product((1, 2, 16), (1, 2, 10)):
-        model = built(
-            AdaptiveWeightALS, budget, **{**solver, **params, "n_components": k, "max_iter": rounds}
-        )
+        model = AdaptiveWeightALS(budget, solver="dpals", n_components=k, max_iter=rounds)
         plan = model.plan(n_items)
         means = 2 * (n_items + 1) * sum(r.count for r in plan.releases)
         assert plan.n_values >= means

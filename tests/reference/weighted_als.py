@@ -10,8 +10,8 @@ import numpy as np
 
 from skdpmf.mechanisms.als import item_update as item_posterior
 from skdpmf.mechanisms.als import loop
-from skdpmf.mechanisms.als import ratings as constants
 from skdpmf.mechanisms.item_means import joint_release as item_means
+from skdpmf.mechanisms.item_means.residual_rounds import ITEM_DAMPING
 
 
 class Means(NamedTuple):
@@ -50,11 +50,10 @@ def exact_item_means(y, damping):
     return Means(N, mean, prior, tau, typical)
 
 
-def fit(y, k, *, exponent, rounds, alpha, damping, with_means, pooled_frame=True):
+def fit(y, k, *, exponent, rounds, alpha, damping, with_means):
     """Item means b, factors V and the ridge of a fold-in.
 
-    y is dense, in quarter ranges around the middle of the scale, with NaN for unknown. Users are
-    penalised in the frame of the pooled Gram matrix, or all directions alike.
+    y is dense, in quarter ranges around the middle of the scale, with NaN for unknown.
     """
     n_users, n_items = y.shape
     means = exact_item_means(y, damping)
@@ -70,10 +69,9 @@ def fit(y, k, *, exponent, rounds, alpha, damping, with_means, pooled_frame=True
 
     b = means.mean if with_means else np.zeros(n_items)
     V = start(y, w, b, mass, k, damping, with_means)
-    spread = np.eye(k) / k
-    L = np.eye(k) * constants.ITEM_DAMPING * alpha
+    L = np.eye(k) * ITEM_DAMPING * alpha
     for _ in range(rounds):
-        ridge = alpha * constants.TRAINING_RIDGE * k * np.eye(k)
+        ridge = alpha * loop.TRAINING_RIDGE * k * np.eye(k)
         o, U = user_half(y, b, V, ridge, damping, with_means)
         pooled = np.zeros((k + with_means, k + with_means))
         for j in range(n_items):
@@ -81,25 +79,24 @@ def fit(y, k, *, exponent, rounds, alpha, damping, with_means, pooled_frame=True
             strength = typical[j]
             A, h = np.zeros_like(pooled), np.zeros(k + with_means)
             for i in users:
-                phi = np.concatenate(([constants.OFFSET] * with_means, U[i]))
+                phi = np.concatenate(([1.0] * with_means, U[i]))
                 A += w[i, j] * np.outer(phi, phi)
                 h += w[i, j] * (y[i, j] - o[i]) * phi
             pooled += A
             prior, penalty = np.zeros(k + with_means), np.zeros_like(A)
             penalty[with_means:, with_means:] = L
             if with_means:
-                prior[0] = means.prior_mean[j] / constants.OFFSET
-                penalty[0, 0] = constants.OFFSET**2 / means.prior_variance
+                prior[0] = means.prior_mean[j]
+                penalty[0, 0] = 1.0 / means.prior_variance
             theta = np.linalg.solve(A + strength * penalty, h + strength * penalty @ prior)
             V[j] = theta[with_means:]
             if with_means:
-                b[j] = constants.OFFSET * theta[0]
-        if pooled_frame:
-            spread = lifted(pooled)[with_means:, with_means:]
-            spread /= np.trace(spread)
+                b[j] = theta[0]
+        spread = lifted(pooled)[with_means:, with_means:]
+        spread /= np.trace(spread)
     values, vectors = np.linalg.eigh(spread)
     root = vectors @ np.diag(np.sqrt(values)) @ vectors.T
-    return b, V @ root, alpha * constants.FOLD_IN_RIDGE
+    return b, V @ root, alpha * loop.FOLD_IN_RIDGE
 
 
 def start(y, w, b, mass, k, damping, with_means):

@@ -561,9 +561,10 @@ def _parameter(value: Any, kinds: dict[str, Any]) -> Any:
     """Return a parameter; an object of a file has the name of one of these classes."""
     if isinstance(value, dict):
         ((name, params),) = value.items()
-        kind = {kind.__name__: kind for kind in kinds.values() if kind}[name]
+        known = {kind.__name__: kind for kind in kinds.values() if kind}
+        _require(name in known, f"this skdpmf has no {name!r:.99}")
         _require("ledger" not in params, "a budget of a file has no ledger")
-        return kind(**{key: _parameter(own, {}) for key, own in params.items()})
+        return known[name](**{key: _parameter(own, {}) for key, own in params.items()})
     if isinstance(value, list):
         _require(all(is_finite(part) for part in value), f"{value!r:.99} is no parameter")
         return tuple(value)

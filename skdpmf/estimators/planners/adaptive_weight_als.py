@@ -5,20 +5,19 @@ from typing import Any, ClassVar
 
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.estimators.planners import Clicks
-from skdpmf.mechanisms.als import clicks, dpals, dpsgd, pooled, pooled_clicks, ratings, variational
+from skdpmf.mechanisms.als import clicks, dpals, loop, pooled, pooled_clicks, variational
 from skdpmf.mechanisms.als.item_update import KEPT
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.privacy.plan import ReleasePlan
 
-_SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals, "dpsgd": dpsgd}
+_SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals}
 _CLICK_SOLVERS: dict[str, Any] = {**_SOLVERS, "pooled": pooled_clicks}
-_ROUNDS, _EXACT_ROUNDS = {"pooled": 15, "dpals": 10, "dpsgd": 10}, 10
+_ROUNDS, _EXACT_ROUNDS = {"pooled": 15, "dpals": 10}, 10
 _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
 _N_COMPONENTS, _EXACT_COMPONENTS = 16, 32
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
 _DEFAULT_CAP = 100  # ratings a user under the sampling baselines, as in their papers
 _RATINGS_EXPONENT = 0.25
-_INNER_STEPS = 4  # of DPSGD, and in the key of seeded noise
 _LIST_SHARE = 0.25  # of mu^2: errors of ratings grow by a percent, recall of lists three times
 
 
@@ -101,45 +100,13 @@ class DPALS(Options):
         self._require_switches("item_means")
 
 
-@dataclass(repr=False)
-class DPSGD(DPALS):
-    """Item step of `AdaptiveWeightALS` by noisy gradient descent (Krichene et al. 2023).
-
-    A round takes steps of gradient descent, each from one release of the gradients g_j alone at the
-    latest item vectors, on all users.
-
-    Parameters
-    ----------
-    weighting : {"adaptive", "tail", "uniform"}, default="adaptive"
-        As for `DPALS`, and the next two.
-    weight_exponent : float or None, default=None
-        Exponent of the adaptive weights.
-    item_means : bool, default=True
-        Whether m_j and o_i are modelled.
-    n_inner_steps : int, default=4
-        Steps of a round. Each is a release.
-
-    Examples
-    --------
-    >>> from skdpmf import AdaptiveWeightALS, DPSGD, PrivacyBudget
-    >>> AdaptiveWeightALS(PrivacyBudget(4.0, 1e-5), solver=DPSGD(n_inner_steps=2)).solver
-    DPSGD(n_inner_steps=2)
-    """
-
-    n_inner_steps: int = 4
-
-    def _check(self) -> None:
-        super()._check()
-        self._require_counts("n_inner_steps")
-
-
 @dataclass(repr=False, eq=False, kw_only=True)
 class AdaptiveWeightALSPlanner(PrivatePlanner):
     """Parameters of `AdaptiveWeightALS`, and its plan."""
 
     _options: ClassVar[dict[str, Any]] = {
         "feedback": {"explicit": None, "implicit": Clicks},
-        "solver": {"pooled": Pooled, "dpals": DPALS, "dpsgd": DPSGD},
+        "solver": {"pooled": Pooled, "dpals": DPALS},
     }
 
     public: Any = None
@@ -187,7 +154,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
             return pooled_clicks.MOST_FACTORS if self._implicit else _EXACT_COMPONENTS
         return _N_COMPONENTS
 
-    def _settings(self) -> ratings.Settings:
+    def _settings(self) -> loop.Settings:
         solver, cap = self._chosen("solver"), self.max_ratings_per_user
         weighting = getattr(solver, "weighting", "adaptive")
         if cap is None and weighting != "adaptive":
@@ -196,9 +163,9 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         if exponent is None:
             exponent = 0.0 if self._implicit else _RATINGS_EXPONENT
         share = getattr(solver, "list_share", None)
-        kinds: dict[Any, Any] = {Pooled: pooled.Settings, DPSGD: dpsgd.Settings}
+        of_ratings = pooled.Settings if isinstance(solver, Pooled) else loop.Settings
         return self._settled(
-            clicks.Settings if self._implicit else kinds.get(type(solver), ratings.Settings),
+            clicks.Settings if self._implicit else of_ratings,
             self._chosen("feedback"),
             n_components=self._rank(),
             weighting=weighting,
@@ -208,7 +175,6 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
             user_damping=self._damping(FIT_DAMPING),
             fold_in_damping=self._damping(FOLD_IN_DAMPING),
             item_means=getattr(solver, "item_means", True),
-            n_inner_steps=getattr(solver, "n_inner_steps", _INNER_STEPS),
             list_share=_LIST_SHARE if share == "auto" else share or 0.0,
             chooses_rank=self._implicit and self._is_exact and self.n_components is None,
         )

@@ -1,1 +1,1 @@
-"""Alternating least squares of ratings and clicks: pooled (the default), DPALS and DPSGD."""
+"""Alternating least squares of ratings and clicks: pooled (the default) and DPALS."""

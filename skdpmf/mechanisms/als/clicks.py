@@ -26,8 +26,7 @@ earlier releases; an empty row contributes 0 to each:
   |y_i| <= 1 by the weights and c_ij <= 1, so that the Frobenius sensitivity is 1.
 - K, every round: |x_i x_i'|_F = |x_i|^2 <= 1. What unobserved pairs weigh comes to every item
   through K, which holds all users; it is used as released, and only so.
-- the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `dpals` and
-  `dpsgd`.
+- the items' gradients, residuals 1 - b_j - x_i . v_j in the place of targets, as in `dpals`.
 
 In a refresh counts of earlier fits add up to these. An item's popularity is per user who could
 click it, times the users of this cohort, and the signals of cohorts, for ranks, add up in squares.
@@ -48,9 +47,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
-from skdpmf.mechanisms.als import ratings
+from skdpmf.mechanisms.als import loop
 from skdpmf.mechanisms.als.item_update import lift, unpack_lower
-from skdpmf.mechanisms.als.loop import START, AlternatingFit, head_release
+from skdpmf.mechanisms.als.loop import FOLD_IN_RIDGE, START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.common import INSIDE, head_directions, planned_gram, predictions
 from skdpmf.mechanisms.gram.item_item import TIE
@@ -83,11 +82,10 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Settings(ratings.Settings):
+class Settings(loop.Settings):
     """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
 
     unobserved_weight: float
-    n_inner_steps: int
     # by the clicks, up to n_components; without privacy, so that no seeded noise depends on it
     chooses_rank: bool = field(default=False, repr=False)
     clip: ClassVar[float] = CLIP
@@ -169,7 +167,7 @@ class ClickFit(AlternatingFit):
     def with_factors(self, V: NDArray[np.float64]) -> ClickModel:
         """Return the model; V: zeros, of shape (n_items, n_components), to be filled."""
         V[:, : self.rank] = self.factors
-        return ClickModel(self.offset, V, self.ridge(V, ratings.FOLD_IN_RIDGE))
+        return ClickModel(self.offset, V, self.ridge(V, FOLD_IN_RIDGE))
 
     def start(self) -> None:
         """Start from leading eigenvectors of the head items' noisy second moments of clicks."""

@@ -4,9 +4,17 @@ Krichene, Jain, Song, Sundararajan, Thakurta, Zhang, "Multi-Task Differential Pr
 Distribution Skew" (ICML 2023), Algorithms 1 and 3; Chien et al., "Private Alternating Least
 Squares" (ICML 2021) for the uniform and tail baselines.
 
-Model, weights, first releases and user step are those of `skdpmf.mechanisms.als.ratings`. A round
-is, as in the paper, the user step and
+Ratings are y = (r - middle) / quarter range, modelled as y_ij ~ o_i + phi_i . theta_j with
 
+    phi_i = (a, x_i),  x_i = u_i min(1, 1/|u_i|),     b_j = a theta_j0,  v_j = theta_j,1..k
+
+and a = 1, so that |phi_i|^2 <= 1 + a^2; without item means phi_i = x_i. First are released the item
+statistics of `joint_release`, and a start of the factors, the sum of x_i x_i' without its diagonal,
+x_i = w_i e_i on the most popular items, |x_i| <= C: sensitivity C^2 (Frobenius). A round is, as in
+the paper,
+
+- user step, local and exact: (o_i, u_i) minimises sum_j (y_ij - b_j - o_i - u_i . v_j)^2 +
+  damping o_i^2 + u_i' L u_i on all of the user's ratings;
 - item step, from two releases with weights sum_j w_ij^2 <= 1 for every user,
 
       A_j = sum_i c_i w_ij phi_i phi_i',        sensitivity 1 + a^2 (Frobenius, all items stacked),
@@ -48,67 +56,170 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from skdpmf.mechanisms.als import clicks, ratings
+from skdpmf.kernels.als import solve_rows
+from skdpmf.mechanisms import common
+from skdpmf.mechanisms.als import clicks
 from skdpmf.mechanisms.als.item_update import ItemPosterior, lift, unpack_lower
-from skdpmf.mechanisms.als.loop import START, plan_of, shares_of
-from skdpmf.mechanisms.als.ratings import ITEM_STATISTICS, OFFSET, TRAINING_RIDGE
-from skdpmf.mechanisms.common import planned_gram, planned_vectors
+from skdpmf.mechanisms.als.loop import (
+    FOLD_IN_RIDGE,
+    START,
+    TRAINING_RIDGE,
+    AlternatingFit,
+    RatingModel,
+    Settings,
+    head_release,
+    plan_of,
+)
+from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means.residual_rounds import CLIP, ITEM_DAMPING
+from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy import other_sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
-from skdpmf.privacy.plan import ReleasePlan
+from skdpmf.privacy.plan import Release, ReleasePlan
+from skdpmf.privacy.users import Rows
 
-GRAM, RHS = "Gram matrices", "right-hand sides"
-SHARES = shares_of(ITEM_STATISTICS, START, GRAM, rest=RHS)
-CLICK_SHARES = shares_of(clicks.COUNTS, START, clicks.EVERYBODY, GRAM, rest=RHS)
+ITEM_STATISTICS, GRAM, RHS = "item counts and means", "Gram matrices", "right-hand sides"
+NOTES = (
+    "Sums are in quarters of the rating range.",
+    "The rank in use is chosen from the released item statistics, up to n_components: planned "
+    "shapes are those of the full rank.",
+)
 
 
-def make_plan(budget: PrivacyBudget, settings: ratings.Settings, n_items: int) -> ReleasePlan:
+def shares_of(*others: str) -> dict[str, float]:
+    """Return shares of mu^2: `common.SHARE` for each of the others, the rest for RHS."""
+    share = common.SHARE
+    return {**dict.fromkeys(others, share), RHS: 1.0 - share * len(others)}
+
+
+SHARES = shares_of(ITEM_STATISTICS, START, GRAM)
+CLICK_SHARES = shares_of(clicks.COUNTS, START, clicks.EVERYBODY, GRAM)
+
+
+def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
     by_clicks = isinstance(settings, clicks.Settings)
-    loss: Any = clicks if by_clicks else ratings
     x, bound, rounds = settings.vector, settings.phi_bound, settings.max_iter
     gram, rhs = (
         f"sum over users of w {what} for each item, every round" for what in (f"{x} {x}'", f"e {x}")
     )
     shape = n_items, settings.lead + settings.n_components
+    first: Any = clicks.first_releases if by_clicks else _first_releases
     releases = [
-        *loss.first_releases(budget, settings, n_items),
-        planned_gram(budget, GRAM, gram, *shape, bound=bound, count=rounds),
-        planned_vectors(budget, RHS, rhs, *shape, bound=settings.clip * bound, count=rounds),
+        *first(budget, settings, n_items),
+        common.planned_gram(budget, GRAM, gram, *shape, bound=bound, count=rounds),
+        common.planned_vectors(budget, RHS, rhs, *shape, bound=settings.clip * bound, count=rounds),
     ]
-    return plan_of(budget, releases, CLICK_SHARES if by_clicks else SHARES, loss.NOTES)
+    shares, notes = (CLICK_SHARES, clicks.NOTES) if by_clicks else (SHARES, NOTES)
+    return plan_of(budget, releases, shares, notes)
 
 
-def fit(curator: Curator, settings: ratings.Settings, *, rounds: Iterable[int]) -> Any:
+def _first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
+    """Item statistics and start, without noise yet."""
+    near: Any = {"neighbors": budget.neighbors, "unit": budget.unit}
+    counts = sums.scalars_bound(im.COUNT_WEIGHT, im.USER_WEIGHT, signed=False, **near)
+    deviations = sums.scalars_bound(1.0, im.USER_WEIGHT, signed=True, **near)
+    statistic = (
+        "sums over users of their damped item counts and clipped, centred ratings, and of the "
+        "users themselves"
+    )
+    sensitivity = float(np.hypot(counts, deviations))
+    return [
+        Release(ITEM_STATISTICS, statistic, (2, n_items + 1), sensitivity),
+        head_release(budget, n_items, "residual products", bound=CLIP),
+    ]
+
+
+def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Any:
     """Make the plan's releases in their order and return the model they give."""
     kind: Any = _ClickFit if isinstance(settings, clicks.Settings) else _RatingFit
     return kind(curator, settings).run(rounds)
 
 
-class _RatingFit(ratings.RatingFit):
-    def start(self, V: NDArray[np.float64]) -> None:
-        (self.theta, prior, precision), means = self.priors(V), self.item_means
+class _RatingFit(AlternatingFit):
+    def __init__(self, curator: Curator, settings: Settings) -> None:
+        super().__init__(curator, settings)
+        self.lead, self.has_factors = settings.lead, False
+        self.release_item_means = im.ItemMeanReleases(
+            curator, self.kept, ITEM_STATISTICS, damping=settings.user_damping, grid=self.grid
+        ).release
+
+    def begin(self) -> None:
+        """Release the item means, and choose the rank, and the rounds to spend on means first."""
+        means, s = self.release_item_means(ITEM_STATISTICS), self.settings
+        self.rank, self.n_mean_rounds = min(s.n_components, self.n_items), 0
+        if self.private:
+            rounds = s.max_iter if self.lead else None
+            self.rank, self.n_mean_rounds = im.choose_rank(means, self.mu, self.rank, rounds)
+        self.item_means = means if self.rank else self.release_item_means(START)
+
+    def round(self, t: int) -> None:
+        """Spend a round on the means, or on the item step."""
+        if t >= self.n_mean_rounds:
+            self.start_once()
+            self.item_half(t)
+            return
+        for name in (GRAM, RHS):
+            self.item_means = self.release_item_means(name, index=t)
+
+    def start_once(self) -> None:
+        """Start the factors, when no more rounds are spent on the means."""
+        if self.has_factors:
+            return
+        self.has_factors, means, lead = True, self.item_means, self.lead
+        self.weighted = self.weights_by(means.mass, means.typical_weight)
+        prior = np.zeros((self.n_items, lead + self.rank))
+        precision = np.full(lead + self.rank, ITEM_DAMPING * self.settings.alpha)
+        if lead:
+            prior[:, 0], precision[0] = means.prior_mean, 1.0 / means.prior_variance
         noise = self.curator.deviation(RHS)
         self.posterior = ItemPosterior(prior, np.diag(precision), *self.weighted[2:], noise)
-        self.posterior.theta = self.theta
-        if self.lead and self.private:
-            self.posterior.observe(0, OFFSET**2 / means.variance, means.raw_mean / OFFSET)
+        self.theta = self.posterior.theta  # which moves in place
+        self.theta[:, lead:] = self.start_factors()
+        if lead:
+            self.theta[:, 0] = means.mean
+        if lead and self.private:
+            self.posterior.observe(0, 1.0 / means.variance, means.raw_mean)
         self.spread = np.eye(self.rank) / self.rank  # second moment of x, of trace 1
 
+    def start_factors(self) -> NDArray[np.float64]:
+        """Leading eigenvectors of the head items' noisy second moments of residuals."""
+        means, (users, weight, mass, _) = self.item_means, self.weighted
+        b = means.mean if self.lead else np.zeros(self.n_items)
+        damping = self.settings.user_damping if self.lead else np.inf  # else there are no offsets
+        offset = self.users.map(_offsets, b, damping)
+        terms = users.map(_centred, weight, b, offset)
+        released, head = self.release_start(users, terms, means.mass, CLIP)
+        deviation = self.curator.deviation(START)
+        return common.head_directions(released, head, mass, self.rank, deviation)
+
     def item_half(self, t: int) -> None:
-        posterior, (users, weight, *_) = self.posterior, self.weighted
+        """Solve the users, release round t's sums, and learn from them."""
         ridge = self.settings.alpha * TRAINING_RIDGE * self.rank * np.eye(self.rank)
-        offset, phi = self.user_half(ridge)
-        residual = users.map(ratings.residuals_of, self.theta, offset, phi)
-        learn(self, posterior.update, users, weight, residual, phi, t)
-        spread = posterior.pooled[self.lead :, self.lead :]
+        damping = self.settings.user_damping if self.lead else None
+        offset, phi = self.users.map(_solve_users, self.theta, ridge, damping, self.private)
+        users, weight, *_ = self.weighted
+        residual = users.map(residuals_of, self.theta, offset, phi)
+        learn(self, self.posterior.update, users, weight, residual, phi, t)
+        spread = self.posterior.pooled[self.lead :, self.lead :]
         self.spread = spread / np.trace(spread)
 
-    def factors(self) -> NDArray[np.float64]:
+    def model(self) -> RatingModel:
+        """Return the means alone at rank 0, or what was learnt.
+
+        Its factors are in a frame where the users' second moment is the identity.
+        """
+        factors = np.zeros((self.n_items, self.settings.n_components))
+        popularity = np.log(self.item_means.mass)
+        if self.rank == 0:
+            return RatingModel(self.item_means.mean, factors, 1.0, popularity)
+        self.start_once()
         values, vectors = np.linalg.eigh(self.spread)
         root = (vectors * np.sqrt(values)) @ vectors.T
-        return np.asarray(self.theta[:, self.lead :] @ root)
+        factors[:, : self.rank] = self.theta[:, self.lead :] @ root
+        b = self.theta[:, 0] if self.lead else np.zeros(self.n_items)
+        return RatingModel(b, factors, self.settings.alpha * FOLD_IN_RIDGE, popularity)
 
 
 class _ClickFit(clicks.ClickFit):
@@ -172,3 +283,49 @@ class _ClickPosterior(ItemPosterior):
         # variance of v_j around its prior mean: that mean's own square
         variance = np.mean(prior**2, axis=1) / self.alpha + 1e-12
         return np.eye(len(self.K)) / variance[:, None, None], prior / variance[:, None]
+
+
+# Maps of `Users`: values of each user alone
+
+
+def _offsets(rows: Rows, b: Any, damping: float) -> NDArray[np.float64]:
+    """Damped mean of each user's deviations from the items' means."""
+    total = np.bincount(rows.user, weights=rows.data - b[rows.indices], minlength=rows.n_users)
+    return np.asarray(total / (rows.n_ratings + damping))
+
+
+def _centred(rows: Rows, weight: Any, b: Any, offset: Any) -> NDArray[np.float64]:
+    """Weighted ratings less the items' means and the users' offsets."""
+    return np.asarray(weight * (rows.data - b[rows.indices] - offset[rows.user]))
+
+
+def _solve_users(
+    rows: Rows, theta: Any, ridge: Any, damping: float | None, private: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Offsets, 0 without a damping, and phi."""
+    y, factors = rows.data, theta
+    if damping is not None:
+        y = y - theta[rows.indices, 0]
+        factors = theta.copy()
+        factors[:, 0] = 1.0
+        damped = np.zeros((len(ridge) + 1, len(ridge) + 1))
+        damped[0, 0], damped[1:, 1:] = damping, ridge
+        ridge = damped
+    Z = np.empty((rows.n_users, factors.shape[1]))
+    given = rows.indptr, rows.indices, y, factors, ridge
+    rows.run(lambda start, stop: solve_rows(*given, start, stop, Z))
+    offset, u = np.zeros(rows.n_users), Z
+    if damping is not None:
+        offset, u = Z[:, 0].copy(), Z[:, 1:]
+    if private:
+        u *= sums.shrink_to_ball(np.linalg.norm(u, axis=1), 1.0)[:, None]
+    if damping is not None:
+        Z[:, 0] = 1.0
+    return offset, Z
+
+
+def residuals_of(rows: Rows, theta: Any, offset: Any, phi: Any) -> NDArray[np.float64]:
+    """Ratings less their predictions."""
+    residual = common.predictions(rows, phi, theta)
+    np.subtract(rows.data - offset[rows.user], residual, out=residual)
+    return residual

@@ -1,6 +1,6 @@
 """Item vectors from the noisy Gram matrices and right-hand sides of all rounds.
 
-Round t releases, for every item j (notation of `skdpmf.mechanisms.als.ratings`),
+Round t releases, for every item j (notation of `skdpmf.mechanisms.als.dpals`),
 
     A_j + E_j  and  g_j + xi_j,
     g_j = A_j (theta*_j - theta_j) + zeta_j,   cov(zeta_j) ~ v w_j A_j,

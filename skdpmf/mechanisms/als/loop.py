@@ -1,26 +1,22 @@
 """The loop of all ALS solvers: releases to start from, rounds of users' and items' halves, a model.
 
-Ratings and clicks are two losses, with a user step each; "pooled", "dpals" and "dpsgd" are three
-item steps for either::
-
-                  ratings                  clicks
-    loss          `ratings`, in `pooled`   `clicks`
-    item step     `pooled`                 `pooled_clicks`
-                  `dpals`                  `dpals`
-                  `dpsgd`                  `dpsgd`
+Solvers of ratings are `pooled` and `dpals`, those of clicks, whose loss is that of `clicks`, are
+`pooled_clicks` and `dpals`. Items are weighted with sum_j w_ij^2 <= 1 for every user, by popularity
+or by sampling.
 
 The first factors are leading eigenvectors of noisy second moments of the most popular items.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms import common
+from skdpmf.mechanisms.item_means.residual_rounds import CLIP
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
@@ -31,7 +27,46 @@ from skdpmf.privacy.users import PerUser, Users
 # Tuned: start against rounds. Items whose noisy second moments start the factors
 HEAD = 150
 
+# Tuned: bias against noise. Ridges of u_i, times alpha: weaker while training, where |x_i| <= 1
+# regularises as well
+TRAINING_RIDGE, FOLD_IN_RIDGE = 0.35, 2.0
+
 START = "second moments of the head"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
+
+    n_components: int
+    weighting: str
+    weight_exponent: float
+    max_ratings_per_user: int | None
+    max_iter: int
+    alpha: float
+    user_damping: float
+    item_means: bool
+    clip: ClassVar[float] = CLIP  # of a user's part of gradients, over the bound on |phi_i|
+    vector: ClassVar[str] = "phi"  # in statistics
+
+    @property
+    def lead(self) -> int:
+        """Coordinates of phi before x."""
+        return int(self.item_means)
+
+    @property
+    def phi_bound(self) -> float:
+        """Bound on |phi_i|."""
+        return 2.0**0.5 if self.lead else 1.0
+
+
+class RatingModel(NamedTuple):
+    """Released model in quarter ranges: y_ij ~ b_j + o_i + u_i . v_j."""
+
+    item_means: NDArray[np.float64]  # b
+    factors: NDArray[np.float64]  # V (n_items x n_components)
+    ridge: float  # of u_i in the fold-in
+    log_popularity: NDArray[np.float64]  # (n_items,)
 
 
 def head_release(
@@ -41,12 +76,6 @@ def head_release(
     head = min(HEAD, n_items)
     statistic = f"sum over users of {what}, pairs of the {head} most popular items"
     return common.planned_gram(budget, name, statistic, head, **more)
-
-
-def shares_of(*others: str, rest: str) -> dict[str, float]:
-    """Return shares of mu^2: `common.SHARE` for each of the others, the rest for one release."""
-    share = common.SHARE
-    return {**dict.fromkeys(others, share), rest: 1.0 - share * len(others)}
 
 
 def plan_of(

@@ -84,8 +84,8 @@ from skdpmf.kernels.als import row_posteriors, solve_rows
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import hash_rows, predict_entries, weigh_residuals
 from skdpmf.mechanisms import common
+from skdpmf.mechanisms.als import loop
 from skdpmf.mechanisms.als import pooled_update as update
-from skdpmf.mechanisms.als import ratings
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import HEAD, START, AlternatingFit, head_release
 from skdpmf.mechanisms.gram import item_item as ng
@@ -140,7 +140,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Settings(ratings.Settings):
+class Settings(loop.Settings):
     """Public settings of a fit; `skdpmf.AdaptiveWeightALS` explains them."""
 
     list_share: float = 0.0  # of mu^2, for the Gram matrix of what is rated; 0: there is none
@@ -420,7 +420,7 @@ class PooledFit(PooledRounds):
     def user_half(self) -> tuple[Any, ...]:
         columns, b = self.columns(), self.posterior.theta[:, 0]
         rank = self.rank
-        ridge = self._ridge(ratings.TRAINING_RIDGE * rank * np.eye(rank))
+        ridge = self._ridge(loop.TRAINING_RIDGE * rank * np.eye(rank))
         U = self.users.map(solve_users, b, columns, ridge)
         U, phi = self.users.map(with_unit_factors, U, self.constant)
         terms = self.kept.map(weighted_residuals, self.weight, U, np.column_stack((b, columns)))

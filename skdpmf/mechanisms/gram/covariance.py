@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.covariance import packed_rows, triangle_starts
 from skdpmf.kernels.jit_and_threads import in_threads
+from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import most_popular, shows_tastes
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.gram.item_item import (
@@ -70,9 +70,7 @@ COVARIANCE = "item covariance"
 _RANGE = (-2.0, 2.0)  # of ratings, in quarter ranges
 N_ROUNDS = 10
 
-# Guard: memory, and a grid on which sums of doubles are exact
-_MEMORY = 4 * 2**30  # bytes of the two triangles
-_DOUBLE_MEMORY = 2**30  # up to which they are float64
+# Guard: a grid on which sums of doubles are exact
 _COARSEST_GRID = 2.0**-32
 
 # Tuned: what the covariance has of the budget, against the averages. t of the release (Cov, t Wgt),
@@ -116,7 +114,7 @@ class Model(NamedTuple):
     item_means: Floats
     factors: Floats  # L (n_items x n_components)
     head: NDArray[np.int64]  # items of the covariance, ascending
-    covariance: factors.PackedCovariance | None
+    covariance: factors.ItemCovariance | None
     ridge: float = RIDGE
     offset_ridge: float = FOLD_IN_DAMPING
     noise: float = 0.0  # deviation of the noise off the diagonal of Cov
@@ -136,7 +134,7 @@ def make_plan(
     budget cannot be planned for.
     """
     unit = _unit(budget)
-    most, n_rows = max_head(n_items, budget.is_private), public_rows(n_rows or n_items)
+    most, n_rows = min(n_items, EXACT_HEAD), public_rows(n_rows or n_items)
     grid = max(_COARSEST_GRID, pair_grid(n_rows, settings.clamp))
     sensitivity = pair_sensitivity(
         (unit, budget.neighbors),
@@ -186,15 +184,6 @@ def fit(
     return _Fit(curator, settings, public).model(rounds)
 
 
-def max_head(n_items: int, private: bool = True) -> int:
-    """Most items of a covariance that fit into memory, both triangles as float32.
-
-    Without privacy, where no noise bounds the head, it has those of which much is known.
-    """
-    most = min(n_items, int((np.sqrt(_MEMORY + 1.0) - 1.0) / 2.0))
-    return most if private else min(most, EXACT_HEAD)
-
-
 def head_items(
     popularity: RaterCounts, weights: Any, deviation: float, most: int
 ) -> NDArray[np.int64]:
@@ -230,7 +219,7 @@ class _Fit:
     def __init__(self, curator: Curator, settings: Settings, public: Any = None) -> None:
         self.curator, self.settings, self.users = curator, settings, curator.users
         self.private, self.planned, self.n_jobs = curator.private, curator.releases, curator.n_jobs
-        self.most = max_head(curator.users.n_items, self.private)
+        self.most = min(curator.users.n_items, EXACT_HEAD)
         self.unit = _unit(curator.plan.budget)
         if public is not None:
             plan = make_plan(PrivacyBudget.nonprivate(), settings, public.shape[1])
@@ -262,9 +251,7 @@ class _Fit:
         else:
             clean, mass, noise, lists = self.released_covariance(*given)
         k, cleaning = self.settings.n_components, self.settings.clean
-        found = factors.leading_factors(
-            clean, mass, k, cleaning=cleaning, noisy=noise > 0.0, n_jobs=self.n_jobs
-        )
+        found = factors.leading_factors(clean, mass, k, cleaning=cleaning, noisy=noise > 0.0)
         L[head, : found.shape[1]] = found
         ridges = RIDGE, self.settings.user_damping
         if cleaning:
@@ -323,7 +310,7 @@ class _Fit:
 
     def released_covariance(
         self, means: Floats, popularity: RaterCounts, head: NDArray[np.int64], rounds: Iterable[int]
-    ) -> tuple[factors.PackedCovariance, Floats, float, Lists | None]:
+    ) -> tuple[factors.ItemCovariance, Floats, float, Lists | None]:
         """Steps 3 to 5, popularity of the head's items, deviation of the noise, and lists."""
         s = self.settings
         cov, wgt, noise = self.released_sums(means, head, rounds)
@@ -333,9 +320,7 @@ class _Fit:
             return factors.divide_covariance(cov, wgt, noise=noise), mass, noise[0], lists
         number = popularity.n_ratings[head].sum() / popularity.n_users  # of a typical user
         typical = float(self.weights(np.maximum(np.rint([number]), 1.0))[0])
-        clean = factors.clean_covariance(
-            cov, wgt, mass, noise=noise, typical=typical, n_jobs=self.n_jobs
-        )
+        clean = factors.clean_covariance(cov, wgt, mass, noise=noise, typical=typical)
         return clean, mass, noise[0], lists
 
     def released_sums(
@@ -360,7 +345,7 @@ class _Fit:
 
     def with_public(
         self, means: Floats, popularity: RaterCounts, head: NDArray[np.int64], rounds: Iterable[int]
-    ) -> tuple[NDArray[np.int64], factors.PackedCovariance, Floats, Lists | None]:
+    ) -> tuple[NDArray[np.int64], factors.ItemCovariance, Floats, Lists | None]:
         """Return items, their covariance from private and public sums, popularity, and lists.
 
         head: that of private sums alone; if it is empty they were not released.
@@ -374,9 +359,9 @@ class _Fit:
         cov *= own / other  # in the weights of private people
         wgt *= own / other
         rated = self.beside.users.without_privacy().n_ratings.astype(np.float64)
-        w, diagonal = self.beside.weights(rated), triangle_starts(wide.size)[1:] - 1
+        w = self.beside.weights(rated)
         typical = own / other * float(np.sum((w * rated) ** 2) / np.sum(w * rated**2))
-        c = typical * float(cov[diagonal].sum() / max(wgt[diagonal].sum(), 1e-300)) ** 2
+        c = typical * float(cov.trace() / max(wgt.trace(), 1e-300)) ** 2
         both, mass, counted, sampled = wgt, popularity.mass[wide], people, 1.0
         if head.size:
             *private, deviations = self.released_sums(means, wide, rounds)
@@ -388,7 +373,7 @@ class _Fit:
         if not self.settings.clean:
             return wide, factors.divide_covariance(cov, wgt, noise=none), mass, lists
         b = sampled * factors.likely_shrinkage(cov, wgt, c, typical)
-        how: Any = {"noise": none, "typical": typical, "shrinkage": b, "n_jobs": self.n_jobs}
+        how: Any = {"noise": none, "typical": typical, "shrinkage": b}
         return wide, factors.clean_covariance(cov, wgt, mass, **how), mass, lists
 
     def lists(
@@ -408,8 +393,7 @@ class _Fit:
                 return None
             known = estimate_popularity(N, 0.0).mean  # above 0, also of what nobody rated
             return lists_of(exact_gram(rows, np.ones(rows.nnz)), known, n_users)
-        trace = float(wgt[triangle_starts(head.size)[1:] - 1].sum(dtype=np.float64))
-        unit = trace / (n_users * float(N[head].sum() / N.sum()))  # of a user, as released
+        unit = wgt.trace() / (n_users * float(N[head].sum() / N.sum()))  # of a user, as released
         if unit <= 0.0:
             return None
         deviation = np.sqrt(2.0) * noise / unit
@@ -417,9 +401,7 @@ class _Fit:
         place = most_popular(N[head], min(size, head.size))
         if not place.size:
             return None
-        G, own = np.empty((place.size, place.size), wgt.dtype), N[head[place]]
-        packed_rows(wgt, place, place, G)
-        G = G.astype(np.float64) / unit
+        G, own = wgt[np.ix_(place, place)] / unit, N[head[place]]
         product = np.outer(own, own)
         others = ~np.eye(place.size, dtype=bool)
         G -= product * (np.sum((G * product)[others]) / max(np.sum(product[others] ** 2), 1e-300))
@@ -431,9 +413,8 @@ class _Fit:
     def noisy_sums(
         self, total: PiecedSum, rounds: Iterable[int]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Cov and Wgt of step 4 as released, packed: no second copy is ever made."""
-        kind = np.float64 if 16 * total.shape[1] <= _DOUBLE_MEMORY else np.float32
-        released = np.empty(total.shape, kind)
+        """Cov and Wgt of step 4 as released."""
+        released = np.empty(total.shape)
         with self.curator.release_pieces(COVARIANCE, total) as release:
 
             def block(start: int, stop: int) -> None:
@@ -444,13 +425,13 @@ class _Fit:
             cuts = np.linspace(0, len(total.pieces), N_ROUNDS + 1).astype(int)
             for t in rounds:
                 in_threads(block, total.pieces[cuts[t] : cuts[t + 1]], self.n_jobs)
-        return released[0], released[1]
+        return unpack_lower(released[0]), unpack_lower(released[1])
 
 
 def _notes(budget: PrivacyBudget, settings: Settings, n_items: int, *, covers: bool) -> list[str]:
     """Public remarks of the plan."""
     notes = ["Sums are in quarters of the rating range."]
-    most = max_head(n_items, budget.is_private)
+    most = min(n_items, EXACT_HEAD)
     if covers and _unit(budget) == "rating" and budget.is_private:
         notes.append(
             "The covariance's sensitivity holds for any item means; a fit uses the smaller one of "

@@ -39,7 +39,7 @@ from scipy import fft, sparse, special
 from skdpmf.data.matrix import bound_contributions
 from skdpmf.exceptions import require_that
 from skdpmf.kernels.rows import predict_entries
-from skdpmf.mechanisms.als.ratings import FOLD_IN_RIDGE
+from skdpmf.mechanisms.als.loop import FOLD_IN_RIDGE
 from skdpmf.mechanisms.common import rows_of
 from skdpmf.mechanisms.posterior_draw.gibbs import GibbsChain, State, Target
 from skdpmf.mechanisms.posterior_draw.guarantee import (

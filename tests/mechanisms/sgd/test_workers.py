@@ -6,7 +6,6 @@ import time
 
 import pytest
 from joblib import Parallel, delayed
-from joblib.externals.loky import get_reusable_executor
 
 from skdpmf.kernels._vectors import CAN_FLUSH
 from skdpmf.mechanisms.sgd.rating_batches import Workers
@@ -165,6 +164,4 @@ def nested(start):
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_inside_joblib(backend):
     found = Parallel(n_jobs=2, backend=backend)(delayed(nested)(start) for start in range(4))
-    if backend == "loky":
-        get_reusable_executor().shutdown(wait=True)
     assert found == [([i**2 for i in range(s, s + 5)], True, 0) for s in range(4)]
