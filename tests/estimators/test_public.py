@@ -14,6 +14,7 @@ from skdpmf import (
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
+    LocalDPGDDR,
     PrivacyBudget,
     load_model,
 )
@@ -67,6 +68,8 @@ def test_what_does_not_fit_is_refused_with_a_remedy():
         AdaptiveWeightALS(BUDGET, solver="dpals", public=X).plan(2)
     with pytest.raises(ValueError, match=r"public=.*None for these options"):
         DPMFSampler(PrivacyBudget(4.0), guarantee="posterior", public=X).plan(2)
+    with pytest.raises(ValueError, match=r"public=.*None for these options"):
+        LocalDPGDDR(PrivacyBudget(4.0), method="gradient", public=X).plan(2)
 
 
 def test_who_is_in_both_is_public_by_id_alone(tmp_path):
@@ -144,7 +147,7 @@ def test_no_other_model_is_taken(tmp_path):
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()  # clones leave it fitted
 
 
-SOLVERS = [DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender, DPMFSampler]
+SOLVERS = [DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender, LocalDPGDDR, DPMFSampler]
 
 
 def fitted(estimator, X, budget=BUDGET, **params):
@@ -159,7 +162,7 @@ def test_nobody_changes_nothing_to_the_bit(estimator):
     assert nobody.privacy_spent_ == none.privacy_spent_
 
 
-@pytest.mark.parametrize("estimator", SOLVERS[:3])  # the last one starts by chance
+@pytest.mark.parametrize("estimator", SOLVERS[:4])  # the last one starts by chance
 def test_without_privacy_public_rows_are_rows(estimator):
     X = make_ratings(300, 20, random_state=0)
     both = fitted(estimator, X[:200], NONPRIVATE, public=X[200:])
@@ -188,7 +191,7 @@ def test_the_model_survives_and_no_row_is_with_it(estimator, tmp_path):
     loaded = load_model(tmp_path / "model")
     assert loaded.public is None
     np.testing.assert_array_equal(loaded.predict(X[:9]), model.predict(X[:9]))
-    if estimator in (DPCovarianceRecommender, DPMFSampler):
+    if estimator not in (AdaptiveWeightALS, DPItemMeans):
         return  # of ratings they have no refresh
     # a refresh needs no rows of theirs: released values know them already
     assert loaded.refresh(X[:50], people="new").privacy_spent_.epsilon <= BUDGET.epsilon
@@ -209,12 +212,12 @@ def test_a_seeded_fit_with_other_public_rows_has_other_noise():
 def test_a_private_row_among_the_public_ones_is_found(estimator, monkeypatch):
     """Planted: what the mechanism is given as public is read off the private rows."""
     X = make_ratings(300, 20, random_state=0)
-    real = Frame.curator
+    real = Frame.rows
 
-    def curator(self, R, prepare, settings, *, public=None, **more):
+    def rows(self, R, prepare, settings, *, public=None, **more):
         return real(self, R, prepare, settings, public=prepare[0](R, *prepare[1:]), **more)
 
-    monkeypatch.setattr(Frame, "curator", curator)
+    monkeypatch.setattr(Frame, "rows", rows)
     with pytest.raises(PrivacyParameterError, match="public rows of a fit must be those"):
         fitted(estimator, X[:200], public=X[200:])
 
@@ -256,6 +259,20 @@ def test_they_help(estimator):
     alone = fitted(estimator, rows, budget).score(held_out)
     both = fitted(estimator, rows, budget, public=X[:1000]).score(held_out)
     assert both > alone
+
+
+@pytest.mark.parametrize("randomizer", ["privunit", "coordinate"])
+def test_devices_start_from_public_people(randomizer):
+    X = make_ratings(6000, 60, random_state=0)
+    budget = PrivacyBudget(4.0)
+
+    def score(budget, **params):
+        own = {"randomizer": randomizer, **params}
+        models = (LocalDPGDDR(budget, random_state=seed, **own) for seed in range(4))
+        return np.mean([model.fit(X[1000:5000]).score(X[5000:]) for model in models])
+
+    alone, exact = score(budget), fitted(LocalDPGDDR, X[:300], NONPRIVATE).score(X[5000:])
+    assert score(budget, public=X[:300]) > max(alone, exact - 0.01)
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 4.0])

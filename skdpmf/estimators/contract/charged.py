@@ -95,7 +95,10 @@ def _released(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None) -> An
     given = R, estimator._preparation(), (type(estimator).__name__, settings)
     frame: Any = fit.frame
     if estimator._reports is not None:  # not by sums
-        R, source = frame.rows(*given, draw=estimator._reports, **public)
+        people = fit.public and fit.public.rows
+        R, source = frame.rows(*given, draw=estimator._reports, public=people, **public)
+        if people is not None and estimator.budget.is_private:
+            return estimator._release_rows(R, source, settings, levels, people)
         return estimator._release_rows(R, source, settings, levels)
     columns = None if fit.features is None else fit.features.values
     own = {"n_jobs": estimator.n_jobs, "item_columns": columns}

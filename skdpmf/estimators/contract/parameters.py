@@ -436,8 +436,10 @@ class PrivatePlanner(Planner):
         require_budget(self.budget)
         public = getattr(self, "public", None)
         rule = "None for these options: no mechanism of theirs takes public rows"
-        remedy = "use unit 'user' and AdaptiveWeightALS(solver='pooled'), DPItemMeans, DPMFSampler "
-        remedy += "or DPCovarianceRecommender"
+        remedy = (
+            "use unit 'user' and AdaptiveWeightALS(solver='pooled'), DPItemMeans, DPMFSampler, "
+        )
+        remedy += "DPCovarianceRecommender or LocalDPGDDR(method='items')"
         holds = public is None or getattr(self, "_takes_public", False)
         require(holds, "public", type(public), rule, remedy)
 

@@ -12,15 +12,15 @@ that is computed of them is a public value. Every private release has the sensit
    the precision of so many ratings, and the mean variance of v_j, 1 / (P_j + 1 / tau).
 3. *Means*: `residual_rounds` combines private residuals with the means of public people by
    precision, and learns the variance of their shift: how much further off than by noise and
-   sampling they are. Where it is large, or private people support more factors than public ones
-   show, the fit goes on as `pooled`, with these counts and means.
+   sampling they are. Where it is large, the fit goes on as `pooled`, with these counts and means.
 4. *Rounds*: otherwise the posterior of `pooled` begins with what P_j and P_j y_j say of v_j, in its
    units: users' vectors x_i have the length 1 there, and those of the public model the mean square
    q of posterior means, of people who rate alike, so that v_j is times sqrt(q). Factors are those
-   of the public model; their prior variance is q tau, or what `pooled` has, whichever is larger:
-   tau is low where few people show little. All rounds then add to it as without public people.
-5. *Users*: what is thought of the variances of `pooled` is what the public model has, but for their
-   error of sampling.
+   of the public model, and more where private counts support them; their prior variance is q tau,
+   or what `pooled` has, whichever is larger: tau is low where few people show little. All rounds
+   then add to it as without public people.
+5. *Users*: where there are no more factors, what is thought of the variances of `pooled` is what
+   the public model has, but for their error of sampling.
 
 Where items have many public ratings and rounds would show next to nothing beside these, means are
 released in the place of gradients, and correct b_j of the public model; all else of it stays.
@@ -95,8 +95,7 @@ class PublicFit(pooled.PooledFit):
         k, n_ratings = self.shown.factors.shape[1], float(self.n_ratings.sum())
         for t in range(pooled.MEAN_ROUNDS):
             self.averages.release(pooled.MEANS, t)
-        if self.averages.public_lead and k >= self.choose_rank():
-            self.n_known = k
+        self.n_known = k if self.averages.public_lead else 0
         self.rank = self.choose_rank()
         self.start(self.rank)
         is_known = 0 < self.n_known == self.rank and n_ratings >= _KNOWN_WELL * self.n_items
@@ -161,7 +160,9 @@ class PublicFit(pooled.PooledFit):
     def first_posterior(self, rank: int) -> update.PooledPosterior:
         """Return what public people, and private ones' means, show of so many factors.
 
-        The precision of v_j is that of its doubt, as if users told as much of each direction.
+        The precision of v_j is that of its doubt, as if users told as much of each direction. The
+        mean field takes users' vectors as known, up to C: it has E xx' / s^2 where their means have
+        (E xx' - C) / (s^2 + v_j' C v_j), by which its precision is too large.
         """
         posterior, m, k = super().first_posterior(rank), self.shown, self.n_known
         if not k:
@@ -173,6 +174,7 @@ class PublicFit(pooled.PooledFit):
         seen = (n[:, None] * V).T @ V + float(n @ doubts) * np.eye(k)
         moment = np.eye(k) - self.noise * np.linalg.inv(seen + m.ridge[-k:, -k:])
         square, own = max(float(np.trace(moment)), 1e-3), range(1, k + 1)
+        P *= square / k * self.noise / (self.noise + float(tau @ (1.0 - np.diag(moment))))
         base = np.zeros_like(posterior.precision), np.zeros_like(posterior.shift)
         # features explain what is left of a prior's pull
         pull = np.where(rated[:, None], V / tau, 0.0) * (not self.curator.item_columns.shape[1])
@@ -190,7 +192,7 @@ class PublicFit(pooled.PooledFit):
         Its slopes are not used: those of few people are mostly chance.
         """
         m, first = self.shown, super().first_users(guess)
-        if not self.n_known:
+        if not 0 < self.n_known == self.rank:
             return first
         V, weight = self.posterior.theta[:, 1:], self.posterior.mass[:, None]
         turn = block_diag(np.eye(N_LEAD), np.linalg.lstsq(weight * V, weight * m.factors)[0])
