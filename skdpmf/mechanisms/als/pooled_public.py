@@ -19,8 +19,8 @@ that is computed of them is a public value. Every private release has the sensit
    of the public model, and more where private counts support them; their prior variance is q tau,
    or what `pooled` has, whichever is larger: tau is low where few people show little. All rounds
    then add to it as without public people.
-5. *Users*: where there are no more factors, what is thought of the variances of `pooled` is what
-   the public model has, but for their error of sampling.
+5. *Users*: where public people show more of the same factors than the rounds do, what is thought of
+   the variances of `pooled` is what the public model has, but for their error of sampling.
 
 Where items have many public ratings and rounds would show next to nothing beside these, means are
 released in the place of gradients, and correct b_j of the public model; all else of it stays.
@@ -63,6 +63,7 @@ class PublicFit(pooled.PooledFit):
     public: Any
     beside: Any = None  # a fit of their rows
     shows_means = False  # whether rounds release means alone
+    mostly_private = True  # whether they show more of the factors than public people do
 
     def __init__(self, curator: Curator, settings: Any, public: Any) -> None:
         if isinstance(public, PublicModel):
@@ -98,8 +99,10 @@ class PublicFit(pooled.PooledFit):
         self.n_known = k if self.averages.public_lead else 0
         self.rank = self.choose_rank()
         self.start(self.rank)
-        is_known = 0 < self.n_known == self.rank and n_ratings >= _KNOWN_WELL * self.n_items
-        self.shows_means = is_known and self.worth_of_rounds() < _LEAST_WORTH
+        same = 0 < self.n_known == self.rank
+        worth = self.worth_of_rounds() if same else 1.0
+        is_known = same and n_ratings >= _KNOWN_WELL * self.n_items
+        self.shows_means, self.mostly_private = is_known and worth < _LEAST_WORTH, worth > 0.5
 
     def learn(self) -> PublicModel:
         """Fit the public people."""
@@ -192,7 +195,7 @@ class PublicFit(pooled.PooledFit):
         Its slopes are not used: those of few people are mostly chance.
         """
         m, first = self.shown, super().first_users(guess)
-        if not 0 < self.n_known == self.rank:
+        if self.mostly_private:
             return first
         V, weight = self.posterior.theta[:, 1:], self.posterior.mass[:, None]
         turn = block_diag(np.eye(N_LEAD), np.linalg.lstsq(weight * V, weight * m.factors)[0])
