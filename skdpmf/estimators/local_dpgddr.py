@@ -15,9 +15,7 @@ from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.protocol import Protocol, Settings, protocol_name, simulate
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, shuffle_note
 from skdpmf.mechanisms.gram.covariance import RIDGE
-from skdpmf.mechanisms.item_means.residual_rounds import public_averages
-from skdpmf.privacy.budget import PrivacyBudget
-from skdpmf.privacy.frame import curator_of_public
+from skdpmf.mechanisms.item_means.baseline import averages_of_rows
 from skdpmf.privacy.sampler.noise import fresh_key, recorded_key
 from skdpmf.privacy.sampler.streams import derived_key
 
@@ -62,14 +60,14 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     {rating_range}
     {item_features}
         A device gives its user tastes for them, from its own ratings; reports do not change.
-    {public}
-        For method "items" alone. A server that knows them combines them with the first reports;
-        later devices start from both. The servers of `skdpmf.local` do not take them yet.
     random_state : int or None, default=None
         None: every device draws from a fresh 256-bit key of the operating system. An int makes a
         fit on the same data with the same parameters repeatable, and voids the guarantee against
         anyone who can guess it.
     {n_jobs}
+    {public}
+        For method "items" alone. A server that knows them combines them with the first reports;
+        later devices start from both. The servers of `skdpmf.local` do not take them yet.
     method : {"items", "gradient"} or `GradientReports`, default="items"
         See above. A string stands for the options' defaults.
     randomizer : {"privunit", "coordinate"}, default="privunit"
@@ -148,9 +146,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             return self._run_gradient(R, secret)
         shown = None
         if people is not None:
-            plan = items.make_plan(PrivacyBudget.nonprivate(), people.shape[1], 1)
-            beside = curator_of_public(people, plan, self.n_jobs, np.zeros((people.shape[1], 0)))
-            shown = public_averages(beside.users.without_privacy(), float(self.user_damping))
+            shown = averages_of_rows(people, float(self.user_damping), self.n_jobs)
         return self._run_items(R, secret, shown)
 
     def _publish(self, released: Any) -> None:

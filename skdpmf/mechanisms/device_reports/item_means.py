@@ -58,9 +58,8 @@ from skdpmf.privacy.pure import PureRelease
 
 Floats = NDArray[np.float64]
 
-# Guard: a length above 0; variance of what is not significant
+# Guard: a length above 0
 _LEAST_LIKING = 0.1  # a_ij
-_UNKNOWN = 1e9
 
 # Tuned: parts of a device's one report, and of the devices, against each other
 _MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.5, 3.0  # s
@@ -330,7 +329,7 @@ class LocalItemMeans:
         x, design = self.shift * variance, im.design_of(means.mass, np.log(means.mass))
         if self.public is not None:
             measured = np.full(self.n_items, self.significant)
-            variance = variance + _UNKNOWN * ~measured
+            variance = np.where(measured, variance, 1.0 / np.finfo(np.float64).eps)
             x, variance, *_ = self.public.averaged(x, variance, measured, im.PRIOR_VARIANCE)
         return im.posterior(x, variance, design, im.PRIOR_VARIANCE)[0]
 

@@ -26,6 +26,7 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
     ITEM_DAMPING,
     RESIDUALS,
     ROUNDS,
+    PublicAverages,
     averages_of_model,
     public_averages,
     residual_shares,
@@ -100,9 +101,7 @@ def fit(
     if isinstance(public, PublicModel):
         shown = averages_of_model(public.known)
     elif public is not None:
-        plan = make_plan(PrivacyBudget.nonprivate(), public.shape[1])
-        beside = curator_of_public(public, plan, curator.n_jobs, curator.item_columns)
-        shown = public_averages(beside.users.without_privacy(), damping, norm)
+        shown = averages_of_rows(public, damping, curator.n_jobs, norm)
     more: dict[str, Any] = {"public": shown} if by_user else {}
     averages = item_averages.averages_for(
         unit,
@@ -127,6 +126,15 @@ def fit(
         G = averages.overall_mean
     means = np.clip(item_averages.recentred(averages.mean, averages.counts, G), -2.0, 2.0)
     return MeansModel(means, averages.log_popularity, averages.knowledge(level))
+
+
+def averages_of_rows(
+    rows: Any, damping: float, n_jobs: int | None, norm: str = "l2"
+) -> PublicAverages:
+    """Return what prepared rows of public people show."""
+    plan = make_plan(PrivacyBudget.nonprivate(), rows.shape[1])
+    beside = curator_of_public(rows, plan, n_jobs, np.zeros((rows.shape[1], 0)))
+    return public_averages(beside.users.without_privacy(), damping, norm)
 
 
 def _noise(budget: PrivacyBudget) -> str:
