@@ -168,14 +168,14 @@ def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def constant_weight(budget: PrivacyBudget) -> float:
     """Return a: the less noise, the smaller."""
-    return min(1.0, common.strength_of(budget) ** -0.5)
+    return float((1.0 + common.strength_of(budget)) ** -0.5)
 
 
 def shares_of(budget: PrivacyBudget, list_share: float) -> dict[str, float]:
     """Return the shares of mu^2, all rounds together: of the budget and what lists take of it."""
-    small = dict.fromkeys((GRAM, MOMENTS), common.SHARE / 2.0)
     # the release of lists starts the first factors, else that of co-ratings
-    first = (COUNTS, START) if list_share else (COUNTS, START, RATED)
+    first = (COUNTS,) if list_share else (COUNTS, RATED)
+    small = dict.fromkeys((START, GRAM, MOMENTS), common.SHARE / 2.0)
     others = {**dict.fromkeys(first, common.SHARE), **small}
     shares = common.with_means_and_rest(others, budget, MEANS, GRADIENTS)
     shares = {name: (1.0 - list_share) * share for name, share in shares.items()}
