@@ -9,12 +9,14 @@ from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 
 from skdpmf.data.parquet_ratings import ParquetRatings
-from skdpmf.data.validation import check_rating_range
+from skdpmf.data.validation import check_rating_range, middle_and_quarter
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.recommend import fold_in
 from skdpmf.estimators.planners.cache_sgd import NO_PRIVACY, CacheSGDFactorizerPlanner
+from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
+from skdpmf.mechanisms.item_means.residual_rounds import PublicAverages
 
 if TYPE_CHECKING:
     from skdpmf.mechanisms.sgd import cache_sgd as solver
@@ -209,7 +211,7 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self.item_counts_ = self.item_counts_ + counts
         if R.nnz:
             self._item_model_ = self._fold_in_model(*self._learned())
-        self._rank_by_counts()
+        self._note_counts(len(self.user_biases_) + R.shape[0])
         self._add_tastes()
         b, U = self._folded_in(R)
         self.user_factors_ = np.concatenate((self.user_factors_, U.astype(np.float32)))
@@ -240,10 +242,19 @@ class CacheSGDFactorizer(CacheSGDFactorizerPlanner, BaseRecommender):
         self._statement = NO_PRIVACY
         variances[:, 1:] = np.stack((np.ones(k), np.prod(variances[:, 1:], axis=0)))
         self._item_model_ = self._fold_in_model(variances, float(model.noise))
-        self._rank_by_counts()
+        self._note_counts(n_users)
 
-    def _rank_by_counts(self) -> None:
-        self._set_ranking(None, estimate_popularity(self.item_counts_, 0.0).log_mean)
+    def _note_counts(self, n_users: int) -> None:
+        """Rank by counts, and keep what a fit shows that takes the model as `public`."""
+        n = self.item_counts_
+        self._set_ranking(None, estimate_popularity(n, 0.0).log_mean)
+        middle, unit = middle_and_quarter(self.rating_range)
+        mean, level = self._item_model_.offsets - middle, float(self.intercept_) - middle
+        weight = np.sqrt(n_users / max(int(n.sum()), n_users))  # of a rating, typically
+        precision = n / max((float(self.loss_curve_[-1]) / unit) ** 2, RATING_VARIANCE)
+        counts, means = (n * weight, n * weight**2), (mean / unit, precision)
+        shown = PublicAverages(float(n_users), *counts, *means, level / unit)
+        self._knowledge_ = shown.knowledge() if n.any() else None
 
     def _descend(self, R: Any, scale: "Scale | None", users: Any) -> "tuple[solver.Descent, Any]":
         """Run the solver, from the present items and these users (biases, factors) if given."""

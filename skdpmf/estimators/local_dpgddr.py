@@ -15,6 +15,7 @@ from skdpmf.mechanisms.device_reports import item_means as items
 from skdpmf.mechanisms.device_reports.protocol import Protocol, Settings, protocol_name, simulate
 from skdpmf.mechanisms.device_reports.randomizers import DeviceStreams, shuffle_note
 from skdpmf.mechanisms.gram.covariance import RIDGE
+from skdpmf.mechanisms.item_means.baseline import averages_of_rows
 from skdpmf.privacy.sampler.noise import fresh_key, recorded_key
 from skdpmf.privacy.sampler.streams import derived_key
 
@@ -64,6 +65,9 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         fit on the same data with the same parameters repeatable, and voids the guarantee against
         anyone who can guess it.
     {n_jobs}
+    {public}
+        For method "items" alone. A server that knows them combines them with the first reports;
+        later devices start from both. The servers of `skdpmf.local` do not take them yet.
     method : {"items", "gradient"} or `GradientReports`, default="items"
         See above. A string stands for the options' defaults.
     randomizer : {"privunit", "coordinate"}, default="privunit"
@@ -135,9 +139,15 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     def _settings_of(self, n_items: int) -> str:
         return self._text("devices")
 
-    def _release_rows(self, R: Any, secret: Any, settings: Any, levels: Any) -> Any:
-        run = self._run_items if self._gradients is None else self._run_gradient
-        return run(R, secret)
+    def _release_rows(
+        self, R: Any, secret: Any, settings: Any, levels: Any, people: Any = None
+    ) -> Any:
+        if self._gradients is not None:
+            return self._run_gradient(R, secret)
+        shown = None
+        if people is not None:
+            shown = averages_of_rows(people, float(self.user_damping), self.n_jobs)
+        return self._run_items(R, secret, shown)
 
     def _publish(self, released: Any) -> None:
         model, _, self.n_iter_ = released
@@ -154,14 +164,14 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
             each, count = gradient.report_epsilon(each, self._gradient_settings()), self.n_iter_
         return {"notes": (shuffle_note(each, released[1], delta, count),)}
 
-    def _run_items(self, R: Any, secret: bytes) -> tuple[Any, int, int]:
+    def _run_items(self, R: Any, secret: bytes, shown: Any) -> tuple[Any, int, int]:
         """Return the model of method "items", reports of the smallest round, and rounds."""
         n_devices, n_items = R.shape
         damping, none = float(self.user_damping), np.zeros((n_items, 0))
         if self._is_by_vectors:
             fractions = self._fractions(n_items, n_devices)
             terms = protocol_name(secret), float(self.budget.epsilon), n_items, self.rating_range
-            run = Protocol(Settings(*terms, damping, fractions, n_devices))
+            run = Protocol(Settings(*terms, damping, fractions, n_devices), shown)
             of: Any = {"n_parts": self._n_rounds() // len(fractions), "n_jobs": self.n_jobs}
             released = simulate(run, R, secret, steps=self._rounds(), **of)
             smallest = min((n for n in run.n_reports if n), default=1)
@@ -170,7 +180,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
         for _ in self._rounds():
             if self.budget.is_private:
                 streams = DeviceStreams(secret)
-                model = items.sampled_model(R, damping, float(self.budget.epsilon), streams)
+                model = items.sampled_model(R, damping, float(self.budget.epsilon), streams, shown)
             else:
                 model = items.exact_model(R, damping)
         means = in_rating_units(model.item_means, self.rating_range)
@@ -220,7 +230,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
 
     def _text(self, name: str) -> str:
         """Return all that a seeded key depends on beside seed and data."""
-        apart = ("n_jobs", "item_features")  # no report depends on them
+        apart = ("n_jobs", "item_features", "public")  # no report depends on them
         params = {k: v for k, v in self.get_params(deep=False).items() if k not in apart}
         params["budget"] = self.budget.without_ledger()
         return f"{type(self).__name__} {name} {params!r}"

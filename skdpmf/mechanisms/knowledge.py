@@ -71,3 +71,14 @@ class Knowledge(NamedTuple):
         shapes = *((n_items,) for _ in self[:-1]), (3,)
         least = self.exposure, self.precision, self.scalars[:2]
         return tuple(part.shape for part in self) == shapes and all((p >= 0).all() for p in least)
+
+
+class PublicModel(NamedTuple):
+    """What a model of public people says of a fit's items, in quarter ranges."""
+
+    known: Knowledge  # of exact sums, with a precision of 0 for items that the model lacks
+    means: NDArray[np.float64]  # (n_items,), b
+    factors: NDArray[np.float64]  # (n_items, k), for users' vectors of second moment I
+    doubts: NDArray[np.float64]  # (n_items,), mean variance of an item's factors
+    ridge: NDArray[np.float64]  # (d, d), the last k of the factors
+    prior: NDArray[np.float64]  # (d + 1, d), of users as of `pooled`

@@ -124,14 +124,8 @@ class Frame:
         """
         rule = "False: devices report by themselves, and nobody curates their rows."
         require_that(not self.plan.local, "local", self.plan.local, rule)
-        if _digest_of(public) != self.__public:  # read before any private row was
-            raise PrivacyParameterError("public rows of a fit must be those of its frame alone.")
-        known = [part for part in (features, item_columns) if part is not None]
-        if public is not None:
-            known += [public.indptr, public.indices, public.data]
-        R, noise = self.rows(R, prepare, settings, public=known, **more)
-        if public is not None and not self.plan.is_private:
-            R = sparse.csr_array(sparse.vstack([R, public]))
+        columns = [part for part in (features, item_columns) if part is not None]
+        R, noise = self.rows(R, prepare, settings, public=public, columns=columns, **more)
         curator = Curator(R, self.__plan, noise, n_jobs, features, item_columns)
         self.__state["curator"] = curator
         return curator
@@ -145,12 +139,16 @@ class Frame:
         draw: str = "noise",
         levels: NDArray[np.float64] | None = None,
         known: Iterable[NDArray[Any]] = (),
-        public: Iterable[NDArray[Any]] = (),
+        public: Any = None,
+        columns: Iterable[NDArray[Any]] = (),
     ) -> tuple[Any, Any]:
         """Return the prepared rows and a source of noise, or for ``draw="key"`` its key.
 
         For draws from a posterior, and for devices, whose own keys are made from the key.
         """
+        if _digest_of(public) != self.__public:  # read before any private row was
+            raise PrivacyParameterError("public rows of a fit must be those of its frame alone.")
+        people = () if public is None else (public.indptr, public.indices, public.data)
         if self.__state:
             raise PrivacyParameterError(
                 "a second curator for one charge would release everything twice at the price of "
@@ -164,11 +162,13 @@ class Frame:
         text = f"{settings!r} {self.plan!r}"
         make: Callable[..., bytes] = fresh_key
         if self.__seed is not None:
-            make = partial(derived_key, int(self.__seed), text, *public, *known)
+            make = partial(derived_key, int(self.__seed), text, *columns, *people, *known)
             aligned = () if levels is None else (cut(R, levels),)
             digest = total(each(R, data_digest, getattr(R, "first", 0), *aligned))
             make = partial(make, np.array(R.shape), digest)
         key = recorded_key(make)
+        if public is not None and not self.plan.is_private:
+            R = sparse.csr_array(sparse.vstack([R, public]))
         return R, noise_source(key) if draw == "noise" else key
 
     def statement(self, notes: Iterable[str] | None = None, **more: Any) -> PrivacyStatement:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.frozen import FrozenEstimator
 
 import skdpmf as sk
 from skdpmf.data.validation import as_rating_matrix
@@ -113,6 +114,8 @@ _RATING = {**_RANGE, "n_components": 3, "shares": (0.0, 0.4, 0.6)}
 _AUTO = {**_RANGE, "n_components": 3}
 _CLICKED = {"public": np.random.default_rng(7).integers(0, 2, (9, N_ITEMS)).astype(float)}
 _PUBLIC = {"public": as_rating_matrix(np.delete(base_ratings(), SLOT, axis=0)[:300])}
+_EXACT = sk.AdaptiveWeightALS(sk.PrivacyBudget.nonprivate(), random_state=0, **_RANGE)
+_MODEL = {"public": FrozenEstimator(_EXACT.fit(_PUBLIC["public"]))}
 _OTHERS = {"public": as_rating_matrix(6.0 - base_ratings()[:300])}
 _FEATURES = {"item_features": np.random.default_rng(6).normal(size=(N_ITEMS, 4))}
 
@@ -146,6 +149,7 @@ _ALL = [
     als("pooled, features", 50.0, "pooled", **_FEATURES),
     als("pooled, other public people", 50.0, "pooled", **_OTHERS),
     als("pooled, led by public people", 20.0, "pooled", **_PUBLIC),
+    als("pooled, led by a public model", 20.0, "pooled", **_MODEL),
     als("dpals", 20.0, "dpals"),
     als("dpals, rank 0", 0.1, "dpals"),
     als("dpals, trimmed", 20.0, "dpals", max_ratings_per_user=6),

@@ -4,20 +4,23 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 
 from skdpmf import (
     AdaptiveWeightALS,
+    CacheSGDFactorizer,
     DPCovarianceRecommender,
     DPItemMeans,
     DPMFSampler,
+    LocalDPGDDR,
     PrivacyBudget,
     load_model,
 )
 from skdpmf.data import ParquetRatings, RatingMatrix, make_ratings
 from skdpmf.data.validation import as_rating_matrix
-from skdpmf.estimators.contract.public import public_rows_of
+from skdpmf.estimators.contract.public import public_of
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.frame import Frame
@@ -27,7 +30,7 @@ BUDGET = PrivacyBudget(4.0, 1e-5)
 
 
 def rows_of(public, X, estimator=DPItemMeans):
-    found = public_rows_of(estimator(BUDGET, public=public), X, X.shape[1])
+    found = public_of(estimator(BUDGET, public=public), X, X.shape[1])
     return None if found is None else (found.rows.toarray(), found.others)
 
 
@@ -65,6 +68,8 @@ def test_what_does_not_fit_is_refused_with_a_remedy():
         AdaptiveWeightALS(BUDGET, solver="dpals", public=X).plan(2)
     with pytest.raises(ValueError, match=r"public=.*None for these options"):
         DPMFSampler(PrivacyBudget(4.0), guarantee="posterior", public=X).plan(2)
+    with pytest.raises(ValueError, match=r"public=.*None for these options"):
+        LocalDPGDDR(PrivacyBudget(4.0), method="gradient", public=X).plan(2)
 
 
 def test_who_is_in_both_is_public_by_id_alone(tmp_path):
@@ -79,7 +84,70 @@ def test_who_is_in_both_is_public_by_id_alone(tmp_path):
     assert rows_of(RatingMatrix(R), RatingMatrix(R))[1] is None  # numbers of rows are no ids
 
 
-SOLVERS = [DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender, DPMFSampler]
+NONPRIVATE = PrivacyBudget.nonprivate()
+EXACT = [
+    DPItemMeans(NONPRIVATE),
+    AdaptiveWeightALS(NONPRIVATE, random_state=0),
+    CacheSGDFactorizer(4, random_state=0),
+]
+
+
+@pytest.mark.parametrize("exact", EXACT, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("estimator", [DPItemMeans, AdaptiveWeightALS])
+def test_a_model_of_public_people_serves_in_the_place_of_their_rows(estimator, exact, tmp_path):
+    """As it is, or as its file; it helps as their rows do, and the statement counts them."""
+    X = make_ratings(2500, 60, random_state=0)
+    rows, held_out, budget = X[1000:2000], X[2000:], PrivacyBudget(0.5, 1e-5)
+    model = clone(exact).fit(X[:1000])
+    model.save(tmp_path / "model")
+    one = fitted(estimator, rows, budget, public=model)
+    two = fitted(estimator, rows, budget, public=str(tmp_path / "model"))
+    np.testing.assert_array_equal(one.predict(X[:9]), two.predict(X[:9]))
+    assert any("1,000 people are public" in text for text in one.privacy_spent_.assumptions)
+    assert one.score(held_out) > fitted(estimator, rows, budget).score(held_out)
+    as_rows = fitted(estimator, rows, budget, public=X[:1000]).score(held_out)
+    factors_too = estimator is DPItemMeans or exact is not EXACT[0]
+    assert not factors_too or one.score(held_out) == pytest.approx(as_rows, abs=0.01)
+    if estimator is DPItemMeans:
+        assert one.plan(60, 1000).expected_rmse["without public people"] > 0.0
+
+
+def test_a_model_fits_by_names_of_items_more_or_fewer():
+    X = make_ratings(900, 12, random_state=0)
+    names = [f"film {j}" for j in range(12)]
+    people = RatingMatrix(X[:400, ::-1], None, names[::-1])
+    model = clone(EXACT[1]).fit(people)
+    turned = RatingMatrix(X[400:], None, names)
+    found = public_of(DPItemMeans(BUDGET, public=model), turned, 12).model
+    plain = public_of(DPItemMeans(BUDGET, public=clone(EXACT[1]).fit(X[:400])), X[400:], 12).model
+    np.testing.assert_allclose(found.known.counts, plain.known.counts)
+    np.testing.assert_allclose(found.means, plain.means, atol=0.05)
+    more = RatingMatrix(as_rating_matrix(np.full((3, 2), 4.0)), None, ["film 3", "new"])
+    found = public_of(DPItemMeans(BUDGET, public=model), more, 2).model
+    np.testing.assert_array_equal(found.known.counts > 0.0, [True, False])
+    assert found.factors.shape[0] == 2
+
+
+def test_no_other_model_is_taken(tmp_path):
+    X = make_ratings(200, 9, random_state=0)
+
+    def refused(match, public, estimator=DPItemMeans, budget=BUDGET):
+        with pytest.raises(ValueError, match=match):
+            fitted(estimator, X, budget, public=public)
+
+    exact = clone(EXACT[0]).fit(X)
+    refused("no public one", fitted(DPItemMeans, X))
+    refused(r"fitted.*FrozenEstimator", clone(exact))
+    refused("how many people", fitted(DPCovarianceRecommender, X, NONPRIVATE))
+    refused(r"rating_range \(1\.0, 5\.0\)", DPItemMeans(NONPRIVATE, rating_range=(0, 9)).fit(X))
+    refused("AdaptiveWeightALS and DPItemMeans alone", exact, DPCovarianceRecommender)
+    refused("in a private fit", exact, budget=NONPRIVATE)
+    refused("public has 8 columns", clone(EXACT[0]).fit(X[:, :8]))
+    search = GridSearchCV(DPItemMeans(BUDGET), {"public": [FrozenEstimator(exact)]}, cv=2).fit(X)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()  # clones leave it fitted
+
+
+SOLVERS = [DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender, LocalDPGDDR, DPMFSampler]
 
 
 def fitted(estimator, X, budget=BUDGET, **params):
@@ -94,12 +162,11 @@ def test_nobody_changes_nothing_to_the_bit(estimator):
     assert nobody.privacy_spent_ == none.privacy_spent_
 
 
-@pytest.mark.parametrize("estimator", SOLVERS[:3])  # the last one starts by chance
+@pytest.mark.parametrize("estimator", SOLVERS[:4])  # the last one starts by chance
 def test_without_privacy_public_rows_are_rows(estimator):
     X = make_ratings(300, 20, random_state=0)
-    nonprivate = PrivacyBudget.nonprivate()
-    both = fitted(estimator, X[:200], nonprivate, public=X[200:])
-    whole = fitted(estimator, X, nonprivate)
+    both = fitted(estimator, X[:200], NONPRIVATE, public=X[200:])
+    whole = fitted(estimator, X, NONPRIVATE)
     np.testing.assert_array_equal(both.predict(X[:9]), whole.predict(X[:9]))
 
 
@@ -124,7 +191,7 @@ def test_the_model_survives_and_no_row_is_with_it(estimator, tmp_path):
     loaded = load_model(tmp_path / "model")
     assert loaded.public is None
     np.testing.assert_array_equal(loaded.predict(X[:9]), model.predict(X[:9]))
-    if estimator in (DPCovarianceRecommender, DPMFSampler):
+    if estimator not in (AdaptiveWeightALS, DPItemMeans):
         return  # of ratings they have no refresh
     # a refresh needs no rows of theirs: released values know them already
     assert loaded.refresh(X[:50], people="new").privacy_spent_.epsilon <= BUDGET.epsilon
@@ -145,12 +212,12 @@ def test_a_seeded_fit_with_other_public_rows_has_other_noise():
 def test_a_private_row_among_the_public_ones_is_found(estimator, monkeypatch):
     """Planted: what the mechanism is given as public is read off the private rows."""
     X = make_ratings(300, 20, random_state=0)
-    real = Frame.curator
+    real = Frame.rows
 
-    def curator(self, R, prepare, settings, *, public=None, **more):
+    def rows(self, R, prepare, settings, *, public=None, **more):
         return real(self, R, prepare, settings, public=prepare[0](R, *prepare[1:]), **more)
 
-    monkeypatch.setattr(Frame, "curator", curator)
+    monkeypatch.setattr(Frame, "rows", rows)
     with pytest.raises(PrivacyParameterError, match="public rows of a fit must be those"):
         fitted(estimator, X[:200], public=X[200:])
 
@@ -159,7 +226,7 @@ def test_public_rows_do_not_depend_on_a_private_row():
     X = make_ratings(300, 20, random_state=0)
     model, other = AdaptiveWeightALS(BUDGET, public=X[200:]), X[:200].toarray()
     other[7] = 5.0
-    one, two = (public_rows_of(model, rows, 20).rows for rows in (X[:200], other))
+    one, two = (public_of(model, rows, 20).rows for rows in (X[:200], other))
     np.testing.assert_array_equal(one.toarray(), two.toarray())
 
 
@@ -192,6 +259,20 @@ def test_they_help(estimator):
     alone = fitted(estimator, rows, budget).score(held_out)
     both = fitted(estimator, rows, budget, public=X[:1000]).score(held_out)
     assert both > alone
+
+
+@pytest.mark.parametrize("randomizer", ["privunit", "coordinate"])
+def test_devices_start_from_public_people(randomizer):
+    X = make_ratings(6000, 60, random_state=0)
+    budget = PrivacyBudget(4.0)
+
+    def score(budget, **params):
+        own = {"randomizer": randomizer, **params}
+        models = (LocalDPGDDR(budget, random_state=seed, **own) for seed in range(4))
+        return np.mean([model.fit(X[1000:5000]).score(X[5000:]) for model in models])
+
+    alone, exact = score(budget), fitted(LocalDPGDDR, X[:300], NONPRIVATE).score(X[5000:])
+    assert score(budget, public=X[:300]) > max(alone, exact - 0.01)
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 4.0])

@@ -254,26 +254,29 @@ def test_the_users_prior_is_learnt():
     root = np.array([[0.5, 0.0, 0.0], [0.1, 0.4, 0.0], [0.0, 0.2, 0.3]])
     slopes, covariance = 0.2 * np.random.default_rng(1).normal(size=(4, 3)), root @ root.T
     released, scales = moments_of(400_000, slopes, covariance, 1.4)
-    found = learnt_users(released, 1e-6, scales, np.diag([10.0, 3.0, 2.0]), 400_000)
+    first = UserPrior(np.zeros((4, 3)), np.diag([10.0, 3.0, 2.0]), RESIDUAL_VARIANCE)
+    found = learnt_users(released, 1e-6, scales, first, 400_000)
     np.testing.assert_allclose(found.slopes, slopes, atol=0.005)
     assert found.noise == pytest.approx(1.4)
     variances = found.noise * np.linalg.inv(found.ridge)
     np.testing.assert_allclose(variances, np.diag(np.diag(covariance)), atol=0.003)
 
 
-def test_noise_leaves_the_guess_of_the_users_prior():
+@pytest.mark.parametrize("noise", [RESIDUAL_VARIANCE, 0.4])
+def test_noise_leaves_the_guess_of_the_users_prior(noise):
     """Also far from any moments, and then symmetric and positive definite in between."""
     released, scales = moments_of(500, 0.1 * np.ones((4, 3)), 0.1 * np.eye(3), 1.0)
     guess, rng = np.diag([10.0, 3.0, 2.0]), np.random.default_rng(2)
+    first = UserPrior(np.zeros((4, 3)), guess, noise)
     for deviation in (1.0, 30.0, 1e3, 1e6):
         error = rng.normal(size=released.shape)
         noisy = released + deviation * (error + error.T)
-        found = learnt_users(noisy, deviation, scales, guess, 500)
+        found = learnt_users(noisy, deviation, scales, first, 500)
         np.testing.assert_array_equal(found.ridge, found.ridge.T)
         assert np.linalg.eigvalsh(found.ridge)[0] > 0.0
     np.testing.assert_allclose(found.ridge, guess, rtol=0.3, atol=0.5)
     np.testing.assert_allclose(found.slopes, 0.0, atol=0.1)
-    assert found.noise == pytest.approx(RESIDUAL_VARIANCE, rel=0.3)
+    assert found.noise == pytest.approx(noise, rel=0.3)
 
 
 def test_moments_are_those_of_the_posterior():

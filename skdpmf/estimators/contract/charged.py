@@ -20,7 +20,7 @@ from skdpmf.estimators.contract.cluster import blocks_of, check_cluster, client_
 from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.parameters import ledger_record, warn_of_budget
 from skdpmf.estimators.contract.progress import work_of
-from skdpmf.estimators.contract.public import PublicRows
+from skdpmf.estimators.contract.public import Public
 from skdpmf.kernels.jit_and_threads import sized
 from skdpmf.privacy.frame import framed
 from skdpmf.privacy.recording import active_recorder
@@ -31,7 +31,7 @@ class Fit(NamedTuple):
 
     features: ItemColumns | None = None
     start: refreshed.Start | None = None
-    public: PublicRows | None = None
+    public: Public | None = None
     frame: Any = None  # `skdpmf.privacy.frame.Frame`; None: not yet
     blocks: Any = None  # of a matrix in a cluster, whose form was checked
 
@@ -95,14 +95,17 @@ def _released(estimator: Any, R: Any, fit: Fit, levels: np.ndarray | None) -> An
     given = R, estimator._preparation(), (type(estimator).__name__, settings)
     frame: Any = fit.frame
     if estimator._reports is not None:  # not by sums
-        R, source = frame.rows(*given, draw=estimator._reports, **public)
+        people = fit.public and fit.public.rows
+        R, source = frame.rows(*given, draw=estimator._reports, public=people, **public)
+        if people is not None and estimator.budget.is_private:
+            return estimator._release_rows(R, source, settings, levels, people)
         return estimator._release_rows(R, source, settings, levels)
     columns = None if fit.features is None else fit.features.values
     own = {"n_jobs": estimator.n_jobs, "item_columns": columns}
-    rows = None if fit.public is None else fit.public.rows
-    curator = frame.curator(*given, public=rows, **own, **public)
-    if rows is not None and curator.private:
-        public["public"] = rows
+    beside: Any = {} if fit.public is None else fit.public.framed
+    curator = frame.curator(*given, **beside, **own, **public)
+    if fit.public is not None and curator.private:
+        public["public"] = fit.public.people
     return estimator._release(curator, settings, **public)
 
 

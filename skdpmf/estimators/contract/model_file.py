@@ -89,7 +89,8 @@ _ATTRIBUTES = ("_features_", "_item_model_", "_ranking_", "_target_kind")
 _OWN_ATTRIBUTES = {
     "AdaptiveWeightALS": ("_knowledge_", "n_iter_"),
     "CacheSGDFactorizer": (
-        *("n_iter_", "intercept_", "_unit_", "item_biases_", "item_counts_", "loss_curve_"),
+        *("_knowledge_", "n_iter_", "intercept_", "_unit_"),
+        *("item_biases_", "item_counts_", "loss_curve_"),
     ),
     "DPCovarianceRecommender": ("_knowledge_", "_neighbor_model_", "_predictor_"),
     "DPItemMeans": ("_knowledge_",),
@@ -105,8 +106,9 @@ _TUPLES: dict[str, Any] = {
     "ranking": Ranking,
     "ranking.lists": ItemModel,
 }
-_KNOWLEDGE: dict[str, Any] = {  # what a refresh starts from
+_KNOWLEDGE: dict[str, Any] = {  # what a refresh starts from, or a fit beside the model's people
     "AdaptiveWeightALS": PooledKnowledge,
+    "CacheSGDFactorizer": Knowledge,
     "DPCovarianceRecommender": GramKnowledge,
     "DPItemMeans": Knowledge,
 }

@@ -15,7 +15,7 @@ from skdpmf.estimators.contract import refreshed
 from skdpmf.estimators.contract.base import BaseRecommender, ItemModel
 from skdpmf.estimators.contract.charged import Fit, charged, fit_framed
 from skdpmf.estimators.contract.parameters import PrivatePlanner, require
-from skdpmf.estimators.contract.public import public_rows_of
+from skdpmf.estimators.contract.public import public_of
 from skdpmf.estimators.contract.recommend import recall
 from skdpmf.mechanisms.als.pooled import PooledModel
 from skdpmf.privacy.budget import PrivacyBudget
@@ -44,7 +44,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         """Make all releases; return what `_publish` takes. Devices report instead.
 
         more: ``known``, where a refresh starts; ``levels`` of privacy; ``public``, a csr_array of
-        prepared public rows.
+        prepared public rows, or a `PublicModel`.
         """
 
     def _check_ratings(self, X: Any, *, reset: bool = False) -> tuple[Any, np.dtype]:
@@ -192,7 +192,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
         self._check_metadata(R.shape[0], **metadata)
         # a refresh starts from what knows them already; matrices of clicks are the private people's
         is_new = start is None or self._implicit
-        public = public_rows_of(self, X, R.shape[1]) if is_new else None
+        public = public_of(self, X, R.shape[1]) if is_new else None
         with charged(self, X, R, Fit(self._features_, start, public)) as fit:
             yield {"fit": fit}
 

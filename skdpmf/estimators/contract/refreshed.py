@@ -99,7 +99,7 @@ def words_of(estimator: Any, fit: Any, own: dict[str, Any]) -> dict[str, Any]:
     if fit.features is not None:
         assumptions = (*assumptions, FEATURES_ASSUMPTION)
     if fit.public is not None:
-        assumptions = (*assumptions, PUBLIC_ASSUMPTION.format(fit.public.rows.shape[0]))
+        assumptions = (*assumptions, PUBLIC_ASSUMPTION.format(fit.public.n_people))
     elif start is not None:
         assumptions = (*assumptions, *start.public)
     by_person = is_by_person(budget)

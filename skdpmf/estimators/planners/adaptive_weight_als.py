@@ -110,6 +110,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
     }
 
     public: Any = None
+    _takes_models = True  # as public
     n_components: int | None = None
     feedback: Any = "explicit"
     solver: Any = "pooled"

@@ -13,6 +13,7 @@ class DPItemMeansPlanner(PrivatePlanner):
     """Parameters of `DPItemMeans`, and its plan."""
 
     public: Any = None
+    _takes_models = True  # as public
     user_damping: float | None = None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:

@@ -66,6 +66,7 @@ class LocalDPGDDRPlanner(PrivatePlanner):
 
     _options: ClassVar[dict[str, Any]] = {"method": {"items": None, "gradient": GradientReports}}
 
+    public: Any = None
     method: Any = "items"
     randomizer: Literal["privunit", "coordinate"] = "privunit"
     n_components: int = 8
@@ -76,6 +77,10 @@ class LocalDPGDDRPlanner(PrivatePlanner):
     def _gradients(self) -> GradientReports | None:
         """Return the options of reported gradients; None for method "items"."""
         return self._chosen("method")
+
+    @property
+    def _takes_public(self) -> bool:
+        return self._gradients is None
 
     def _make_plan(self, n_items: int, n_rows: int | None = None) -> ReleasePlan:
         budget = PrivacyBudget(self.budget.epsilon, self.budget.delta, neighbors="replace")

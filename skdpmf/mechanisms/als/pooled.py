@@ -157,9 +157,8 @@ class PooledModel(NamedTuple):
     prior: NDArray[np.float64]  # (d + 1, d): prior mean of z_i = user_features @ prior
     lists: Lists | None  # what people choose to rate
     log_popularity: NDArray[np.float64]  # (n_items,), but for a constant
-    knowledge: update.PooledKnowledge | None = (
-        None  # a refresh starts from it; None: without privacy
-    )
+    # a refresh starts from it, or, without privacy, a fit that takes the model as public
+    knowledge: update.PooledKnowledge | None = None
 
 
 def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -440,9 +439,7 @@ class PooledFit(PooledRounds):
         # alpha multiplies the ridge in the end, once it is learnt
         columns, guess = self.columns(), self._ridge(factors / self.settings.alpha)
         guess[0, 0] = self.settings.fold_in_damping
-        users = update.UserPrior(
-            np.zeros((len(guess) + 1, len(guess))), guess, update.RESIDUAL_VARIANCE
-        )
+        users = first = self.first_users(guess)
         b, features = self.posterior.theta[:, 0], self.users.map(features_of, columns)
         scales = moment_scales(len(guess))
         total = np.zeros((len(scales), len(scales)))
@@ -453,15 +450,15 @@ class PooledFit(PooledRounds):
             total += unpack_lower(self.release(MOMENTS, moments, t))
             # a mean of all rounds so far, as of stochastic approximations of EM
             released, deviation = total / (t + 1), self.curator.deviation(MOMENTS) / np.sqrt(t + 1)
-            released, deviation = self.known_moments(released, deviation, users, b, columns)
-            users = update.learnt_users(released, deviation, scales, guess, self.n_users)
+            users = update.learnt_users(released, deviation, scales, first, self.n_users)
         users.ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
         model = self.released(columns, users.ridge, users.slopes, np.zeros(self.n_items))
         return model._replace(knowledge=knowledge)
 
-    def known_moments(self, released: Any, deviation: float, *given: Any) -> tuple[Any, float]:
-        """Return the users' moments, and the deviation of their noise."""
-        return released, deviation
+    def first_users(self, guess: NDArray[np.float64]) -> update.UserPrior:
+        """Return the users' prior where noise hides everything, given its ridge."""
+        slopes = np.zeros((len(guess) + 1, len(guess)))
+        return update.UserPrior(slopes, guess, update.RESIDUAL_VARIANCE)
 
     def released(self, columns: Any, ridge: Any, prior: Any, item_ridge: Any) -> PooledModel:
         """Return the model that `columns` and the rest belong to."""

@@ -1,25 +1,26 @@
 r"""`pooled` with public people: their exact model is where private releases start from.
 
-Rows of people who agreed to it (`rows`) are outside of the guarantee: nothing of them needs noise,
-and all that is computed of them is a public value. Every private release has the sensitivity that
+People who agreed to it are outside of the guarantee: nothing of their rows needs noise, and all
+that is computed of them is a public value. Every private release has the sensitivity that
 `pooled` proves, as sums clip each user whatever numbers the maps are given.
 
 1. *Counts*: posterior means of N_j from private and public people, by precision. What both choose
-   to rate is one Gram matrix (`item_item`), which ranks lists, and starts factors.
-2. *The public model*: `variational` fits the public people, log N_j being a column: posteriors
-   N(y_j, diag(1 / (P_j + 1 / tau))) of theta_j = (b_j, v_j), their prior N(centre_j, diag(tau)).
+   to rate is one Gram matrix (`item_item`), which ranks lists, and starts factors; a model does not
+   say what its people chose.
+2. *The public model*: `variational` fits the public people, log N_j being a column, or a model of
+   theirs is given, whose rows are not there any more: means of theta_j = (b_j, v_j), of b_j with
+   the precision of so many ratings, and the mean variance of v_j, 1 / (P_j + 1 / tau).
 3. *Means*: `residual_rounds` combines private residuals with the means of public people by
    precision, and learns the variance of their shift: how much further off than by noise and
-   sampling they are. Where it is large, or private people support more factors than public ones
-   show, the fit goes on as `pooled`, with these counts and means.
+   sampling they are. Where it is large, the fit goes on as `pooled`, with these counts and means.
 4. *Rounds*: otherwise the posterior of `pooled` begins with what P_j and P_j y_j say of v_j, in its
    units: users' vectors x_i have the length 1 there, and those of the public model the mean square
-   q of their posterior means, so that v_j is times sqrt(q). Factors are those of the public model,
-   and more where private counts support them; their prior variance is q tau, or what `pooled` has,
-   whichever is larger: tau is low where few people show little. All rounds then add to it as
-   without public people.
-5. *Users*: the moments of `pooled` are the mean, by precision, of the released ones and of those of
-   public people, whose variance by sampling is taken to be the same for all entries.
+   q of posterior means, of people who rate alike, so that v_j is times sqrt(q). Factors are those
+   of the public model, and more where private counts support them; their prior variance is q tau,
+   or what `pooled` has, whichever is larger: tau is low where few people show little. All rounds
+   then add to it as without public people.
+5. *Users*: where public people show more of the same factors than the rounds do, what is thought of
+   the variances of `pooled` is what the public model has, but for their error of sampling.
 
 Where items have many public ratings and rounds would show next to nothing beside these, means are
 released in the place of gradients, and correct b_j of the public model; all else of it stays.
@@ -32,14 +33,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.linalg import block_diag
 
 from skdpmf.mechanisms.als import pooled, variational
 from skdpmf.mechanisms.als import pooled_update as update
-from skdpmf.mechanisms.common import mean_by_precision
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
-from skdpmf.privacy import clipped_sums as sums
+from skdpmf.mechanisms.knowledge import PublicModel
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.frame import curator_of_public
@@ -57,21 +58,28 @@ _LEAST_WORTH, _KNOWN_WELL = 0.05, 40.0
 
 
 class PublicFit(pooled.PooledFit):
-    """One fit beside public people."""
+    """One fit beside public people: their rows, or a model of them."""
 
     public: Any
+    beside: Any = None  # a fit of their rows
     shows_means = False  # whether rounds release means alone
+    mostly_private = True  # whether they show more of the factors than public people do
 
-    def __init__(self, curator: Curator, settings: Any, rows: Any) -> None:
-        exact = replace(settings, max_iter=_ROUNDS)
-        plan = pooled.make_plan(PrivacyBudget.nonprivate(), exact, rows.shape[1])
-        given = rows, plan, curator.n_jobs, curator.item_columns
-        self.beside = variational.VariationalFit(curator_of_public(*given), exact)
-        self.public = ir.public_averages(self.beside.R, settings.user_damping)
+    def __init__(self, curator: Curator, settings: Any, public: Any) -> None:
+        if isinstance(public, PublicModel):
+            self.shown, self.public = public, ir.averages_of_model(public.known)
+        else:
+            exact = replace(settings, max_iter=_ROUNDS, alpha=1.0)
+            plan = pooled.make_plan(PrivacyBudget.nonprivate(), exact, public.shape[1])
+            given = public, plan, curator.n_jobs, curator.item_columns
+            self.beside = variational.VariationalFit(curator_of_public(*given), exact)
+            self.public = ir.public_averages(self.beside.R, settings.user_damping)
         super().__init__(curator, settings)
 
     def known_counts(self) -> tuple[Any, Any]:
         """Return popularity with its deviations, and what public people choose, with its worth."""
+        if self.beside is None:
+            return super().known_counts()
         a, rows, n_rows = self.averages, self.beside.R, float(self.curator.n_rows)
         ones = np.ones(rows.nnz), rows.indices, rows.indptr
         people: Any = ng.learn_public(sparse.csr_array(ones, rows.shape))
@@ -83,19 +91,39 @@ class PublicFit(pooled.PooledFit):
 
     def begin(self) -> None:
         """Fit the public model, release means, and see whether it is where factors start from."""
-        beside = self.beside
-        beside.log_column, beside.N = self.log_column, self.N
-        beside.run(range(_ROUNDS))
-        columns = beside.columns()
-        beside.item_step(columns, *beside.user_step(columns))
+        if self.beside is not None:
+            self.shown = self.learn()
+        k, n_ratings = self.shown.factors.shape[1], float(self.n_ratings.sum())
         for t in range(pooled.MEAN_ROUNDS):
             self.averages.release(pooled.MEANS, t)
-        if self.averages.public_lead and beside.rank >= self.choose_rank():
-            self.n_known = beside.rank
+        self.n_known = k if self.averages.public_lead else 0
         self.rank = self.choose_rank()
         self.start(self.rank)
-        is_known = 0 < self.n_known == self.rank and beside.R.nnz >= _KNOWN_WELL * self.n_items
-        self.shows_means = is_known and self.worth_of_rounds() < _LEAST_WORTH
+        same = 0 < self.n_known == self.rank
+        worth = self.worth_of_rounds() if same else 1.0
+        is_known = same and n_ratings >= _KNOWN_WELL * self.n_items
+        self.shows_means, self.mostly_private = is_known and worth < _LEAST_WORTH, worth > 0.5
+
+    def learn(self) -> PublicModel:
+        """Fit the public people."""
+        beside, known = self.beside, self.public.knowledge()
+        beside.log_column, beside.N = self.log_column, self.N
+        m = beside.run(range(_ROUNDS))
+        size = N_LEAD + beside.rank
+        users = m.ridge[:size, :size], m.prior[: size + 1, :size]
+        return PublicModel(known, m.item_means, m.columns[:, N_LEAD:size], m.item_ridge, *users)
+
+    @property
+    def n_ratings(self) -> Floats:
+        """Ratings of each item by public people, as if each had rated as many."""
+        counts = self.public.counts
+        return np.asarray(counts * (counts.sum() / self.public.n_users))
+
+    @property
+    def noise(self) -> float:
+        """Variance of a rating around the public model, in which that of users' factors is 1."""
+        k = self.shown.factors.shape[1]
+        return k / float(np.linalg.inv(self.shown.ridge)[-k:, -k:].trace())
 
     def worth_of_rounds(self) -> float:
         """Return the share of the factors' expected error that all rounds would take off."""
@@ -115,61 +143,72 @@ class PublicFit(pooled.PooledFit):
             self.averages.release(name, t)
 
     def model(self) -> pooled.PooledModel:
-        """Release the users' moments; where no gradients were, fit users as public people are."""
-        model, o, averages = super().model(), self.beside, self.averages
+        """Release the users' moments; where no gradients were, take the public model."""
+        model, m, a = super().model(), self.shown, self.averages
         if not self.shows_means:
             return model
-        theta, variance, centre, tau = *self.own, o.centre[:, 0], o.tau[0]
-        known, b = np.where(o.counts > 0, 1.0 / variance[:, 0] - 1.0 / tau, 0.0), theta[:, 0]
-        trust = 1.0 / (1.0 + averages.shifted * averages.prior_variance * np.maximum(known, 0.0))
-        own, other = np.where(o.counts > 0, b / variance[:, 0] - centre / tau, 0.0), averages.shift
-        private = 1.0 / (1.0 + averages.precision * averages.sampling)
-        variance[:, 0] = 1.0 / (trust * known + private * averages.precision + 1.0 / tau)
-        theta[:, 0] = variance[:, 0] * (trust * own + private * other + centre / tau)
-        o.posterior.theta, o.variance, self.posterior.theta = theta, variance, theta
-        columns = o.columns()
-        o.user_step(columns)
-        ridge = o.user_ridge()
+        centre, known = float(np.average(m.means, weights=self.N)), m.known.precision
+        trust = 1.0 / (1.0 + a.shifted * a.prior_variance * known)
+        private = 1.0 / (1.0 + a.precision * a.sampling)
+        own = trust * known + private * a.precision + 1.0 / a.prior_variance
+        b = trust * np.where(known > 0.0, m.means * (known + 1.0 / a.prior_variance), 0.0)
+        b += np.where(known > 0.0, 1.0 - trust, 1.0) * centre / a.prior_variance
+        b = (b + private * a.shift) / own
+        self.posterior.theta = np.column_stack((b, m.factors))
+        ridge = m.ridge.copy()
         ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
-        doubt = o.variance[:, 1:].mean(axis=1)
-        return self.released(columns, ridge, o.slopes, doubt)._replace(knowledge=model.knowledge)
+        found = self.released(self.columns(), ridge, m.prior, m.doubts)
+        return found._replace(knowledge=model.knowledge)
 
     def first_posterior(self, rank: int) -> update.PooledPosterior:
-        """Return what public people, and private ones' means, show of so many factors."""
-        posterior, o, k = super().first_posterior(rank), self.beside, self.n_known
+        """Return what public people, and private ones' means, show of so many factors.
+
+        The precision of v_j is that of its doubt, as if users told as much of each direction. The
+        mean field takes users' vectors as known, up to C: it has E xx' / s^2 where their means have
+        (E xx' - C) / (s^2 + v_j' C v_j), by which its precision is too large.
+        """
+        posterior, m, k = super().first_posterior(rank), self.shown, self.n_known
         if not k:
             return posterior
-        Z = o.user_step(o.columns())[0][:, N_LEAD:]
-        self.own = o.posterior.theta.copy(), o.variance.copy()
-        moment = Z.T @ Z / self.public.n_users
+        rated, V, doubts = m.known.precision > 0.0, m.factors, np.maximum(m.doubts, 1e-9)
+        tau = np.mean(V[rated] ** 2, axis=0) + float(doubts[rated].mean())
+        P = np.where(rated, np.maximum(1.0 / doubts - 1.0 / tau.mean(), 0.0), 0.0)[:, None]
+        n = self.n_ratings / self.public.n_users
+        seen = (n[:, None] * V).T @ V + float(n @ doubts) * np.eye(k)
+        moment = np.eye(k) - self.noise * np.linalg.inv(seen + m.ridge[-k:, -k:])
         square, own = max(float(np.trace(moment)), 1e-3), range(1, k + 1)
-        rated = (o.counts > 0)[:, None]
-        P = np.where(rated, np.maximum(1.0 / o.variance - 1.0 / o.tau, 0.0), 0.0)[:, 1:]
-        p = np.where(rated, o.posterior.theta / o.variance - o.centre / o.tau, 0.0)[:, 1:]
+        P *= square / k * self.noise / (self.noise + float(tau @ (1.0 - np.diag(moment))))
         base = np.zeros_like(posterior.precision), np.zeros_like(posterior.shift)
-        base[0][:, own, own], base[1][:, own] = P / square, p / np.sqrt(square)
+        # features explain what is left of a prior's pull
+        pull = np.where(rated[:, None], V / tau, 0.0) * (not self.curator.item_columns.shape[1])
+        base[0][:, own, own], base[1][:, own] = P / square, (P * V + pull) / np.sqrt(square)
         posterior.base = base
         least = 1.0 / posterior.prior[:, own]
-        posterior.prior[:, own] = 1.0 / np.maximum(square * o.tau[1:], least)
+        posterior.prior[:, own] = 1.0 / np.maximum(square * tau, least)
         posterior.spread[:k, :k] = moment / square * (k / rank)
         posterior.solve()
         return posterior
 
-    def known_moments(self, released: Any, deviation: float, *given: Any) -> tuple[Any, float]:
-        """Return the users' moments with those of public people, by precision."""
-        if not self.n_known:
-            return released, deviation
-        rows = self.beside.R_users
-        features = pooled.features_of(rows, given[-1])
-        T = pooled.moment_vectors(rows, 0, rows.n_users, features, *given)
-        T *= sums.shrink_to_ball(np.linalg.norm(T, axis=1), 1.0)[:, None]
-        n, T2 = self.public.n_users, T**2
-        mean = T.T @ T / n
-        doubt = float(np.sqrt(np.mean(T2.T @ T2 / n - mean**2) / n))
-        public = self.n_users * mean, self.n_users * max(doubt, 1e-9)
-        return mean_by_precision((released, max(deviation, 1e-9)), public)
+    def first_users(self, guess: Floats) -> update.UserPrior:
+        """Return the variances of the public model's users, over the factors of this fit.
+
+        Its slopes are not used: those of few people are mostly chance.
+        """
+        m, first = self.shown, super().first_users(guess)
+        if self.mostly_private:
+            return first
+        V, weight = self.posterior.theta[:, 1:], self.posterior.mass[:, None]
+        turn = block_diag(np.eye(N_LEAD), np.linalg.lstsq(weight * V, weight * m.factors)[0])
+        ridge = np.diag(1.0 / np.diag(turn @ np.linalg.inv(m.ridge) @ turn.T))
+        doubt = min(float(np.sqrt(2.0 / self.public.n_users)), first.doubt)  # by sampling
+        return first._replace(ridge=ridge, noise=self.noise, doubt=doubt)
 
 
-def fit(curator: Curator, settings: Any, rows: Any, *, rounds: Iterable[int]) -> pooled.PooledModel:
-    """Make the plan's releases in their order and return the model; rows: of public people."""
-    return PublicFit(curator, settings, rows).run(rounds)
+def fit(
+    curator: Curator, settings: Any, public: Any, *, rounds: Iterable[int]
+) -> pooled.PooledModel:
+    """Make the plan's releases in their order and return the model.
+
+    public: rows of public people, or a `PublicModel`.
+    """
+    return PublicFit(curator, settings, public).run(rounds)

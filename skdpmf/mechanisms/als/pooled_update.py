@@ -239,7 +239,11 @@ class PooledPosterior:
 
 
 def knowledge_of(
-    averages: Knowledge, evidence: Any, spread: Any, signal: float, choices: GramSums | None = None
+    averages: Knowledge,
+    evidence: Any,
+    spread: Any,
+    signal: float,
+    choices: GramSums | None = None,
 ) -> PooledKnowledge:
     """Return the parts in one; evidence: `packed_evidence`."""
     parts: Any = (*averages, *evidence, spread.copy(), np.array([signal]), *(choices or NO_SUMS))
@@ -313,37 +317,39 @@ class UserPrior(NamedTuple):
     slopes: Floats  # (p, q)
     ridge: Floats  # (q, q)
     noise: float  # variance of a rating around the model
+    doubt: float = 1.0  # deviation of the logarithm of a variance, as it is thought of
 
 
 def learnt_users(
-    released: Floats, deviation: float, scales: Floats, guess: Floats, count: float
+    released: Floats, deviation: float, scales: Floats, first: UserPrior, count: float
 ) -> UserPrior:
     """Return the prior from noisy second moments of (f_i, z_i, root mean squared residual).
 
-    With the prior covariance and the noise in units of their guesses (the guess of the former is
-    RESIDUAL_VARIANCE guess^-1), each entry is a measurement with noise. Variances are thought to be
+    With the prior covariance and the noise in units of those of ``first``, each
+    entry is a measurement with noise. Variances are thought to be
     1 but for a factor of e or so (`likely_ratio`): people of one catalogue may differ in level ten
     times as much as those of another. Covariances are 0.
 
     ``released`` (p + q + 1, p + q + 1) are sums over ``count`` users of products, scaled by
-    ``scales``; ``guess`` (q, q) is the diagonal ridge where noise hides everything.
+    ``scales``; ``first``, without slopes and of a diagonal ridge, holds where noise hides all.
     """
-    p = len(released) - len(guess) - 1
+    p, guess = len(released) - len(first.ridge) - 1, np.diag(first.ridge)
     slopes = noisy_regression(released[:p, :p], released[:p, p:-1], deviation)
     explained = slopes * (2.0 * released[:p, p:-1] - released[:p, :p] @ slopes)
     left = np.diag(released)[p:-1] - explained.sum(axis=0)
-    unit = count * scales[p:-1] ** 2 * RESIDUAL_VARIANCE / np.diag(guess)
-    ratio = np.array(list(map(likely_ratio, left / unit, deviation / unit)))
-    unit = count * scales[-1] ** 2 * RESIDUAL_VARIANCE
-    noise = likely_ratio(released[-1, -1] / unit, deviation / unit)
+    unit = count * scales[p:-1] ** 2 * first.noise / guess
+    doubts = np.full(left.size, first.doubt)
+    ratio = np.array(list(map(likely_ratio, left / unit, deviation / unit, doubts)))
+    unit = count * scales[-1] ** 2 * first.noise
+    noise = likely_ratio(released[-1, -1] / unit, deviation / unit, first.doubt)
     slopes *= scales[:p, None] / scales[p:-1]
-    return UserPrior(slopes, np.diag(noise * np.diag(guess) / ratio), RESIDUAL_VARIANCE * noise)
+    return UserPrior(slopes, np.diag(noise * guess / ratio), first.noise * noise)
 
 
-def likely_ratio(measured: float, error: float) -> float:
+def likely_ratio(measured: float, error: float, doubt: float = 1.0) -> float:
     """Return a ratio > 0, of 1 but for a factor, from a measurement with an error of this size."""
     tried = np.append(_RATIOS, np.clip(measured, _RATIOS[0], _RATIOS[-1]))
-    density = ((measured - tried) / max(error, 1e-9)) ** 2 + np.log(tried) ** 2
+    density = ((measured - tried) / max(error, 1e-9)) ** 2 + (np.log(tried) / doubt) ** 2
     return geometric_mean(tried, -0.5 * density)
 
 

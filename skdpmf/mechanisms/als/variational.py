@@ -40,8 +40,9 @@ from scipy.linalg import block_diag
 from skdpmf.data.feature_columns import like_others
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.pooled import without_known
-from skdpmf.mechanisms.als.pooled_update import RESIDUAL_VARIANCE, PooledPosterior
+from skdpmf.mechanisms.als.pooled_update import RESIDUAL_VARIANCE, PooledPosterior, knowledge_of
 from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, PRIOR_VARIANCE
+from skdpmf.mechanisms.item_means.residual_rounds import public_averages
 from skdpmf.privacy.curator_release import Curator
 
 make_plan = pooled.make_plan  # whose releases have no noise
@@ -61,7 +62,13 @@ def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> pooled.Poo
     curator: of these ratings, one entry per user and item, and of a plan without privacy; rounds:
     range(max_iter), possibly wrapped in a progress display.
     """
-    return VariationalFit(curator, settings).run(rounds)
+    run = VariationalFit(curator, settings)
+    model = run.run(rounds)
+    if not run.R.nnz:
+        return model
+    own = public_averages(run.R, settings.user_damping).knowledge()
+    nothing: Any = np.zeros((run.n_items, 1)), np.zeros((run.n_items, 2)), np.zeros((1, 1))
+    return model._replace(knowledge=knowledge_of(own, nothing, np.zeros((0, 0)), 0.0))
 
 
 class VariationalFit(pooled.PooledFit):

@@ -148,13 +148,16 @@ def exact_model(R: Any, user_damping: float) -> Model:
     return known.model()
 
 
-def sampled_model(R: Any, user_damping: float, epsilon: float, streams: DeviceStreams) -> Model:
+def sampled_model(
+    R: Any, user_damping: float, epsilon: float, streams: DeviceStreams, public: Any = None
+) -> Model:
     """Return the model from one sampled sign of each device, in one round: a baseline.
 
     A device sends one coordinate of L times its vector, all of which are in [-1, 1]. The error of
     each value grows with their number, unlike that of `PrivUnit`.
 
-    R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`; epsilon: of the report.
+    R (csr_array of shape (n_devices, n_items)): as for `statistics_rows`; epsilon: of the report;
+    public: as for `LocalItemMeans`.
     """
     n, dimension = R.shape[0], statistics_dimension(R.shape[1])
     randomiser, length = CoordinateSampling(epsilon, dimension), statistics_length()
@@ -165,7 +168,7 @@ def sampled_model(R: Any, user_damping: float, epsilon: float, streams: DeviceSt
     x = np.zeros(n)
     x[np.searchsorted(rows.indptr, own, side="right") - 1] = rows.values[own] * length
     total = np.bincount(chosen, weights=randomiser.report(keys, x), minlength=dimension)
-    known = LocalItemMeans(R.shape[1], user_damping)
+    known = LocalItemMeans(R.shape[1], user_damping, public=public)
     known.add_statistics(randomiser.estimate(total, n) / length, n, randomiser.variance / length**2)
     return known.model()
 
@@ -240,9 +243,16 @@ def deviations(R: Any, item_means: Floats, user_damping: float) -> Floats:
 
 
 class LocalItemMeans:
-    """The server's knowledge of items; ``user_damping`` as for `deviations`, ``count_weight`` s."""
+    """The server's knowledge of items; ``user_damping`` as for `deviations`, ``count_weight`` s.
 
-    def __init__(self, n_items: int, user_damping: float, count_weight: float = 1.0) -> None:
+    ``public`` (`PublicAverages` of `residual_rounds`) is what it knows of public people at first.
+    It combines counts and means with it by precision, and later devices start from both.
+    """
+
+    def __init__(
+        self, n_items: int, user_damping: float, count_weight: float = 1.0, public: Any = None
+    ) -> None:
+        self.public: ir.PublicAverages | None = public
         self.n_items, self.user_damping, self.count_weight = n_items, user_damping, count_weight
         self.popularity = np.ones(n_items)
         self.means: Any = None  # im.ItemMeans, once round "statistics" has ended
@@ -261,10 +271,15 @@ class LocalItemMeans:
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
         statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
-        self.means = im.estimate_item_means(
-            statistic, noise, n_devices, count_weight=s, clip=ir.CLIP
-        )
-        self.popularity = np.exp(estimate_popularity(total[:m] / s, noise / s).log_mean)
+        counted, public, mass = (total[:m] / s, noise / s), self.public, None
+        found = estimate_popularity(*counted)
+        self.popularity, level = np.exp(found.log_mean), 0.0
+        if public is not None:
+            n_users, level = im.users_of(total[m] / s, n_devices), public.level
+            mass = public.counted(found.mean, found.variance, *counted, n_users)[0]
+            self.popularity *= mass / found.mean
+        given: Any = {"count_weight": s, "clip": ir.CLIP, "mass": mass}
+        self.means = im.estimate_item_means(statistic, noise, n_devices, **given)
         self.n_devices = n_devices
         self.precision = 1.0 / self.means.variance
         self.shift = self.precision * self.means.raw_mean
@@ -275,7 +290,7 @@ class LocalItemMeans:
         scale = 2.0 / (im.USER_WEIGHT * self.means.n_users)
         error = (scale * noise) ** 2
         trust = im.PRIOR_VARIANCE / (im.PRIOR_VARIANCE + error)
-        self.overall = float(np.clip(trust * scale * total[-1], -2.0, 2.0))
+        self.overall = float(np.clip(level + trust * (scale * total[-1] - level), -2.0, 2.0))
         self.overall_variance = trust * error
 
     def add_residuals(self, mean: Floats, n_devices: int, variance: float) -> None:
@@ -307,11 +322,15 @@ class LocalItemMeans:
     def item_means(self) -> Floats:
         """Released means b, relative to the users' own; 0 unless they are significant."""
         means = self.means
-        if not self.significant:
+        if not self.significant and self.public is None:
             return np.zeros(self.n_items)
         variance = 1.0 / self.precision
-        design = im.design_of(means.mass, np.log(means.mass))
-        return im.posterior(self.shift * variance, variance, design, im.PRIOR_VARIANCE)[0]
+        x, design = self.shift * variance, im.design_of(means.mass, np.log(means.mass))
+        if self.public is not None:
+            measured = np.full(self.n_items, self.significant)
+            variance = np.where(measured, variance, 1.0 / np.finfo(np.float64).eps)
+            x, variance, *_ = self.public.averaged(x, variance, measured, im.PRIOR_VARIANCE)
+        return im.posterior(x, variance, design, im.PRIOR_VARIANCE)[0]
 
     def model(self) -> Model:
         """Return what is released at the end."""

@@ -123,14 +123,15 @@ def _hex(words: NDArray[np.uint32]) -> str:
 class Protocol:
     """The server of one run: sums of reports, and what is released of them round by round.
 
-    settings: has the fields of `Settings`, which are checked before, such as a first announcement.
+    settings: has the fields of `Settings`, which are checked before, such as a first announcement;
+    public: as for `LocalItemMeans`.
     """
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: Any, public: Any = None) -> None:
         self.settings = settings
         self.closed: list[tuple[int, Ints]] = []  # reports and sum of each round
         weight = items.count_weight(settings.epsilon, settings.n_items, settings.n_devices)
-        self.means = LocalItemMeans(settings.n_items, settings.user_damping, weight)
+        self.means = LocalItemMeans(settings.n_items, settings.user_damping, weight, public)
         self._open(Round(0, "statistics"))
 
     @property

@@ -26,10 +26,12 @@ from skdpmf.mechanisms.item_means.residual_rounds import (
     ITEM_DAMPING,
     RESIDUALS,
     ROUNDS,
+    PublicAverages,
+    averages_of_model,
     public_averages,
     residual_shares,
 )
-from skdpmf.mechanisms.knowledge import Knowledge
+from skdpmf.mechanisms.knowledge import Knowledge, PublicModel
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.frame import curator_of_public
@@ -68,7 +70,7 @@ class MeansModel(NamedTuple):
 
     item_means: NDArray[np.float64]  # b
     log_popularity: NDArray[np.float64]  # but for a constant
-    knowledge: Knowledge | None  # None: without privacy
+    knowledge: Knowledge | None  # without privacy a fit that takes the model as public
 
 
 def fit(
@@ -84,21 +86,22 @@ def fit(
     curator: of ratings in quarter ranges from the middle of the scale, and a plan of `make_plan`;
     damping: fictitious ratings in a user's own offset, at the item means; rounds: range(N_ROUNDS),
     possibly wrapped in a progress display; known: what earlier fits have released; public: rows of
-    public people, at unit "user".
+    public people, or their model, at unit "user".
     """
     if not curator.private:
         R = curator.users.without_privacy()
         counts = np.bincount(R.indices, minlength=R.n_items).astype(np.float64)
         popularity = estimate_popularity(counts, 0.0).log_mean
-        return MeansModel(item_averages.least_squares(R, damping, rounds), popularity, None)
+        own = public_averages(R, damping).knowledge() if R.nnz else None
+        return MeansModel(item_averages.least_squares(R, damping, rounds), popularity, own)
     budget, planned = curator.plan.budget, curator.releases
     unit, norm = budget.unit, _NORMS[_noise(budget)]
     by_user, level = unit == "user", (0.0, 0.0)
     shown = None
-    if public is not None:
-        plan = make_plan(PrivacyBudget.nonprivate(), public.shape[1])
-        beside = curator_of_public(public, plan, curator.n_jobs, curator.item_columns)
-        shown = public_averages(beside.users.without_privacy(), damping, norm)
+    if isinstance(public, PublicModel):
+        shown = averages_of_model(public.known)
+    elif public is not None:
+        shown = averages_of_rows(public, damping, curator.n_jobs, norm)
     more: dict[str, Any] = {"public": shown} if by_user else {}
     averages = item_averages.averages_for(
         unit,
@@ -123,6 +126,15 @@ def fit(
         G = averages.overall_mean
     means = np.clip(item_averages.recentred(averages.mean, averages.counts, G), -2.0, 2.0)
     return MeansModel(means, averages.log_popularity, averages.knowledge(level))
+
+
+def averages_of_rows(
+    rows: Any, damping: float, n_jobs: int | None, norm: str = "l2"
+) -> PublicAverages:
+    """Return what prepared rows of public people show."""
+    plan = make_plan(PrivacyBudget.nonprivate(), rows.shape[1])
+    beside = curator_of_public(rows, plan, n_jobs, np.zeros((rows.shape[1], 0)))
+    return public_averages(beside.users.without_privacy(), damping, norm)
 
 
 def _noise(budget: PrivacyBudget) -> str:

@@ -142,6 +142,7 @@ def estimate_item_means(
     columns: Floats | None = None,
     count_weight: float = COUNT_WEIGHT,
     clip: float = 1.0,
+    mass: Floats | None = None,
 ) -> ItemMeans:
     """Item means by empirical Bayes from the released (noisy) statistic.
 
@@ -150,7 +151,7 @@ def estimate_item_means(
 
     statistic (2, n_items + 1): as released; noise_scale: standard deviation of its noise; n_rows:
     public number of rows; columns (n_items, d): public columns of the items; count_weight: s;
-    clip: C.
+    clip: C; mass (n_items,): N, where more is known of it than the statistic says.
     """
     count_noise = noise_scale / count_weight
     N = statistic[0, :-1] / count_weight
@@ -164,7 +165,7 @@ def estimate_item_means(
         max(float(np.sum(N**2) - own_square - errors * error), 0.0) / total for errors in (1.0, 3.0)
     )
     # an item seems never rarer than the noise can show
-    N = np.maximum(N, 0.5 * max(count_noise, 1.0))
+    N = np.maximum(N, 0.5 * max(count_noise, 1.0)) if mass is None else mass
     x = clip * statistic[1, :-1] / (clip_factor * N)
     variance = (clip * noise_scale / (clip_factor * N)) ** 2 + RATING_VARIANCE * typical_weight / N
     design = design_of(N, np.log(N), columns)

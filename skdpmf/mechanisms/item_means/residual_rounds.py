@@ -115,6 +115,52 @@ class PublicAverages(NamedTuple):
     precision: NDArray[np.float64]  # of it, by sampling: 0 for items that nobody rated
     level: float  # mean of users' means
 
+    def knowledge(self) -> Knowledge:
+        """Return it as an exact model keeps it."""
+        exposure, scale = np.full(len(self.counts), self.n_users), np.array([0.0, 1.0, self.level])
+        shift = self.precision * self.mean
+        return Knowledge(self.counts, exposure, self.precision, shift, self.n_users * scale)
+
+    def counted(
+        self, mass: Any, variance: Any, measured: Any, deviation: float, n_users: float
+    ) -> tuple[Any, Any]:
+        """Return popularities of so many users, by precision with these of private people.
+
+        mass, variance: posterior; measured, deviation: what was released, and its noise.
+        """
+        scale, guess = n_users / self.n_users, mass**2
+        other, doubt = scale * self.counts, scale**2 * self.variance
+        doubt = doubt + guess * learnt_shift(measured - other, deviation**2 + doubt, guess)
+        trust = variance / (variance + doubt)
+        return mass + trust * (other - mass), (1.0 - trust) * variance
+
+    def averaged(
+        self, x: Any, variance: Any, measured: Any, guess: float
+    ) -> tuple[Any, Any, Any, float]:
+        """Return b, by precision with x ~ N(b, variance) of private people, and its variance.
+
+        Then the precision that public people's means have beside the shift, and its variance in
+        units of `guess`, that of items. measured (n_items,): where x says anything.
+        """
+        own, y, shifted = self.precision, self.mean, 0.0
+        both = (own > 0.0) & measured
+        if both.any():
+            total = variance[both] + 1.0 / own[both]
+            shifted = learnt_shift((x - y)[both], total, guess)
+        own = own / (1.0 + shifted * guess * own)
+        total = 1.0 / variance + own
+        return (x / variance + own * y) / total, 1.0 / total, own, shifted
+
+
+def averages_of_model(known: Knowledge) -> PublicAverages:
+    """Return what a model's parts of `Knowledge` show."""
+    n_users, total = float(known.exposure.max()), max(float(known.counts.sum()), 1e-9)
+    weight = min(n_users / total, 1.0)  # of a rating, typically
+    spread = weight * known.counts + 0.5 * weight**2
+    mean = known.shift / np.maximum(known.precision, _NOTHING)
+    level = float(known.scalars[2] / known.scalars[1])
+    return PublicAverages(n_users, known.counts, spread, mean, known.precision, level)
+
 
 def public_averages(rows: Rows, damping: float, norm: str = "l2") -> PublicAverages:
     """Return what public rows show; an item that nobody rated may have half a rating."""
@@ -244,14 +290,10 @@ class ResidualAverages:
         self.mass, self.mass_variance = found.mean * share, found.variance * share**2
         log_mass = found.log_mean + np.log(share)
         if self.public is not None:
-            scale = self.n_users / self.public.n_users
-            other, doubt = scale * self.public.counts, scale**2 * self.public.variance
-            apart, guess = deviation**2 + doubt, self.mass**2
-            doubt = doubt + guess * learnt_shift(counts - other, apart, guess)
-            trust = self.mass_variance / (self.mass_variance + doubt)
-            mass = self.mass + trust * (other - self.mass)
-            log_mass = log_mass + np.log(mass / self.mass)
-            self.mass, self.mass_variance = mass, (1.0 - trust) * self.mass_variance
+            given = self.mass, self.mass_variance, counts, deviation, self.n_users
+            both = self.public.counted(*given)
+            log_mass = log_mass + np.log(both[0] / self.mass)
+            self.mass, self.mass_variance = both
         # a user's weights have a sum between 1 and sqrt(n_items)
         total = np.clip(self.mass.sum(), self.n_users, self.n_users * np.sqrt(n_items))
         self.typical_weight = 1.0 / im.HALF_RELIABLE if l1 else float(self.n_users / total)
@@ -289,14 +331,9 @@ class ResidualAverages:
         """Averages, by all that is known of them."""
         x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
         if self.public is not None:
-            y, own = self.public.mean, self.public.precision
-            both = (own > 0.0) & (self.precision > _NOTHING)
-            if both.any():
-                total = variance[both] + 1.0 / own[both]
-                self.shifted = learnt_shift((x - y)[both], total, self.prior_variance)
-            own = self.trusted = own / (1.0 + self.shifted * self.prior_variance * own)
-            total = 1.0 / variance + own
-            x, variance = (x / variance + own * y) / total, 1.0 / total
+            measured = self.precision > _NOTHING
+            found = self.public.averaged(x, variance, measured, self.prior_variance)
+            x, variance, self.trusted, self.shifted = found
         self.mean, self._variance = im.posterior(x, variance, self.design, self.prior_variance)
 
     def knowledge(self, level: tuple[float, float] = (0.0, 0.0)) -> Knowledge:
