@@ -5,12 +5,41 @@ With e_ij = r_ij - u_i . v_j, user i's gradient by the item factors is the matri
 of Phi X_i, and costs one pass over the user's own ratings.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from skdpmf.kernels.jit_and_threads import jit_fast
-from skdpmf.kernels.rows import predict_entries, row_blocks, rows_of
+from skdpmf.kernels.jit_and_threads import Array, jit_fast, part_fast
 
 
+def _each(
+    indptr: Array, indices: Array, ratings: Array, U: Array, V: Array, start: int, stop: int
+) -> Iterator[tuple[int, Array, Array, Array]]:
+    """Yield users with what they rated: number, items, rows of V and e_ij."""
+    for i in range(start, stop):
+        own = slice(indptr[i], indptr[i + 1])
+        items = indices[own]
+        rated = V.take(items, axis=0)
+        yield i, items, rated, ratings[own] - rated @ U[i]
+
+
+@part_fast
+def _residual(ratings, p, U, i, V, j):
+    """Return e_ij for the rating at position p."""
+    total = ratings[p]
+    for c in range(U.shape[1]):
+        total -= U[i, c] * V[j, c]
+    return total
+
+
+def _gradient_values_plain(indptr, indices, ratings, U, V, items, components, start, stop, out):
+    out[start:stop] = 0.0
+    for i in range(start, stop):
+        for p in indptr[i] + np.flatnonzero(indices[indptr[i] : indptr[i + 1]] == items[i]):
+            out[i] = -2.0 * U[i, components[i]] * (ratings[p] - U[i] @ V[items[i]])
+
+
+@jit_fast(plain=_gradient_values_plain)
 def gradient_values(indptr, indices, ratings, U, V, items, components, start, stop, out):
     """Value X_i[s_i, l_i] of each user's gradient, for rows [start, stop) of a CSR matrix.
 
@@ -20,13 +49,22 @@ def gradient_values(indptr, indices, ratings, U, V, items, components, start, st
     int64: s_i and l_i; out (n_users,) float64: rows [start, stop) are overwritten; 0 where the user
     did not rate the item.
     """
-    own, rows = rows_of(indptr, start, stop)
-    hit = np.flatnonzero(indices[own] == items[start:stop][rows])
-    i, p = start + rows[hit], own.start + hit
-    out[start:stop] = 0.0
-    out[i] = -2.0 * U[i, components[i]] * (ratings[p] - (U[i] * V[items[i]]).sum(axis=1))
+    for i in range(start, stop):
+        out[i] = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            if indices[p] == items[i]:
+                out[i] = -2.0 * U[i, components[i]] * _residual(ratings, p, U, i, V, indices[p])
 
 
+def _projected_gradient_values_plain(
+    indptr, indices, ratings, U, V, projection, rows, components, start, stop, out
+):
+    for i, items, _, errors in _each(indptr, indices, ratings, U, V, start, stop):
+        total = projection[rows[i], items].astype(np.float64) @ errors
+        out[i] = -2.0 * U[i, components[i]] * total
+
+
+@jit_fast(plain=_projected_gradient_values_plain)
 def projected_gradient_values(
     indptr, indices, ratings, U, V, projection, rows, components, start, stop, out
 ):
@@ -36,20 +74,18 @@ def projected_gradient_values(
     C-contiguous; rows, components (n_users,) int64: s_i and l_i; out (n_users,) float64: rows
     [start, stop) are overwritten; 0 for a user without ratings.
     """
-    errors = np.empty(len(ratings))
-    predict_entries(indptr, indices, U, V, start, stop, errors)
-    for block, own, row in row_blocks(indptr, start, stop):
-        terms = (ratings[own] - errors[own]) * projection[rows[block][row], indices[own]]
-        total = np.bincount(row, terms, block.stop - block.start)
-        out[block] = -2.0 * U[block][np.arange(len(total)), components[block]] * total
+    for i in range(start, stop):
+        row = projection[rows[i]]
+        total = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            total += row[indices[p]] * _residual(ratings, p, U, i, V, indices[p])
+        out[i] = -2.0 * U[i, components[i]] * total
 
 
 def _step_users_plain(indptr, indices, ratings, V, step, penalty, limit, start, stop, out):
-    for i in range(start, stop):
-        own, u = slice(indptr[i], indptr[i + 1]), out[i]
-        rated = V.take(indices[own], axis=0)
-        slope = (ratings[own] - rated @ u) @ rated / max(1, len(rated)) - penalty * u
-        u += 2.0 * step * slope
+    for i, items, rated, errors in _each(indptr, indices, ratings, out, V, start, stop):
+        slope = -2.0 * (errors @ rated) / max(1, len(items)) + 2.0 * penalty * out[i]
+        out[i] -= step * slope
     np.clip(out[start:stop], -limit, limit, out=out[start:stop])
 
 
@@ -67,9 +103,7 @@ def step_users(indptr, indices, ratings, V, step, penalty, limit, start, stop, o
         gradient[:] = 0.0
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
-            e = ratings[p]
-            for c in range(k):
-                e -= out[i, c] * V[j, c]
+            e = _residual(ratings, p, out, i, V, j)
             for c in range(k):
                 gradient[c] -= 2.0 * e * V[j, c]
         n = max(1, indptr[i + 1] - indptr[i])

@@ -43,25 +43,29 @@ def assert_within(part, out, expected, tolerance, before=None):
     np.testing.assert_array_equal(np.delete(out, own, axis=0), np.delete(wanted, own, axis=0))
 
 
+@problems.forms
 @problems.examples
 @given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
-def test_values_are_those_of_the_twins_gradient(seed, k, index_type, part):
-    p = Problem(seed, k, index_type)
+def test_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
+    p = Problem(seed, k, problems.types_of(form, index_type)[0])
     items, components = p.draws(7)
     out = np.full(11, np.nan)
-    gradient_values(*p.csr, *problems.read_only("plain", p.U, p.V, items, components), *part, out)
+    getattr(gradient_values, form)(
+        *p.csr, *problems.read_only(form, p.U, p.V, items, components), *part, out
+    )
     assert_within(part, out, p.gradients()[np.arange(11), items, components], 1e-12)
 
 
+@problems.forms
 @problems.examples
 @given(seed=seeds, k=widths, index_type=problems.index_types, part=ranges)
-def test_projected_values_are_those_of_the_twins_gradient(seed, k, index_type, part):
-    p = Problem(seed, k, index_type)
+def test_projected_values_are_those_of_the_twins_gradient(form, seed, k, index_type, part):
+    p = Problem(seed, k, problems.types_of(form, index_type)[0])
     Phi = p.rng.standard_normal((4, 7)).astype(np.float32)  # as estimators have it
     rows, components = p.draws(4)
     out = np.full(11, np.nan)
-    arrays = problems.read_only("plain", p.U, p.V, Phi, rows, components)
-    projected_gradient_values(*p.csr, *arrays, *part, out)
+    arrays = problems.read_only(form, p.U, p.V, Phi, rows, components)
+    getattr(projected_gradient_values, form)(*p.csr, *arrays, *part, out)
     projected = np.einsum("sj,ijl->isl", Phi.astype(np.float64), p.gradients())
     assert_within(part, out, projected[np.arange(11), rows, components], 1e-11)
 
@@ -87,8 +91,9 @@ def test_a_user_s_values_depend_on_nobody_else(form):
 
     def run(i, csr, U, *draws):
         out, stepped, n = np.empty((2, len(U))), U.copy(), len(U)
-        gradient_values(*csr, U, p.V, draws[0], draws[2], 0, n, out[0])
-        projected_gradient_values(*csr, U, p.V, Phi, draws[1], draws[2], 0, n, out[1])
+        getattr(gradient_values, form)(*csr, U, p.V, draws[0], draws[2], 0, n, out[0])
+        projected = getattr(projected_gradient_values, form)
+        projected(*csr, U, p.V, Phi, draws[1], draws[2], 0, n, out[1])
         getattr(step_users, form)(*csr, p.V, 0.3, 0.2, LIMIT, 0, n, stepped)
         return out[:, i].tolist() + stepped[i].tolist()
 
