@@ -2,8 +2,7 @@
 
 `seconds`: processor seconds of one sweep (all users, then all items) of one thread by the code of
 `AdaptiveWeightALS(feedback="implicit")` without privacy and by `implicit`, in single precision, on
-made-up clicks of MovieLens 20M's shape. `recall`: of a fifth held out of clicks drawn by 64 known
-factors. Prints Markdown tables.
+made-up clicks of MovieLens 20M's shape. `recall`: of a fifth of clicks drawn by 64 known factors.
 
     python benchmarks/bench_sweeps.py seconds --sizes 64,128,256
     python benchmarks/bench_sweeps.py recall --sizes 16,64,256
@@ -36,15 +35,12 @@ def exact(R, factors, out):
 
 
 def solvers():
-    found = {"exact": exact}
-    try:
-        from implicit.cpu import _als
-    except ImportError:
-        return found
+    from implicit.cpu import _als
+
+    yield "exact", exact
     peers = {"implicit, CG": _als.least_squares_cg, "implicit, Cholesky": _als.least_squares}
     for name, solve in peers.items():
-        found[name] = lambda R, V, out, solve=solve: solve(R, out, V, 0.06, num_threads=1)
-    return found
+        yield name, lambda R, V, out, solve=solve: solve(R, out, V, 0.06, num_threads=1)
 
 
 def print_seconds(options):
@@ -55,7 +51,7 @@ def print_seconds(options):
     print_head("k", "solver", "users", "items", "sweep")
     for k in options.sizes:
         U, V = (0.1 * rng.standard_normal((n, k), np.float32) for n in R.shape)
-        for name, solve in solvers().items():
+        for name, solve in solvers():
             solve(R[:200], V, U[:200].copy())  # compiles
             given = (R, V, U.copy()), (T, U, V.copy())
             took = [seconds_of(solve, *each, clock=time.process_time) for each in given]

@@ -30,10 +30,3 @@ def own_mb(name):
 def shown_size(value, digits=2, unit=""):
     """Return a size in words."""
     return "not measured" if math.isnan(value) else f"{value:.{digits}f}{unit}"
-
-
-def verdict(seconds, most_seconds, peak, most_peak):
-    """Return "met" or "MISSED", by the time alone where memory is not measured."""
-    if math.isnan(peak) and seconds < most_seconds:
-        return "met in time, memory not measured"
-    return "met" if seconds < most_seconds and peak < most_peak else "MISSED"
