@@ -141,7 +141,7 @@ TURNS = "    for t in rounds:\n        if later is not None and t < later.count:
 PUBLISHED = "    def _publish(self, released: Any) -> None:\n"
 FITTED = "    def _fit(self, R, y, fit=None):\n        super()._fit(R, y, fit)\n"
 FRAMED = "with framed(budget, plan, estimator.random_state, users=users"
-KNOWN = "    curator = frame.curator(*given, public=rows, **own, **public)\n"
+KNOWN = "    curator = frame.curator(*given, **beside, **own, **public)\n"
 GRADS = "        gradients = self.release(GRADIENTS, G, t).copy()\n"
 WIDE = "\n\ndef _wide(rows, start, stop):\n    k = 1 + int(rows.n_ratings.max())\n"
 WIDE += "    return np.ones((stop - start, k))\n"

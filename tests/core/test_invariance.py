@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from skdpmf import PrivacyBudget
+from skdpmf.estimators.contract.public import is_model
 from skdpmf.privacy import frame
 from tests.core.audit import N_ITEMS, N_USERS, alone, fitted_state, noise_of
 from tests.core.cases import CASES
@@ -29,7 +30,9 @@ def assert_same_releases(records, others):
 
 
 def without_privacy(case):
-    return case._replace(epsilon=math.inf, delta=0.0, levels=None)
+    params = case.params  # models are beside private fits alone
+    kept = {k: v for k, v in params.items() if k != "public" or not is_model(v)}
+    return case._replace(epsilon=math.inf, delta=0.0, levels=None, params=kept)
 
 
 @pytest.mark.parametrize("private", [True, False], ids=["private", "exact"])

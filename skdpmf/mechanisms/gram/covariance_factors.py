@@ -116,7 +116,8 @@ def clean_covariance(
     a = float(cov.sum() / wgt.sum()) if wgt.sum() > 0.0 else 0.0
     count = max(float(counts.mean()), 0.0)
     v = max(float(own.mean()) / count, 1e-6) if count > 0.0 else 1e-6
-    own = (own + count * v) / np.maximum(np.maximum(counts, 0.0) + count, 1e-300)
+    weight = np.maximum(counts, 0.0) + count
+    own = np.divide(own + count * v, weight, out=np.full_like(own, v), where=weight > 0.0)
     own = np.maximum(own, LEAST_OWN * v)
     spread = np.vdot(cov, cov) - 2.0 * a * q * cov_cross + (a * q) ** 2 * product_squares
     spread -= typical * v**2 * q * products + pairs * noise[0] ** 2
