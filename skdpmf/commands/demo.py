@@ -36,8 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _show(options: argparse.Namespace, folder: Path) -> None:
-    files = ("known.csv", "held-out.csv", "private.skdpmf", "exact")
-    known, held_out, private, exact = (str(folder / file) for file in files)
+    files = "known.csv", "held-out.csv", "willing.csv", "private.skdpmf", "beside", "exact"
+    known, held_out, willing, private, beside, exact = (str(folder / file) for file in files)
     terms = ["--rating-range", *map(str, options.rating_range)]
     if options.data is None:
         print("This demo makes up ratings of made-up films. DATA=ratings.csv takes your own.")
@@ -50,14 +50,19 @@ def _show(options: argparse.Namespace, folder: Path) -> None:
     if options.items is not None:
         terms += ["--items", options.items]
     train, test = split_table(frame, test_size=0.1, random_state=0)
+    agreed = train["user"].drop_duplicates().sample(frac=0.05, random_state=0)
     train.to_csv(known, index=False)
-    test.to_csv(held_out, index=False)
+    train[train["user"].isin(agreed)].to_csv(willing, index=False)
+    test[~test["user"].isin(agreed)].to_csv(held_out, index=False)
 
     with contextlib.redirect_stdout(io.StringIO()):  # the full statement
         _run("fit", known, "--epsilon", 4, *terms, "-o", private)
+        _run("fit", known, "--epsilon", 4, *terms, "--public", willing, "-o", beside)
         _run("fit", known, "--epsilon", "inf", *terms, "-o", exact)
     print("\nErrors on a tenth of the ratings, held out (exact, so for their holder alone):")
     _run("evaluate", private, known, "--held-out", held_out)
+    print("\nThe same where one user in twenty agreed that his ratings are public:")
+    _run("evaluate", beside, known, "--held-out", held_out)
     print("\nThe same of a model without privacy:")
     _run("evaluate", exact, known, "--held-out", held_out)
     counts = train["user"].value_counts()
