@@ -59,7 +59,9 @@ def slow_clean(cov, wgt, N, noise):
     b = 0.5 * TYPICAL / np.clip(part, 1e-100, 1.0)
     A = (cov + b * a) / np.maximum(W + b, 1e-300)
     b = max(counts.mean(), 0.0)
-    own = (own + b * typical) / np.maximum(np.maximum(counts, 0.0) + b, 1e-300)
+    known = np.maximum(counts, 0.0) + b > 0.0
+    mean = (own + b * typical) / np.where(known, np.maximum(counts, 0.0) + b, 1.0)
+    own = np.where(known, mean, typical)
     np.fill_diagonal(A, np.maximum(own, cf.LEAST_OWN * typical))
     np.fill_diagonal(W, counts)
     return A, W, a
