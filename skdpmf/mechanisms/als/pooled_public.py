@@ -93,7 +93,8 @@ class PublicFit(pooled.PooledFit):
         """Fit the public model, release means, and see whether it is where factors start from."""
         if self.beside is not None:
             self.shown = self.learn()
-        k, n_ratings = self.shown.factors.shape[1], float(self.n_ratings.sum())
+        k = self.shown.factors.shape[1]
+        n_ratings = self.n_ratings.sum() if self.beside is None else self.beside.R.nnz
         for t in range(pooled.MEAN_ROUNDS):
             self.averages.release(pooled.MEANS, t)
         self.n_known = k if self.averages.public_lead else 0
