@@ -199,7 +199,9 @@ class PublicFit(pooled.PooledFit):
         if self.mostly_private:
             return first
         V, weight = self.posterior.theta[:, 1:], self.posterior.mass[:, None]
-        turn = block_diag(np.eye(N_LEAD), np.linalg.lstsq(weight * V, weight * m.factors)[0])
+        turn = block_diag(
+            np.eye(N_LEAD), np.linalg.lstsq(weight * V, weight * m.factors, rcond=None)[0]
+        )
         ridge = np.diag(1.0 / np.diag(turn @ np.linalg.inv(m.ridge) @ turn.T))
         doubt = min(float(np.sqrt(2.0 / self.public.n_users)), first.doubt)  # by sampling
         return first._replace(ridge=ridge, noise=self.noise, doubt=doubt)

@@ -275,7 +275,7 @@ def personal_scales(
     Examples
     --------
     >>> personal_scales([0.0, 0.1, 1.0, 9.0], 1.0, 1e-5, rounding=0.0).round(4).tolist()
-    [0.0, 0.1213, 1.0, 1.0]
+    [0.0, 0.1211, 1.0, 1.0]
     """
     total = _require("epsilon", epsilon, "finite and > 0: without privacy there are no levels")
     delta = _require("delta", delta, "> 0 and < 1: Gaussian noise needs it")
