@@ -334,8 +334,8 @@ def _solve_short(indptr, i, ratings, factors, few, ridge, extra, short, out):
     """Write the solution of row i if it has 1 to `few` ratings, and return whether it is finite.
 
     With B = W^1/2 V D^-1/2, D the diagonal ridge and penalty of the row, it is the same as
-    D^-1/2 B' (I + B B')^-1 W^1/2 r: as many equations as ratings. short: `_new_short`, the last
-    of it D^-1/2.
+    D^-1/2 B' (I + B B')^-1 W^1/2 r: as many equations as ratings. short: `_new_short`, whose
+    last array becomes D^-1/2.
     """
     if few is None:
         return False

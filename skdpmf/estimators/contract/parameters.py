@@ -421,12 +421,13 @@ class PrivatePlanner(Planner):
         rule = f"numbers >= 0 by name, of {', '.join(known)}, decay below 1"
         holds = holds and given.get("decay", 0.0) < 1.0
         require(holds, "assumed", assumed, rule, "leave out what you do not know")
-        from skdpmf.estimators.contract.public import exact_model, is_model
-
         public = getattr(self, "public", None)
         n_public = getattr(public, "shape", (0,))[0]
-        if is_model(public):
-            n_public = int(exact_model(public, self)._knowledge_.exposure.max())
+        if public is not None:
+            from skdpmf.estimators.contract.public import exact_model, is_model
+
+            if is_model(public):
+                n_public = int(exact_model(public, self)._knowledge_.exposure.max())
         errors = expected_rmse(plan, Ratings(n_rows, n_items, n, **given), n_public, terms)
         width = self.rating_range[1] - self.rating_range[0]
         return replace(plan, expected_rmse={who: width * error for who, error in errors.items()})
@@ -436,10 +437,8 @@ class PrivatePlanner(Planner):
         require_budget(self.budget)
         public = getattr(self, "public", None)
         rule = "None for these options: no mechanism of theirs takes public rows"
-        remedy = (
-            "use unit 'user' and AdaptiveWeightALS(solver='pooled'), DPItemMeans, DPMFSampler, "
-        )
-        remedy += "DPCovarianceRecommender or LocalDPGDDR(method='items')"
+        remedy = "use unit 'user' and AdaptiveWeightALS(solver='pooled'), DPItemMeans, "
+        remedy += "DPMFSampler, DPCovarianceRecommender or LocalDPGDDR(method='items')"
         holds = public is None or getattr(self, "_takes_public", False)
         require(holds, "public", type(public), rule, remedy)
 

@@ -15,9 +15,9 @@ that is computed of them is a public value. Every private release has the sensit
    sampling they are. Where it is large, the fit goes on as `pooled`, with these counts and means.
 4. *Rounds*: otherwise the posterior of `pooled` begins with what P_j and P_j y_j say of v_j, in its
    units: users' vectors x_i have the length 1 there, and those of the public model the mean square
-   q of posterior means, of people who rate alike, so that v_j is times sqrt(q). Factors are those
-   of the public model, and more where private counts support them; their prior variance is q tau,
-   or what `pooled` has, whichever is larger: tau is low where few people show little. All rounds
+   q of posterior means, of people who rate alike, so that v_j is times sqrt(q). Factors are the
+   public model's, and more where private counts support them; their prior variance is q tau, or
+   what `pooled` has, whichever is larger: tau is low where few people show little. All rounds
    then add to it as without public people.
 5. *Users*: where public people show more of the same factors than the rounds do, what is thought of
    the variances of `pooled` is what the public model has, but for their error of sampling.
@@ -199,9 +199,8 @@ class PublicFit(pooled.PooledFit):
         if self.mostly_private:
             return first
         V, weight = self.posterior.theta[:, 1:], self.posterior.mass[:, None]
-        turn = block_diag(
-            np.eye(N_LEAD), np.linalg.lstsq(weight * V, weight * m.factors, rcond=None)[0]
-        )
+        kept = np.linalg.lstsq(weight * V, weight * m.factors, rcond=None)[0]
+        turn = block_diag(np.eye(N_LEAD), kept)
         ridge = np.diag(1.0 / np.diag(turn @ np.linalg.inv(m.ridge) @ turn.T))
         doubt = min(float(np.sqrt(2.0 / self.public.n_users)), first.doubt)  # by sampling
         return first._replace(ridge=ridge, noise=self.noise, doubt=doubt)

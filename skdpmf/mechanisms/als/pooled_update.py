@@ -239,11 +239,7 @@ class PooledPosterior:
 
 
 def knowledge_of(
-    averages: Knowledge,
-    evidence: Any,
-    spread: Any,
-    signal: float,
-    choices: GramSums | None = None,
+    averages: Knowledge, evidence: Any, spread: Any, signal: float, choices: GramSums | None = None
 ) -> PooledKnowledge:
     """Return the parts in one; evidence: `packed_evidence`."""
     parts: Any = (*averages, *evidence, spread.copy(), np.array([signal]), *(choices or NO_SUMS))
@@ -325,10 +321,10 @@ def learnt_users(
 ) -> UserPrior:
     """Return the prior from noisy second moments of (f_i, z_i, root mean squared residual).
 
-    With the prior covariance and the noise in units of those of ``first``, each
-    entry is a measurement with noise. Variances are thought to be
-    1 but for a factor of e or so (`likely_ratio`): people of one catalogue may differ in level ten
-    times as much as those of another. Covariances are 0.
+    With the prior covariance and the noise in units of those of ``first``, each entry is a
+    measurement with noise. Variances are thought to be 1 but for a factor of e or so
+    (`likely_ratio`): people of one catalogue may differ in level ten times as much as those of
+    another. Covariances are 0.
 
     ``released`` (p + q + 1, p + q + 1) are sums over ``count`` users of products, scaled by
     ``scales``; ``first``, without slopes and of a diagonal ridge, holds where noise hides all.

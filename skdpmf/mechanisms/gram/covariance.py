@@ -189,8 +189,8 @@ def head_items(
     """Choose the items whose covariance can be seen through the noise, from released values.
 
     With c items of the head in a typical row, the entries of Wgt are about
-    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of most
-    popular items in which the norm of the least popular one's row of E is `_LEAST_SIGNAL` times the
+    E_ij = n_users w(c + 1) c^2 N_i N_j / (sum_j N_j)^2. The head is the largest set of most popular
+    items in which the norm of the least popular one's row of E is `_LEAST_SIGNAL` times the
     deviation.
 
     popularity: released; weights: w of numbers of ratings; deviation: standard deviation of the

@@ -196,11 +196,7 @@ def likely_shrinkage(cov: Floats, wgt: Floats, c: float, typical: float) -> floa
 
 
 def leading_factors(
-    clean: ItemCovariance,
-    mass: Floats,
-    n_components: int,
-    *,
-    cleaning: bool,
+    clean: ItemCovariance, mass: Floats, n_components: int, *, cleaning: bool
 ) -> Floats:
     """Return L of the module's docstring.
 

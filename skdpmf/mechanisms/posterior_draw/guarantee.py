@@ -28,8 +28,9 @@ q = Z / Z' = E_{pi'}[e^{-a(f - f')}]. *Add-remove*, f' = 0 (else exchange the tw
 lies in [-B_i, B_i], numerator and q in [e^{-aB_i}, e^{aB_i}], their ratio in
 [e^{-2aB_i}, e^{2aB_i}]. QED. Without the clip f has no bound, and no epsilon is finite.
 
-**Theorem 2.** Let V alone leave; let the prior have u_i independent of V and of the other users,
-and -u_i as likely as u_i; and let p_ij = u_i . v_j, without an item bias. Then Theorem 1 holds with
+**Theorem 2.** Let V alone (and the precisions of the prior) leave; given the precisions, let
+the prior have u_i independent of V and of the other users, and -u_i as likely as u_i; and let
+p_ij = u_i . v_j, without an item bias. Then Theorem 1 holds with
 
 .. math:: B_V = B \, \frac{h^2 + (h+\kappa)^2}{(2h+\kappa)^2}
 

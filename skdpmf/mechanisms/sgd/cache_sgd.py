@@ -295,7 +295,7 @@ class Descent:
             values, vectors = np.linalg.eigh(users)
             root = (vectors * np.maximum(values, _LEAST) ** 0.5) @ vectors.T
             values, vectors = np.linalg.eigh(root @ items @ root)
-            turn = root @ vectors[:, ::-1] / np.sqrt(np.maximum(values[::-1], _LEAST**2) ** 0.5)
+            turn = root @ vectors[:, ::-1] / np.sqrt(np.sqrt(np.maximum(values[::-1], _LEAST**2)))
             V[:] = V @ turn.astype(np.float32)
             U[:] = U @ np.linalg.inv(turn).T.astype(np.float32)
         both = [np.append(moments(bias[:, None], own), moments(F, own)) for F, bias, own in sides]
