@@ -67,7 +67,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
     {n_jobs}
     {public}
         For method "items" alone. A server that knows them combines them with the first reports;
-        later devices start from both. The servers of `skdpmf.local` do not take them yet.
+        later devices start from both, as with `skdpmf.local.LocalAggregator`.
     method : {"items", "gradient"} or `GradientReports`, default="items"
         See above. A string stands for the options' defaults.
     randomizer : {"privunit", "coordinate"}, default="privunit"

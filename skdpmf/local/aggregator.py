@@ -8,13 +8,19 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from skdpmf.data.files import replaced_file, sync_folder
+from skdpmf.estimators.contract.public import PUBLIC_ASSUMPTION, public_of
+from skdpmf.estimators.local_dpgddr import LocalDPGDDR
 from skdpmf.local import messages
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.item_means import make_plan
 from skdpmf.mechanisms.device_reports.protocol import Protocol
 from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
+from skdpmf.mechanisms.item_means.baseline import averages_of_rows
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import fresh_key
 from skdpmf.privacy.statement import PrivacyStatement
@@ -57,6 +63,9 @@ class LocalAggregator:
         lists rest. 0: not known, taken as many.
     protocol : str, default=None
         Identity of this run, 32 hexadecimal digits. None: random. Two runs must not share one.
+    public : matrix-like of shape (n_people, n_items), default=None
+        Rows of people who agreed that their ratings are used openly, as for `LocalDPGDDR`: what
+        they show is combined with the first reports. Only their sums are kept.
 
     Attributes
     ----------
@@ -66,7 +75,9 @@ class LocalAggregator:
     Raises
     ------
     MessageError
-        If a parameter is invalid; a ValueError.
+        If another parameter than `public` is invalid; a ValueError.
+    ValueError
+        If `public` is no matrix of ratings of these items.
     PrivacyParameterError
         If epsilon is too small for so many items.
 
@@ -109,6 +120,7 @@ class LocalAggregator:
         user_damping: float = 10.0,
         n_devices: int = 0,
         protocol: str | None = None,
+        public: Any = None,
     ) -> None:
         protocol = fresh_key()[:16].hex() if protocol is None else protocol
         settings = epsilon, n_items, rating_range, user_damping, fractions
@@ -119,7 +131,10 @@ class LocalAggregator:
         self.refused: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._ids: set[bytes] = set()
-        self._run = Protocol(first)
+        budget, bounds = PrivacyBudget(first.epsilon), first.rating_range
+        simulated = LocalDPGDDR(budget, public=public, rating_range=bounds)
+        people = public_of(simulated, np.empty((0, first.n_items)), first.n_items)
+        self._run = Protocol(first, people and averages_of_rows(people.rows, first.user_damping, 1))
         self._first = first
         self._announcement = self._announce()
 
@@ -232,7 +247,9 @@ class LocalAggregator:
         if delta is not None and counts:
             note = shuffle_note(self.epsilon, min(counts), delta)
             plan = replace(plan, notes=(*plan.notes, note))
-        return PrivacyStatement.from_plan(plan)
+        public = self._run.means.public
+        said = () if public is None else (PUBLIC_ASSUMPTION.format(int(public.n_users)),)
+        return PrivacyStatement.from_plan(plan, assumptions=said)
 
     def snapshot(self) -> bytes:
         """Return the exact state: sums, counts, ids and the current announcement.
@@ -257,6 +274,7 @@ class LocalAggregator:
                 sums=[total for _, total in run.closed] + ([] if told is None else [run.sum]),
                 ids=sorted(self._ids),
                 announcement=None if told is None else told.to_bytes(),
+                public=run.means.public,
             ).to_bytes()
         return data + _digest(data)
 
@@ -295,7 +313,7 @@ class LocalAggregator:
         facts = {name: getattr(first, name) for name in names}
         own = cls(first.n_items, first.rating_range, first.epsilon, **facts)
         own.refused.update(saved.refused)
-        own._ids = set(saved.ids)
+        own._ids, own._run = set(saved.ids), Protocol(first, saved.public)
         for at, terms in enumerate(zip(saved.sums, saved.n_reports, strict=True), 1):
             own._run.add(*terms)
             if saved.announcement is None or at < len(saved.sums):

@@ -22,6 +22,7 @@ from skdpmf.data.validation import check_rating_range
 from skdpmf.exceptions import MissingExtraError
 from skdpmf.mechanisms.device_reports import protocol as of_run
 from skdpmf.mechanisms.device_reports.randomizers import MAX_EPSILON
+from skdpmf.mechanisms.item_means.residual_rounds import PublicAverages
 
 try:
     import msgspec
@@ -367,6 +368,7 @@ class Snapshot(Struct, forbid_unknown_fields=True, tag="snapshot"):
     sums: list[NDArray[np.int64]]  # of the rounds so far
     ids: list[Annotated[bytes, Meta(min_length=16, max_length=16)]]
     announcement: bytes | None
+    public: PublicAverages | None = None  # what rows of public people show
 
     def to_bytes(self) -> bytes:
         """Return it as MessagePack."""

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from skdpmf import LocalDPGDDR, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.data.validation import as_rating_matrix
+from skdpmf.estimators.contract.public import public_of
 from skdpmf.evaluation import split_ratings
 from skdpmf.local import LocalAggregator, LocalDevice
 from skdpmf.mechanisms.device_reports import gradient as local_gradient
@@ -87,8 +88,10 @@ def run_devices(model, X):
     """The protocol in the field, with the keys of the simulation."""
     R = as_rating_matrix(X, rating_range=RANGE)
     settings = type(model).__name__, model._settings_of(R.shape[1])
-    charged = frame.Frame(model._make_plan(*R.shape[::-1]), model.random_state)
-    _, secret = charged.rows(R, model._preparation(), settings, draw="key")
+    people = public_of(model, X, R.shape[1])
+    rows = None if people is None else people.rows
+    with frame.framed(model.budget, model._make_plan(*R.shape[::-1]), 0, public=rows) as charged:
+        _, secret = charged.rows(R, model._preparation(), settings, draw="key", public=rows)
     epsilon = float(model.budget.epsilon)
     server = LocalAggregator(
         R.shape[1],
@@ -98,6 +101,7 @@ def run_devices(model, X):
         user_damping=model.user_damping,
         n_devices=R.shape[0],
         protocol=protocol_name(secret),
+        public=model.public,
     )
     settings = {"n_items": R.shape[1], "rating_range": RANGE, "epsilon": epsilon}
     devices = [
@@ -133,6 +137,12 @@ def check_devices(model, X):
 def test_a_fit_is_a_run_of_devices(epsilon, max_iter, n_rounds, params, small):
     model = made(epsilon=epsilon, max_iter=max_iter, **params).fit(small)
     assert model.n_iter_ == n_rounds
+    check_devices(model, small)
+
+
+def test_public_people_are_beside_devices_in_the_field_as_in_a_fit(small):
+    model = made(epsilon=8.0, public=small[:30]).fit(small)
+    assert (model.item_means_ != made(epsilon=8.0).fit(small).item_means_).all()
     check_devices(model, small)
 
 

@@ -242,8 +242,9 @@ def test_epsilon_too_small_for_the_grid():
 # --- crashes -----------------------------------------------------------------------------
 
 
-def test_restored_aggregator_goes_on_as_if_nothing_had_happened():
-    settings = {"fractions": (0.5, 0.3, 0.2), "n_devices": 50}
+@pytest.mark.parametrize("public", [None, [[4.0, 1.0, *[np.nan] * 4]] * 9])
+def test_restored_aggregator_goes_on_as_if_nothing_had_happened(public):
+    settings = {"fractions": (0.5, 0.3, 0.2), "n_devices": 50, "public": public}
     plain, reports = run(make_aggregator(N_ITEMS, **settings), make_devices(50, N_ITEMS))
     restores = []
 
@@ -324,6 +325,27 @@ def test_a_file_is_on_disk_before_a_report_is_acknowledged(tmp_path, monkeypatch
 def test_aggregator_is_not_copied_by_accident():
     with pytest.raises(TypeError):
         copy.deepcopy(make_aggregator(2))
+
+
+# --- public people -----------------------------------------------------------------------
+
+
+def test_public_people_without_ratings_change_nothing():
+    plain, _ = run(make_aggregator(N_ITEMS), make_devices(60, N_ITEMS))
+    nobody = np.full((3, N_ITEMS), np.nan)
+    for public in (nobody[:0], nobody):
+        found, _ = run(make_aggregator(N_ITEMS, public=public), make_devices(60, N_ITEMS))
+        assert found.snapshot() == plain.snapshot()
+        assert found.model() == plain.model()
+        assert found.statement() == plain.statement()
+
+
+def test_the_statement_counts_public_people_and_their_form_is_checked():
+    aggregator = make_aggregator(N_ITEMS, public=np.full((7, N_ITEMS), 4.0))
+    assert "The ratings of 7 people are public" in str(aggregator.statement())
+    for public, rule in (np.ones((2, 5)), "must have the 6"), (np.full((1, 6), np.inf), "finite"):
+        with pytest.raises(ValueError, match=rule):
+            make_aggregator(N_ITEMS, public=public)
 
 
 # --- statement ---------------------------------------------------------------------------
