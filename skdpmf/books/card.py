@@ -19,7 +19,7 @@ from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.statement import PrivacyStatement
-from skdpmf.privacy.text import Kept, load_json, plain_values, table_lines
+from skdpmf.privacy.text import Kept, load_json, outward, plain_values, table_lines
 
 CARD_FORMAT = "skdpmf privacy card 1"
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10)
@@ -236,7 +236,7 @@ class PrivacyCard(Kept):
         )
 
     def _printed_curve(self) -> list[tuple[str, str]]:
-        return [(_power(pair["delta"]), _up(pair["epsilon"])) for pair in self.curve()]
+        return [(f"{pair['delta']:.4g}", outward(pair["epsilon"])) for pair in self.curve()]
 
 
 def _fields(fields: Iterable[tuple[str, str]]) -> str:
@@ -269,14 +269,3 @@ def _code(text: str) -> str:
 def _escaped(text: str) -> str:
     """Return one line that Markdown, and HTML in it, show as it is."""
     return re.sub(r"([\\`*_\[\]<>|#&!~])", r"\\\1", " ".join(text.split()))
-
-
-def _power(delta: float) -> str:
-    """One digit and the power of ten, or more digits where delta has more."""
-    short = f"{delta:.0e}"
-    return short if delta > 0.0 and float(short) == delta else f"{delta:.4g}"
-
-
-def _up(epsilon: float) -> str:
-    """Three decimals, rounded up."""
-    return f"{math.ceil(epsilon * 1000.0 - 1e-6) / 1000.0:g}" if math.isfinite(epsilon) else "inf"

@@ -66,6 +66,11 @@ def in_quarter_ranges(R: Any, rating_range: tuple[float, float]) -> Any:
     return sparse.csr_array((y, R.indices, R.indptr), shape=R.shape)
 
 
+def as_they_are(R: Any) -> Any:
+    """Return the ratings."""
+    return R
+
+
 def in_rating_units(means: Any, rating_range: tuple[float, float]) -> Any:
     """Return the way back, for means."""
     middle, unit = middle_and_quarter(rating_range)

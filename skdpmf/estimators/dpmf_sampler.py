@@ -144,9 +144,6 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
         """
         return self._fit_rows(X, y, user_epsilon=user_epsilon)
 
-    def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
-        self._check_levels(metadata["user_epsilon"], n_rows)
-
     def _levels(self, user_epsilon: Any = None) -> np.ndarray | None:
         return None if user_epsilon is None else np.asarray(user_epsilon, np.float64)
 
@@ -199,10 +196,10 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
             terms["not_covered"] = (what,)
         return terms
 
-    def _check_levels(self, user_epsilon: Any, n_rows: int) -> np.ndarray | None:
+    def _check_metadata(self, n_rows: int, user_epsilon: Any = None) -> None:
         """Check public levels; their errors may name values."""
         if user_epsilon is None:
-            return None
+            return
         if not self.budget.is_private:
             raise ValueError(
                 f"user_epsilon was given with budget={self.budget!r}, which protects nobody: pass "
@@ -222,4 +219,3 @@ class DPMFSampler(DPMFSamplerPlanner, PrivateRecommender):
                 f"user_epsilon[{row}]={levels[row]!r} must lie between 0 (no influence) and the "
                 f"epsilon of the budget, {self.budget.epsilon!r}: lower it, or raise the budget's."
             )
-        return levels

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpmf.data.validation import in_rating_units, middle_and_quarter
+from skdpmf.data.validation import as_they_are, in_rating_units, middle_and_quarter
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.base import ItemModel
 from skdpmf.estimators.contract.private import PrivateRecommender
@@ -20,10 +20,6 @@ from skdpmf.privacy.sampler.noise import fresh_key, recorded_key
 from skdpmf.privacy.sampler.streams import derived_key
 
 _START = {True: 0.1, False: 0.3}  # deviation of the factors' start, by `center`
-
-
-def _as_they_are(R: Any) -> Any:
-    return R
 
 
 @filled
@@ -134,7 +130,7 @@ class LocalDPGDDR(LocalDPGDDRPlanner, PrivateRecommender):
 
     def _preparation(self) -> tuple[Any, ...]:
         is_raw = self._gradients is not None and not self._gradients.center
-        return (_as_they_are,) if is_raw else super()._preparation()
+        return (as_they_are,) if is_raw else super()._preparation()
 
     def _settings_of(self, n_items: int) -> str:
         return self._text("devices")

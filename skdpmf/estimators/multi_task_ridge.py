@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpmf.data.validation import as_rating_matrix
+from skdpmf.data.validation import as_rating_matrix, as_they_are
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract import parameters as check
 from skdpmf.estimators.contract.parameters import warn_of_budget
@@ -164,14 +164,10 @@ def private_multi_task_ridge(
     }
     with framed(budget, plan, random_state, **record) as frame, sized(shape[0] * shape[1]):
         R, features = solver.bounded(R, features, settings, clip=plan.is_private)
-        given = R, (_as_they_are,), settings
+        given = R, (as_they_are,), settings
         curator = frame.curator(*given, n_jobs=n_jobs, features=features)
         coef = solver.fit(curator, settings)
     return MultiTaskRidge(coef, plan, frame.statement())
-
-
-def _as_they_are(R: Any) -> Any:
-    return R
 
 
 def _checked_settings(

@@ -199,7 +199,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
     def _check_start(self, known: Any) -> None:
         """Check the parameters against what a refresh starts from."""
 
-    def _check_metadata(self, n_rows: int, **metadata: Any) -> None:
+    def _check_metadata(self, n_rows: int, user_epsilon: Any = None) -> None:
         """Check what belongs to the rows and is public, before it costs anything."""
 
     def _levels(self, user_epsilon: Any = None) -> np.ndarray | None:

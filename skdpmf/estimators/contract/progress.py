@@ -94,14 +94,11 @@ class RoundsMixin(CallbackSupportMixin):
             context = self._init_callback_context(max_subtasks=self._n_rounds())
             context.call_on_fit_task_begin(estimator=self)
 
-    def _rounds(self, n: int | None = None) -> Iterator[int]:
-        """Yield 0, ..., n - 1 and call back when each round begins and ends.
-
-        All loops of one fit together may run at most `_n_rounds()` rounds, the default of n.
-        """
+    def _rounds(self) -> Iterator[int]:
+        """Yield 0, ..., `_n_rounds()` - 1, and call back when each round begins and ends."""
         # A stand-alone solver test may loop without a fit around it: nobody listens then.
         fit_context = getattr(self, "_callback_fit_ctx", None)
-        for t in range(self._n_rounds() if n is None else n):
+        for t in range(self._n_rounds()):
             if fit_context is None:
                 yield t
                 continue
