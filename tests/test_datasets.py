@@ -2,15 +2,17 @@
 
 import hashlib
 import io
-import threading
 import zipfile
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget, datasets
 from skdpmf.datasets import fetch_lastfm, fetch_movielens
+from tests.systems import served
 
 
 def archive():
@@ -25,16 +27,17 @@ def archive():
     return stream.getvalue()
 
 
-class Server:
-    """Serves bytes at every path, and counts."""
+@pytest.fixture
+def serve(monkeypatch):
+    """A function that serves bytes at every path, and notes what is asked for."""
+    servers = ExitStack()
 
-    def __init__(self, content, status=200, short=0):
-        self.asked = []
-        outer = self
+    def start(content, published=None, status=200, short=0):
+        asked = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                outer.asked.append(self.path)
+                asked.append(self.path)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
@@ -43,33 +46,17 @@ class Server:
             def log_message(self, *args):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def stop(self):
-        self.server.shutdown()
-        self.server.server_close()
-
-
-@pytest.fixture
-def serve(monkeypatch):
-    servers = []
-
-    def start(content, published=None, **options):
-        server = Server(content, **options)
-        servers.append(server)
-        monkeypatch.setattr(datasets, "_SERVER", server.url)
+        url = servers.enter_context(served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)))
+        monkeypatch.setattr(datasets, "_SERVER", url)
         known = published or content
         own = datasets._MOVIELENS["1m"]._replace(digest=hashlib.md5(known).hexdigest())
         monkeypatch.setitem(datasets._MOVIELENS, "1m", own)
         own = datasets._LASTFM._replace(digest=hashlib.sha256(known).hexdigest())
         monkeypatch.setattr(datasets, "_LASTFM", own)
-        return server
+        return SimpleNamespace(url=url, asked=asked, stop=servers.close)
 
-    yield start
-    for server in servers:
-        server.stop()
+    with servers:
+        yield start
 
 
 def test_is_fetched_once_and_kept(serve, tmp_path, caplog):

@@ -4,7 +4,6 @@ import http.client
 import importlib
 import json
 import sys
-import threading
 from pathlib import Path
 from urllib.parse import quote
 from wsgiref.simple_server import make_server
@@ -15,6 +14,7 @@ import pytest
 
 from skdpmf import CacheSGDFactorizer, load_model
 from skdpmf.data import make_ratings
+from tests.systems import served
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 DATA = make_ratings(200, 30, random_state=0, as_frame=True)
@@ -38,9 +38,8 @@ def path(tmp_path_factory):
 def ask(example, path):
     """A function that asks the running service: (status, answer)."""
     service = validator(example.open_service(path))
-    with make_server("127.0.0.1", 0, service, example.Server, example.Silent) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    server = make_server("127.0.0.1", 0, service, example.Server, example.Silent)
+    with served(server):
 
         def send(method, target, body=None, **headers):
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
@@ -51,8 +50,6 @@ def ask(example, path):
             return reply.status, answer
 
         yield send
-        server.shutdown()
-        thread.join()
 
 
 def recommend(ask, **question):

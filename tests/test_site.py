@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chromium import DESK, PHONE, assert_sound, browser, needs_chromium, page
+from tests.systems import served
 
 SITE = Path(__file__).resolve().parents[1] / "docs" / "_build" / "html"
 pytestmark = [
@@ -46,12 +46,8 @@ class _Handler(SimpleHTTPRequestHandler):
 def origin():
     """The address of the site on this machine."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(SITE)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(server) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

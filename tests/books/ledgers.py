@@ -1,6 +1,8 @@
 """Plans, ledgers and oracles for the tests of ledgers."""
 
 import os
+import signal
+import time
 
 import mpmath
 import pytest
@@ -15,6 +17,24 @@ def forks(test):
     """A test that forks; Python warns of it beside threads, which is what is tested."""
     test = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")(test)
     return pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")(test)
+
+
+def killed(child_does, rng):
+    """Kill a process soon after it first writes into a pipe; return all that it wrote."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            child_does(write)
+        finally:
+            os._exit(1)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        first = pipe.read(1)
+        time.sleep(rng.uniform(0.0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return first + pipe.read()
 
 
 def gaussian_plan(mu, n_values=10, budget=None, **settings):

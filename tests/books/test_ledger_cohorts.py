@@ -3,9 +3,7 @@
 import itertools
 import os
 import random
-import signal
 import sqlite3
-import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import private
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
 from skdpmf.mechanisms.private_search import RandomTrials
-from tests.books.ledgers import calibrated_plan, forks, gaussian_plan, new_ledger
+from tests.books.ledgers import calibrated_plan, forks, gaussian_plan, killed, new_ledger
 from tests.books.test_ledger_processes import in_forks
 from tests.systems import needs_posix
 
@@ -351,39 +349,29 @@ def test_two_processes_cannot_both_have_somebody(tmp_path):
     assert ledger.verify() == 1
 
 
-def killed_fits(ledger, rng, kind=DPItemMeans):
+def killed_fits(ledger, rng):
     """Kill a process that fits and refreshes.
 
     Returns the people of every fit that began to look at ratings.
     """
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            own, here = np.random.default_rng(rng.randrange(2**32)), {}
-            release = private.fit_framed
 
-            def told(estimator, R, fit, levels):
-                included = fit.frame._Frame__included
-                os.write(write, here["people"][included].astype("<i8").tobytes() + END)
-                return release(estimator, R, fit, levels)
+    def fits(pipe):
+        own, here = np.random.default_rng(rng.randrange(2**32)), {}
+        release = private.fit_framed
 
-            private.fit_framed = told
-            model = kind(PrivacyBudget(0.01, 1e-5, ledger=ledger))
-            for number in itertools.count():
-                here["people"] = people = 1000 + own.choice(MANY, 20, replace=False)
-                X = RatingMatrix(as_rating_matrix(own.integers(1, 6, (20, 4))), people)
-                model = model.refresh(X) if number else model.fit(X)
-        finally:
-            os._exit(1)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        first = pipe.read(1)
-        time.sleep(rng.uniform(0.0, 0.05))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        whole = (first + pipe.read()).split(END)
-    return [np.frombuffer(people, "<i8") for people in whole[:-1]]
+        def told(estimator, R, fit, levels):
+            included = fit.frame._Frame__included
+            os.write(pipe, here["people"][included].astype("<i8").tobytes() + END)
+            return release(estimator, R, fit, levels)
+
+        private.fit_framed = told
+        model = DPItemMeans(PrivacyBudget(0.01, 1e-5, ledger=ledger))
+        for number in itertools.count():
+            here["people"] = people = 1000 + own.choice(MANY, 20, replace=False)
+            X = RatingMatrix(as_rating_matrix(own.integers(1, 6, (20, 4))), people)
+            model = model.refresh(X) if number else model.fit(X)
+
+    return [np.frombuffer(people, "<i8") for people in killed(fits, rng).split(END)[:-1]]
 
 
 @forks

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import threading
-import time
 
 import pytest
 
@@ -13,7 +12,7 @@ from skdpmf import PrivacyLedger
 from skdpmf.books import ledger_file
 from skdpmf.books.ledger_rules import Amount, Spending, charge, limit_of
 from skdpmf.exceptions import BudgetExceededError
-from tests.books.ledgers import forks, gaussian_plan, new_ledger, pure_plan
+from tests.books.ledgers import forks, gaussian_plan, killed, new_ledger, pure_plan
 
 CHARGES = 20
 PROCESSES = 8
@@ -112,22 +111,13 @@ def test_forks_beside_a_thread_that_charges(tmp_path):
 
 def kill_once(ledger, rng):
     """Kill a process while it charges; return how many charges it had been told of."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            while True:
-                with ledger.reserve(gaussian_plan(1e-3)):
-                    os.write(write, b".")  # the fit begins: it must be on record
-        finally:
-            os._exit(1)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        told = len(pipe.read(1))
-        time.sleep(rng.uniform(0.0, 0.05))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return told + len(pipe.read())
+
+    def charges(pipe):
+        while True:
+            with ledger.reserve(gaussian_plan(1e-3)):
+                os.write(pipe, b".")  # the fit begins: it must be on record
+
+    return len(killed(charges, rng))
 
 
 def check_kills(ledger, n_kills, seed):

@@ -3,12 +3,14 @@
 import json
 import shutil
 import subprocess
-import threading
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from tests.systems import served
 
 FOLDER = Path(__file__).resolve().parents[2] / "skdpmf" / "commands" / "browser"
 NODE = shutil.which("node")
@@ -63,27 +65,15 @@ def in_node(files, n=5, script=FOLDER / "model.js"):
     return json.loads(done.stdout)
 
 
-class Server:
-    """The files of a folder by http, and the paths that were asked for."""
+@contextmanager
+def served_folder(folder):
+    """Serve the files of a folder by http; give the address, and the paths that are asked for."""
+    asked = []
 
-    def __init__(self, folder):
-        self.asked = asked = []
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, form, *args):
+            asked.append(self.path)
 
-        class Handler(SimpleHTTPRequestHandler):
-            def log_message(self, form, *args):
-                asked.append(self.path)
-
-        self._server = ThreadingHTTPServer(
-            ("127.0.0.1", 0), partial(Handler, directory=str(folder))
-        )
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    handler = partial(Handler, directory=str(folder))
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as url:
+        yield url, asked

@@ -2,13 +2,14 @@
 
 import contextlib
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from skdpmf import AdaptiveWeightALS, DPItemMeans, PrivacyBudget
 from skdpmf.data import make_ratings
-from tests.browser.common import FOLDER, Server
+from tests.browser.common import FOLDER, served_folder
 from tests.chromium import DESK, PHONE, assert_sound, browser, needs_chromium, page
 
 pytestmark = [needs_chromium, pytest.mark.slow]
@@ -45,9 +46,8 @@ def site(tmp_path_factory, model):
     DPItemMeans(PrivacyBudget(1.0, 1e-5)).fit(X).save(folder / "means.skdpmf")
     whole = (folder / "means.skdpmf").read_bytes()
     (folder / "damaged.skdpmf").write_bytes(whole[:-40] + b"\0" * 40)
-    with Server(folder) as server:
-        server.folder = folder
-        yield server
+    with served_folder(folder) as (url, asked):
+        yield SimpleNamespace(url=url, asked=asked, folder=folder)
 
 
 @pytest.fixture(scope="module")

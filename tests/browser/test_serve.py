@@ -4,7 +4,6 @@ import http.client
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -16,7 +15,7 @@ from skdpmf.commands.without_ratings import page_files, page_server
 from skdpmf.data import make_ratings
 from tests.browser.common import FOLDER
 from tests.chromium import browser, needs_chromium, page
-from tests.systems import needs_posix, with_path
+from tests.systems import needs_posix, served, with_path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 X = make_ratings(50, 20, density=0.4, random_state=0)
@@ -31,12 +30,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def port(model):
-    with page_server(page_files(model.read_bytes()), 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = page_server(page_files(model.read_bytes()), 0)
+    with served(server):
         yield server.server_port
-        server.shutdown()
-        thread.join()
 
 
 def ask(port, path, method="GET", **headers):

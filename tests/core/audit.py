@@ -121,11 +121,6 @@ def recorded_fit(X, replay=None, *, estimator=AdaptiveWeightALS, levels=None, **
     return model, records
 
 
-def is_means(record):
-    """Whether item counts and means were released, under whatever name."""
-    return record.statistic.shape == (2, N_ITEMS + 1)
-
-
 def with_row(X, row):
     X = X.copy()
     X[SLOT] = np.nan if row is None else row

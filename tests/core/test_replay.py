@@ -4,7 +4,7 @@ Contributions of rows add up exactly, bit by bit, so that all that one row does 
 where it is alone in the data.
 """
 
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, product
 
 import numpy as np
@@ -17,7 +17,7 @@ from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.privacy import users
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.recording import ReleaseRecord
-from skdpmf.privacy.sampler import streams
+from skdpmf.privacy.sampler import noise, streams
 from tests.core.audit import (
     HIGH,
     LOW,
@@ -213,65 +213,48 @@ def test_a_subset_by_one_random_stream_is_seen(monkeypatch):
         audit(CASES["als dpals, trimmed"])
 
 
-def test_too_little_noise_is_seen(monkeypatch):
+def little_noise(real, flat, *args):
+    real(flat, *args)
+    start, stop, out = args[-3:]
+    out[start:stop] = flat[start:stop] + (out[start:stop] - flat[start:stop]) / 2**0.5
+
+
+def noise_where_rated(real, flat, *args):
+    real(flat, *args)
+    args[-1][flat == 0.0] = 0.0
+
+
+def one_noise_of_an_index(real, key, purpose, name, index):
+    return real(key, purpose, "", index)
+
+
+def one_noise_of_a_name(real, key, purpose, name, index):
+    return real(key, purpose, name, 0)
+
+
+def other_triangles(real, *args, on=1.0, off=1.0, **terms):
+    grid = real(*args, **terms)
+    if terms["layout"] == "full":
+        return grid
+    return grid._replace(units=(on * grid.units[0], off * grid.units[1]))
+
+
+@pytest.mark.parametrize(
+    ("case", "replaced", "other", "message"),
+    [
+        ("als dpals", "add_grid_noise", little_noise, "variance"),
+        ("als dpals", "add_grid_noise", noise_where_rated, "without noise"),
+        ("als dpals", "stream_key", one_noise_of_an_index, "correlation"),
+        ("als dpals", "stream_key", one_noise_of_a_name, "correlation"),
+        ("covariance of users", "release_grid", partial(other_triangles, off=0.5**0.5), "variance"),
+        ("covariance of users", "release_grid", partial(other_triangles, on=0.25), "variance"),
+    ],
+)
+def test_noise_of_another_law_is_seen(monkeypatch, case, replaced, other, message):
     """In the sampler, where no plan and no curator sees it."""
-    from skdpmf.privacy.sampler import noise
-
-    real = noise.add_grid_noise
-
-    def add_grid_noise(flat, *args):
-        real(flat, *args)
-        start, stop, out = args[-3:]
-        out[start:stop] = flat[start:stop] + (out[start:stop] - flat[start:stop]) / 2**0.5
-
-    monkeypatch.setattr(noise, "add_grid_noise", add_grid_noise)
-    with pytest.raises(AssertionError, match="variance"):
-        check_noise_law(CASES["als dpals"].fit()[1])
-
-
-@pytest.mark.parametrize("same", ["index", "name"])
-def test_one_noise_for_several_releases_is_seen(monkeypatch, same):
-    from skdpmf.privacy.sampler import noise
-
-    real = noise.stream_key
-
-    def stream_key(key, purpose, name, index):
-        return real(key, purpose, *(("", index) if same == "name" else (name, 0)))
-
-    monkeypatch.setattr(noise, "stream_key", stream_key)
-    with pytest.raises(AssertionError, match="correlation"):
-        check_noise_law(CASES["als dpals"].fit()[1])
-
-
-def test_noise_on_rated_items_alone_is_seen(monkeypatch):
-    from skdpmf.privacy.sampler import noise
-
-    real = noise.add_grid_noise
-
-    def add_grid_noise(flat, *args):
-        real(flat, *args)
-        args[-1][flat == 0.0] = 0.0
-
-    monkeypatch.setattr(noise, "add_grid_noise", add_grid_noise)
-    with pytest.raises(AssertionError, match="without noise"):
-        check_noise_law(CASES["als dpals"].fit()[1])
-
-
-@pytest.mark.parametrize(("on", "off"), [(1.0, 0.5**0.5), (0.25, 1.0)])
-def test_too_little_noise_on_or_off_the_diagonal_is_seen(monkeypatch, on, off):
-    from skdpmf.privacy.sampler import noise
-
-    real = noise.release_grid
-
-    def release_grid(*args, **terms):
-        grid = real(*args, **terms)
-        if terms["layout"] == "full":
-            return grid
-        return grid._replace(units=(on * grid.units[0], off * grid.units[1]))
-
-    monkeypatch.setattr(noise, "release_grid", release_grid)
-    with pytest.raises(AssertionError, match="variance"):
-        check_noise_law(CASES["covariance of users"].fit()[1])
+    monkeypatch.setattr(noise, replaced, partial(other, getattr(noise, replaced)))
+    with pytest.raises(AssertionError, match=message):
+        check_noise_law(CASES[case].fit()[1])
 
 
 LEFT = {

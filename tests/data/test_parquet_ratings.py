@@ -27,17 +27,6 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ratings"
-
-
-@pytest.fixture
-def small(path):
-    """Five users in three parts."""
-    return ParquetRatings.write(path, SMALL, rows_per_part=2)
-
-
 def chunk(*columns):
     return pd.DataFrame(dict(zip(table_chunks.COLUMNS, columns, strict=True)))
 

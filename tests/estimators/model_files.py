@@ -17,6 +17,12 @@ def contents(path):
     return json.loads(metadata["skdpmf"]), arrays
 
 
+def saved(model, path):
+    """Save a model and return what its file holds."""
+    model.save(path)
+    return contents(path)
+
+
 def sealed(content):
     """Return bytes whose last 32 are the checksum of those before them."""
     return content[:-32] + hashlib.sha256(content[:-32]).digest()

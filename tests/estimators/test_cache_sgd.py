@@ -23,13 +23,6 @@ from tests.reference.sgd import group_size
 NAN = float("nan")
 
 
-@pytest.fixture(scope="module")
-def data():
-    """Training and held-out ratings of 2000 users and 150 items."""
-    X = make_ratings(2000, 150, density=0.35, random_state=0)
-    return split_ratings(X, test_size=0.1, random_state=1)
-
-
 def fitted(X, n_components=8, **params):
     return built(CacheSGDFactorizer, n_components, **{"random_state": 0, **params}).fit(X)
 

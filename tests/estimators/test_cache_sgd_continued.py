@@ -4,19 +4,10 @@ import numpy as np
 import pytest
 
 from skdpmf import CacheSGDFactorizer
-from skdpmf.data import make_ratings
-from skdpmf.evaluation import split_ratings
 from tests.estimators.test_cache_sgd import fingerprint, fitted, modelled, rmse
 from tests.matrices import dense
 
 NAN = float("nan")
-
-
-@pytest.fixture(scope="module")
-def data():
-    """Training and held-out ratings of 2000 users and 150 items."""
-    X = make_ratings(2000, 150, density=0.35, random_state=0)
-    return split_ratings(X, test_size=0.1, random_state=1)
 
 
 # -- warm_start ------------------------------------------------------------------------------------

@@ -28,11 +28,6 @@ def data():
     return split_ratings(X, test_size=0.15, random_state=1)
 
 
-@pytest.fixture(scope="module")
-def small():
-    return make_ratings(80, 12, density=0.5, random_state=0)
-
-
 def fitted(X, budget=BUDGET, **params):
     return built(DPCovarianceRecommender, budget, **{"random_state": 0, **params}).fit(X)
 

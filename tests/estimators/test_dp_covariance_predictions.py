@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from skdpmf.data import make_ratings
 from tests.estimators.common import ranking_scores
 from tests.estimators.test_dp_covariance import budget_of, fitted
-
-
-@pytest.fixture(scope="module")
-def small():
-    return make_ratings(80, 12, density=0.5, random_state=0)
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ from skdpmf.privacy.plan import Release
 from skdpmf.privacy.statement import PrivacyStatement
 from tests.built import built
 from tests.estimators.common import MeansSVD, public_estimators, ratings
-from tests.estimators.model_files import contents, forge, forge_header, sealed
+from tests.estimators.model_files import forge, forge_header, saved, sealed
 from tests.systems import needs_posix
 
 X = ratings(60, 12)
@@ -356,8 +356,7 @@ TABLES = {
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_hostile_table_is_refused(fitted, path, table):
     """Before anything of its size is made."""
-    fitted["means"].save(path)
-    text = json.dumps(contents(path)[0])
+    text = json.dumps(saved(fitted["means"], path)[0])
     forge_header(path, text, {"item_model.offsets": table}, bytes(8))
     with pytest.raises(ModelFileError, match=r"does not (hold|fit together)"):
         load_model(path)
@@ -396,8 +395,7 @@ def test_any_bytes_are_refused(tmp_path_factory, content, begin):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_numbers_are_finite(fitted, path, value):
     model = copy.deepcopy(fitted["means"])
-    model.save(path)
-    header, arrays = contents(path)
+    header, arrays = saved(model, path)
     arrays["item_model.factors"] = np.full((12, 1), value)
     with pytest.raises(ModelFileError, match="not finite"):
         load_model(forge(path, header, arrays))
@@ -409,8 +407,7 @@ def test_numbers_are_finite(fitted, path, value):
 
 
 def test_newer_version_says_what_to_do(fitted, path):
-    fitted["means"].save(path)
-    header, arrays = contents(path)
+    header, arrays = saved(fitted["means"], path)
     forge(path, {**header, "version": 3, "more": 1}, arrays)
     with pytest.raises(ModelFileError, match=r"version 3 .* reads 2\. Update skdpmf"):
         load_model(path)
@@ -494,8 +491,7 @@ def changed(header, changes):
 
 @pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_header_is_refused(fitted, path, changes):
-    fitted["means"].save(path)
-    header, arrays = contents(path)
+    header, arrays = saved(fitted["means"], path)
     forge(path, changed(header, changes), arrays)
     with pytest.raises(ModelFileError, match=r"model\.skdpmf: its (content|header)"):
         load_model(path)
@@ -584,8 +580,7 @@ FORGED_CLASSES = {
     ids=[*ARRAYS, *FORGED_LISTS, *FORGED_CLASSES],
 )
 def test_forged_arrays_and_numbers_are_refused(fitted, path, name, numbers, changes):
-    fitted[name].save(path)
-    forge(path, *forged_lists(*contents(path), numbers, changes))
+    forge(path, *forged_lists(*saved(fitted[name], path), numbers, changes))
     with pytest.raises(ModelFileError, match="does not fit together"):
         load_model(path)
 
@@ -594,8 +589,7 @@ def test_forged_arrays_and_numbers_are_refused(fitted, path, name, numbers, chan
     "feedback", [None, "clicks", {"Clicks": {"weighting": "square"}}, {"Clicks": {"weighting": 2}}]
 )
 def test_options_that_predictions_follow_from_are_checked(fitted, path, feedback):
-    fitted["pooled, implicit"].save(path)
-    header, arrays = contents(path)
+    header, arrays = saved(fitted["pooled, implicit"], path)
     forge(path, changed(header, {"params.feedback": feedback}), arrays)
     with pytest.raises(ModelFileError, match=r"(feedback|weighting)="):
         load_model(path)
@@ -604,8 +598,7 @@ def test_options_that_predictions_follow_from_are_checked(fitted, path, feedback
 def test_numbers_of_any_size_are_answered_from(fitted, path):
     """Solvers of LAPACK raise where a system is singular or not finite."""
     for name, array in (("knn", "neighbor_model.covariance"), ("means", "item_model.factors")):
-        fitted[name].save(path)
-        header, arrays = contents(path)
+        header, arrays = saved(fitted[name], path)
         own = arrays[array].astype(float)
         for value in (1e308, 1e100, -1e9):
             for at in (slice(None), *range(0, own.shape[0], 3)):
@@ -622,8 +615,7 @@ def test_numbers_of_any_size_are_answered_from(fitted, path):
 def test_what_is_forged_and_fits_is_read(fitted, path):
     """The cases above are refused for what they change and nothing else."""
     for name, more in (("means", {}), ("knn", neighbours()), ("lists", LISTS)):
-        fitted[name].save(path)
-        header, arrays = contents(path)
+        header, arrays = saved(fitted[name], path)
         header = changed(header, {"card.statement.releases": [RELEASE]})
         forge(path, header, {**arrays, **more})
         assert load_model(path).recommend(NEW)[0].shape == (20, 10)
@@ -631,8 +623,7 @@ def test_what_is_forged_and_fits_is_read(fitted, path):
 
 @pytest.mark.parametrize("name", ["knn", "sgd", "pooled, implicit", "item-item", "lists"])
 def test_an_array_less_is_refused(fitted, path, name):
-    fitted[name].save(path)
-    header, arrays = contents(path)
+    header, arrays = saved(fitted[name], path)
     for missing in arrays.keys() - {"item_model.prior", "item_model.item_ridge"}:
         forge(path, header, {key: arrays[key] for key in arrays if key != missing})
         with pytest.raises(ModelFileError):
@@ -664,8 +655,8 @@ VALUES = st.recursive(
 def test_fuzzed_headers_are_refused_or_predict(fitted, tmp_path_factory, data):
     """What loads predicts and prints without error, whatever its header says."""
     path = tmp_path_factory.mktemp("fuzz") / "model"
-    fitted[data.draw(st.sampled_from(["means", "knn", "sgd", "lists", "item-item"]))].save(path)
-    header, arrays = contents(path)
+    name = data.draw(st.sampled_from(["means", "knn", "sgd", "lists", "item-item"]))
+    header, arrays = saved(fitted[name], path)
     for _ in range(data.draw(st.integers(1, 2))):
         place = data.draw(st.sampled_from([p for p in places(header) if p]))
         value, target = data.draw(VALUES), header

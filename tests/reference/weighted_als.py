@@ -109,11 +109,15 @@ def start(y, w, b, mass, k, damping, with_means):
         o = np.sum(y[i, own] - b[own]) / (len(own) + damping) if with_means else 0.0
         x = np.nan_to_num(w[i] * (y[i] - b - o))[head]
         M += np.outer(x, x) - np.diag(x**2)
+    return leading(M, head, mass, k)
+
+
+def leading(M, head, mass, k):
+    """The start of factors from moments of the head, whose masses count against noise."""
     values, vectors = np.linalg.eigh(M)
-    V = np.zeros((n_items, k))
+    V, m = np.zeros((len(mass), k)), mass[head]
     for c in range(k):
         V[head, c] = vectors[:, -1 - c] * np.sqrt(max(values[-1 - c], 1e-12))
-    m = mass[head]
     V[head] *= (m / (m**2 + 0.3 * np.median(m) ** 2))[:, None]
     return 0.3 * V / np.sqrt(np.mean(V[head] ** 2))
 
