@@ -294,30 +294,6 @@ def update_rows(typingctx, U, offsets, c, v, weights, shrink, item_shrink, n):
     return v(U, offsets, types.int64, v, weights, v, v, types.float32), codegen
 
 
-@intrinsic
-def load_lanes(typingctx, factors, starts, first, c):
-    """Return columns c on of the rows at flat positions starts[first] on: each row in a lane."""
-    tile = types.UniTuple(Vector(factors.dtype), Vector(factors.dtype).count)
-
-    def codegen(context, builder, signature, args):
-        data, n = _data(context, builder, signature, args, 1), tile.count
-        found = []
-        for lane in range(n):
-            at = builder.gep(data, [builder.add(args[2], ir.Constant(vec._INT64, lane))])
-            place = builder.add(builder.load(at), args[3])
-            address = _address(context, builder, factors, args[0], place)
-            found.append(builder.load(address, align=factors.dtype.bitwidth // 8))
-        for width in (1 << bit for bit in range(n.bit_length() - 1)):
-            for a in (row for row in range(n) if not row & width):  # swap blocks of this width
-                kept = [i if not i & width else i - width + n for i in range(n)]
-                rows, b = (found[a], found[a + width]), a + width
-                found[a] = vec._pick(builder, *rows, kept)
-                found[b] = vec._pick(builder, *rows, [place + width for place in kept])
-        return context.make_tuple(builder, tile, found)
-
-    return tile(factors, starts, types.int64, types.int64), codegen
-
-
 @jit_fast
 def update_lanes(model, user_bias, batch, numbers, shrinks, user_weights, bound, group):
     """`update_batch` with one rating in each lane; `group` is a tuple of G integers.

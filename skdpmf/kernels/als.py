@@ -2,7 +2,8 @@
 
 Both halves of an iteration are the same kernel: rows of the users x items matrix in CSR against V,
 then columns (CSC, or the transpose in CSR) against U. The Gram matrices of the ratings are summed
-in register tiles and factored by a blocked Cholesky (`_gram`); nothing is approximated.
+in register tiles and factored by a blocked Cholesky (`_gram`), or conjugate gradients go on until
+rounding is all that is left (`conjugate_rows`); nothing is approximated.
 
 Posteriors are mean-field ones, given factors that are themselves uncertain. y_ij ~ N(x_i . f_j,
 s2), f_j ~ N(F_j, diag(v_j)), x_i ~ N(p_i, s2 ridge^-1). The best normal approximation of x_i's
@@ -24,7 +25,6 @@ from skdpmf.kernels.rows import row_blocks
 from skdpmf.kernels.sums import truncated
 
 _gram = later("_gram")
-_lanes = later("_lanes")
 _vectors = later("_vectors")
 
 # A system that is not numerically positive definite is solved again with a larger diagonal, each
@@ -32,8 +32,9 @@ _vectors = later("_vectors")
 _JITTER_GROWTH = 100
 _ATTEMPTS = 9
 
-# From so many factors on, rows of up to this share of so many ratings have an equation a rating.
-_MANY, _FEW = 32, 0.75
+# From so many factors on conjugate gradients solve rows in single precision, to an error of eight
+# units of rounding, with at most a step for so many factors: more takes longer than Cholesky's way.
+_MANY, _ENOUGH, _A_STEP = 32, 2.0**-20, 4
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
@@ -202,7 +203,7 @@ def systems(
 
 
 def _regress_rows_plain(
-    indptr, indices, values, weights, factors, ridge, extra, pulls, noise, few, start, stop, results
+    indptr, indices, values, weights, factors, ridge, extra, pulls, noise, start, stop, results
 ):
     k, eye = factors.shape[1], np.eye(factors.shape[1], dtype=factors.dtype)
     out, spread, losses = results
@@ -289,101 +290,17 @@ def _write_posterior(row, loss, system, noise, unit, spread, losses):
         spread[row, c] = 0
 
 
-@part
-def _new_short(few, k, like):
-    """Return scratch for rows of up to so many ratings, None for none: see `_solve_short`."""
-    if few is None:  # decided when this is compiled
-        return None
-    lanes = _vectors.lanes_of(like)
-    width = (few + lanes - 1) // lanes * lanes
-    starts, panel = _vectors.scratch(k + width, np.int64), _vectors.scratch((k + 1) * width, like)
-    for c in range(k):
-        starts[c] = c * lanes
-    vectors, room = _vectors.scratch((5, width), like), _vectors.scratch(width * width, like)
-    return starts, panel, room, vectors, _vectors.scratch(k, like)
-
-
-@part
-def _load_short(ratings, factors, begin, n, short):
-    """Load B of `_solve_short`, the columns of each rating in a lane, and the right-hand side."""
-    (indices, values, weights), (starts, panel, _, vectors, roots) = ratings, short
-    k, lanes, rhs, scales = factors.shape[1], _vectors.lanes_of(panel), vectors[0], vectors[1]
-    whole, none = k // lanes * lanes, _vectors.vzero(panel)
-    for p in range((n + lanes - 1) // lanes * lanes):
-        own = begin + min(p, n - 1)  # the last rating again, of weight 0
-        starts[k + p], scales[p] = indices[own] * k, p < n
-        if p < n and weights.shape[0] > 0:
-            scales[p] = np.sqrt(weights[own])
-        rhs[p] = scales[p] * values[own] if p < n else 0
-    for p in range(0, n, lanes):
-        at, scale = p * (k + 1), _vectors.vload(scales, p)
-        for c in range(0, whole, lanes):
-            tile = _lanes.load_lanes(factors, starts, k + p, c)
-            _vectors.tile_store(panel, at + c * lanes, lanes, tile)
-        for c in range(whole, k):
-            for r in range(lanes):
-                panel[at + c * lanes + r] = factors[starts[k + p + r] // k, c]
-        for c in range(k):
-            own = _vectors.vfma(roots[c], _vectors.vload(panel, at), none)
-            _vectors.vstore(panel, at, _vectors.vfma(scale, own, none))
-            at += lanes
-
-
-@part
-def _solve_short(indptr, i, ratings, factors, few, ridge, extra, short, out):
-    """Write the solution of row i if it has 1 to `few` ratings, and return whether it is finite.
-
-    With B = W^1/2 V D^-1/2, D the diagonal ridge and penalty of the row, it is the same as
-    D^-1/2 B' (I + B B')^-1 W^1/2 r: as many equations as ratings. short: `_new_short`, whose
-    last array becomes D^-1/2.
-    """
-    if few is None:
-        return False
-    _gram.keep_small()
-    (starts, panel, room, vectors, roots), k = short, factors.shape[1]
-    begin, n = indptr[i], indptr[i + 1] - indptr[i]
-    if n == 0 or n > few:
-        return False
-    n_rows, lanes = _gram.rows_of(n), _vectors.lanes_of(factors)
-    width = (n + lanes - 1) // lanes * lanes
-    gram = room[: n_rows * width].reshape((n_rows, width))
-    rhs, floor, inverse, x = vectors[0], vectors[2], vectors[3], vectors[4]
-    gram[:] = 0
-    x[:] = 0
-    for c in range(k):
-        more = extra[i, c % extra.shape[1]] if len(extra) > 0 else 0
-        roots[c] = 1 / np.sqrt(ridge[c, c] + more)
-    for p in range(n):
-        gram[p, p] = 1
-    _load_short(ratings, factors, begin, n, short)
-    _gram._add_rows(panel, starts, None, k, (k + 1) * lanes, gram, rhs)
-    _gram.largest_and_floor(gram, n, _gram.rounding_of(n, factors), floor)
-    sound = _gram.cholesky(gram, n, floor, inverse, rhs, x)
-    _gram.substitute_backward(gram, n, inverse, x)
-    for c in range(k):
-        total = _vectors.vzero(panel)
-        for p in range(0, width, lanes):
-            own = _vectors.vload(panel, p * (k + 1) + c * lanes)
-            total = _vectors.vfma(own, _vectors.vload(x, p), total)
-        value = roots[c] * _vectors.vsum(total)
-        sound &= value * 0 == 0  # anything not finite makes it NaN
-        out[i, c] = value if sound else 0
-    return sound
-
-
 @jit(plain=_regress_rows_plain)
 def regress_rows(
-    indptr, indices, values, weights, factors, ridge, extra, pulls, noise, few, start, stop, results
+    indptr, indices, values, weights, factors, ridge, extra, pulls, noise, start, stop, results
 ):
     """Solve `solve_rows_weighted`, or `row_posteriors` where these are asked for.
 
     indptr to ridge: as for `solve_rows_weighted`; extra (n_rows, k), (n_rows, 1) or (0, 1) float:
     added to the diagonal; pulls (n_rows, k) or (0, k) float: added to the right-hand sides, in
-    which case rows without ratings are solved too; noise: variance of the ratings; few: None, or
-    the most ratings of a row that `_solve_short` may solve: ridge + extra is a positive diagonal,
-    and nothing but `out` is asked for; start, stop: the rows; results: the outputs of
-    `row_posteriors`, the last two without weights, or (0, k) and (0,): none. Rows without a
-    solution are left as they are.
+    which case rows without ratings are solved too; noise: variance of the ratings; start, stop: the
+    rows; results: the outputs of `row_posteriors`, the last two without weights, or (0, k) and
+    (0,): none. Rows without a solution are left as they are.
     """
     _gram.keep_small()
     k, ratings = factors.shape[1], (indices, values, weights)
@@ -398,10 +315,9 @@ def regress_rows(
     # Rows that wait for their solution, how often it was tried, and what was added for it.
     rows, tries = _vectors.scratch(most, np.int64), _vectors.scratch(most, np.int64)
     jitters, added = _vectors.scratch(most, np.float64), _vectors.scratch(most, np.float64)
-    n, short = 0, _new_short(few, k, factors)
+    n = 0
     for i in range(start, stop):
-        done = _solve_short(indptr, i, ratings, factors, few, ridge, extra, short, out)
-        if k > 0 and not done and (indptr[i] < indptr[i + 1] or pulls.shape[0] > 0):
+        if k > 0 and (indptr[i] < indptr[i + 1] or pulls.shape[0] > 0):
             rows[n], tries[n], jitters[n] = i, 0, 0.0
             n += 1
         while n == most or (n > 0 and i + 1 == stop):
@@ -427,6 +343,70 @@ def regress_rows(
             n = _write_finite(x, width, rows, tries, jitters, n, out)
 
 
+@part_fast
+def _add_step(indices, values, weights, factors, begin, last, step, p, q):
+    """Add sum w (v . p) v over positions [begin, last] to q; in the first step sum w r v."""
+    k, zero = factors.shape[1], factors.dtype.type(0)
+    for e in range(begin, last + 1, 4):  # four ratings share what is read of p and q
+        f, g, h = min(e + 1, last), min(e + 2, last), min(e + 3, last)
+        s, t, u, v = values[e], values[f], values[g], values[h]
+        a, b, m, n = indices[e], indices[f], indices[g], indices[h]
+        if step > 0:
+            s = t = u = v = zero
+            for c in range(k):
+                s += factors[a, c] * p[c]
+                t += factors[b, c] * p[c]
+                u += factors[m, c] * p[c]
+                v += factors[n, c] * p[c]
+        if weights.shape[0] > 0:
+            s, t, u, v = s * weights[e], t * weights[f], u * weights[g], v * weights[h]
+        t, u, v = t if f > e else zero, u if g > f else zero, v if h > g else zero
+        for c in range(k):
+            q[c] += s * factors[a, c] + t * factors[b, c]
+            q[c] += u * factors[m, c] + v * factors[n, c]
+
+
+@jit_fast
+def conjugate_rows(
+    indptr, indices, values, weights, factors, diagonal, row_ridge, start, stop, out
+):
+    """Solve `solve_rows_weighted` for a diagonal ridge by conjugate gradients, or write NaN.
+
+    With the row's ridge and penalty D as preconditioner, a system is the identity and what ratings
+    add: few steps where penalties grow with ratings. A step has 4 k operations a rating, and a Gram
+    matrix k^2. Since A >= D, the error of x in the norm of D is at most the residual's in that of
+    D^-1: steps end where this is `_ENOUGH` times the norm of x. With too many a row is NaN.
+    """
+    k, zero = factors.shape[1], factors.dtype.type(0)
+    D, r, x, p, q = [np.empty(k, factors.dtype) for _ in range(5)]
+    for i in range(start, stop):
+        last, size = indptr[i + 1] - 1, factors.dtype.type(np.inf)
+        for c in range(k):
+            D[c], r[c], x[c], p[c] = diagonal[c], zero, zero, zero
+            if row_ridge.shape[0] > 0:
+                D[c] += row_ridge[i]
+        for step in range(k // _A_STEP + 1):  # the first one finds the right-hand side
+            for c in range(k):
+                q[c] = D[c] * p[c]
+            _add_step(indices, values, weights, factors, indptr[i], last, step, p, q)
+            along, before, size, length = zero, size, zero, zero
+            for c in range(k):
+                along += p[c] * q[c]
+            far = before / along if step > 0 else factors.dtype.type(-1)
+            for c in range(k):
+                x[c] += far * p[c]
+                r[c] -= far * q[c]
+                size += r[c] * r[c] / D[c]
+                length += x[c] * x[c] * D[c]
+            for c in range(k):
+                p[c] = r[c] / D[c] + size / before * p[c]
+            goal = length * factors.dtype.type(_ENOUGH**2)
+            if not size > goal:
+                break
+        for c in range(k):
+            out[i, c] = x[c] if size <= goal else np.nan
+
+
 def solve_rows_weighted(
     indptr: Array,
     indices: Array,
@@ -449,12 +429,17 @@ def solve_rows_weighted(
     `solve_rows`; row_ridge (n_rows,) or (0,) float: penalty >= 0 of each row, such as alpha times
     its number of ratings; an empty array means none; start, stop, out: as in `solve_rows`.
     """
-    k, few, diagonal = len(ridge), None, ridge.diagonal()
-    none, out[start:stop] = np.empty((0, k), factors.dtype), 0
-    if k >= _MANY and not is_small() and _lanes.USE_VECTORS:
-        few = None if np.any(ridge != np.diag(diagonal)) or np.any(diagonal <= 0) else int(_FEW * k)
-    given = indptr, indices, values, weights, factors, ridge, row_ridge[:, None]
-    regress_rows(*given, none, 1.0, few, start, stop, (out, none, none[:, 0]))
+    diagonal, shared = ridge.diagonal(), (indptr, indices, values, weights, factors)
+    unsolved, none = np.ones(stop - start, np.bool_), np.empty((0, len(ridge)), factors.dtype)
+    is_large = len(ridge) >= _MANY and factors.dtype == np.float32 and not is_small()
+    if is_large and np.all(diagonal > 0) and np.all(ridge == np.diag(diagonal)):
+        conjugate_rows(*shared, diagonal, row_ridge, start, stop, out)
+        unsolved = np.isnan(out[start:stop, 0])
+    ends = start + np.flatnonzero(np.diff(unsolved, prepend=False, append=False))
+    for a, b in ends.reshape(-1, 2).tolist():
+        out[a:b] = 0
+        given = *shared, ridge, row_ridge[:, None], none, 1.0, a, b
+        regress_rows(*given, (out, none, none[:, 0]))
 
 
 def solve_rows(
@@ -523,7 +508,7 @@ def row_posteriors(
     given = ptr, indices, values, none, factors, np.ascontiguousarray(ridge), doubts[rows]
     pulls = np.matmul(ridge, priors[rows, :, None])[:, :, 0]
     results = out[rows], out_variances[rows], out_losses[rows]
-    regress_rows(*given, pulls, noise, None, 0, stop - start, results)
+    regress_rows(*given, pulls, noise, 0, stop - start, results)
 
 
 def _invert_plain(A):

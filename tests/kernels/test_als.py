@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skdpmf.kernels._vectors import PANEL_ROWS
-from skdpmf.kernels.als import invert, solve_rows, solve_rows_weighted
+from skdpmf.kernels.als import conjugate_rows, invert, solve_rows, solve_rows_weighted
 from tests.kernels import _problems as problems
 
 pytestmark = pytest.mark.usefixtures("form")
@@ -154,25 +154,50 @@ def test_inverses(k):
 
 @pytest.mark.parametrize("k", [32, 37, 48])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_rows_of_few_ratings_have_the_solution_of_long_ones(k, weighted):
-    """With a diagonal ridge; each alone has the same bits, and not finite ones become zeros."""
-    lengths = np.array([0, 1, 7, 8, 9, 16, int(0.75 * k), int(0.75 * k) + 1, 60])
+@pytest.mark.parametrize("ridge", [0.2, 20.0])
+def test_conjugate_gradients_solve_what_they_can(k, weighted, ridge):
+    """And Cholesky the rest, with the same bits in any block; not finite rows become zeros."""
+    lengths = np.array([0, 1, 7, 8, 9, 16, 60, PANEL_ROWS + 3])
     rng, indptr = np.random.default_rng(k), np.append(0, np.cumsum(lengths))
-    indices = np.concatenate([rng.permutation(80)[:n] for n in lengths])
-    values, factors = rng.uniform(1, 5, len(indices)), rng.standard_normal((80, k))
+    indices = np.concatenate([rng.permutation(200)[:n] for n in lengths])
+    values, factors = rng.uniform(1, 5, len(indices)), rng.standard_normal((200, k))
     weights = rng.uniform(0, 3, len(indices)) if weighted else np.ones(len(indices))
     weights[indptr[2]] = 1 - weighted
-    ridge, penalties = np.diag(rng.uniform(0.1, 2, k)), rng.uniform(0, 2, len(lengths))
-    terms = values, weights, factors, ridge, penalties
-    out, alone = np.empty((2, len(lengths), k))
-    given = indptr, indices, values, weights if weighted else weights[:0], factors, ridge, penalties
-    solve_rows_weighted(*given, 0, len(lengths), out)
-    assert_solves(out, problems.Pattern(indptr, indices, 80), *terms)
+    diagonal, penalties = ridge * rng.uniform(0.5, 2, k), ridge * lengths
+    given = values, weights, factors, np.diag(diagonal), penalties, diagonal
+    values, weights, factors, full, penalties, diagonal = (x.astype(np.float32) for x in given)
+    out, alone, found = np.empty((3, len(lengths), k), np.float32)
+    shared = indptr, indices, values, weights if weighted else weights[:0], factors
+    solve_rows_weighted(*shared, full, penalties, 0, len(lengths), out)
+    pattern = problems.Pattern(indptr, indices, 200)
+    assert_solves(out, pattern, values, weights, factors, full, penalties)
+    conjugate_rows(*shared, diagonal, penalties, 0, len(lengths), found)
+    unsolved = np.isnan(found).any(axis=1)
+    assert unsolved.any() == (ridge < 1)
+    assert not unsolved[0]
+    np.testing.assert_allclose(found[~unsolved], out[~unsolved], rtol=0, atol=1e-5)
     for i in range(len(lengths)):
-        solve_rows_weighted(*given, i, i + 1, alone)
+        solve_rows_weighted(*shared, full, penalties, i, i + 1, alone)
     np.testing.assert_array_equal(out, alone)
     values[indptr[3]] = np.inf
     with np.errstate(invalid="ignore"):
-        solve_rows_weighted(*given, 0, len(lengths), alone)
+        solve_rows_weighted(*shared, full, penalties, 0, len(lengths), alone)
     np.testing.assert_array_equal(np.delete(alone, 3, axis=0), np.delete(out, 3, axis=0))
     assert not alone[3].any()
+
+
+def test_conjugate_gradients_claim_no_more_than_single_precision_has():
+    """A residual beside the right-hand side's would leave rows of two scales off by 1e-3."""
+    rng = np.random.default_rng(0)
+    n, k = 200, 64
+    factors, values = rng.standard_normal((n, k)) / 8, rng.uniform(0, 1, n).astype(np.float32)
+    ones, none = np.ones(k, np.float32), np.empty(0, np.float32)
+    for scale in 10.0 ** np.arange(5):
+        V, found = factors.astype(np.float32), np.empty((1, k), np.float32)
+        V[:, :2] *= scale
+        given = np.array([0, n]), np.arange(n), values, none, V
+        conjugate_rows(*given, 20 * ones, none, 0, 1, found)
+        V = V.astype(np.float64)
+        exact = np.linalg.solve(V.T @ V + 20 * np.eye(k), V.T @ values)
+        off = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+        assert off < 1e-5 or (scale > 1 and np.isnan(off))

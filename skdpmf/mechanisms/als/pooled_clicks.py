@@ -271,8 +271,8 @@ class _Fit(pooled.PooledRounds, ClickFit):
     def half(self, indptr: Any, indices: Any, target: Any, weight: Any, factors: Any) -> Any:
         """Ridge regressions of all rows on the factors of what clicks join them to.
 
-        In single precision, in half the time, and turned until the term of all pairs is diagonal,
-        as the kernel takes less for rows of few clicks then.
+        In single precision, in half the time, and turned until the term of all pairs is diagonal:
+        the kernel does without Gram matrices then.
         """
         values, turn = np.linalg.eigh(factors.T @ factors)
         everywhere = np.diag(np.maximum(values, np.finfo(np.float32).eps * values[-1]))
