@@ -38,7 +38,7 @@ theirs, and all steps go to the means.
 
 is the item's half of variational Bayes, but for noise of variance R_j = (scale noise / K_j)^2. The
 last term counts the users' own uncertainty: without it factors that fit nothing but noise would
-grow. The items move towards it by v_j's gain in a Kalman filter with drift tau / 250,
+grow. The items move towards it by v_j's gain in a Kalman filter,
 
     X_j <- X_j + P_j / (P_j + R_j) (m_j - X_j),    P_j <- P_j R_j / (P_j + R_j),
 
@@ -80,11 +80,12 @@ from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import (
     HALF_RELIABLE,
     KNOTS,
-    SIGNAL_PER_FACTOR,
+    LEAST_LEVEL,
     item_prior,
 )
 from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as NOISE
 from skdpmf.mechanisms.item_means.residual_rounds import CLIP_DEVIATION as SURE
+from skdpmf.mechanisms.item_means.residual_rounds import expected_clip_factor
 from skdpmf.mechanisms.posterior_draw.guarantee import personal_scales, rounding_share
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy import other_sums
@@ -98,22 +99,17 @@ from skdpmf.privacy.users import Rows
 
 Floats = NDArray[np.float64]
 
-# Tuned: bias against noise. a at mu 1, and its limits: small budgets go to the items' means
-CONSTANT, CONSTANT_LIMITS = 0.4, (0.4, 0.6)
-# C / |(a, 1)| at mu 1, in quarter ranges, and its limits: most contributions are clipped where
-# noise is large; where it is small, the clip shortens users with large factors
-CLIP, CLIP_LIMITS = 0.25, (0.19, 1.0)
-# signal below which there is no factor: see `choose_rank`
-LEAST_SIGNAL = 5.0
-
-# Tuned: what is thought before it is seen. tau, in squared quarter ranges, and c
-VARIANCE, CLIP_FACTOR = 0.03, 0.5
+# Tuned: bias against noise. a: small budgets go to the items' means
+CONSTANT = 0.4
+# C / |(a, 1)| at the least budgets, in quarter ranges: most contributions are clipped where noise
+# is large; where it is small, the clip shortens users with large factors
+CLIP = 0.25
 MEAN_SQUARE = 0.25  # of x_i, as it is guessed
 
-# Tuned: speed against noise. Drift of v*_j and b*_j in a step, in prior variances
-DRIFT = 0.004
-# share of the steps with a guess of tau, their drift, in units of P_j, and what a user's ratings
-# know of u_i at the start
+VARIANCE = NOISE / HALF_RELIABLE  # tau, as it is thought to be before it is seen
+
+# Tuned: speed against noise. Share of the steps with a guess of tau, their drift, in units of P_j,
+# and what a user's ratings know of u_i at the start
 STARTING = 0.25
 
 COUNTS, MEANS, MOMENTS, GRADIENTS = ir.COUNTS, ir.RESIDUALS, "second moments", "gradients"
@@ -140,20 +136,14 @@ class Settings:
         return 2 * self.n_components + 2
 
 
-def constant_weight(budget: PrivacyBudget) -> float:
-    """Return a: the less noise, the smaller."""
-    return float(np.clip(CONSTANT * common.strength_of(budget) ** -0.2, *CONSTANT_LIMITS))
-
-
-def moment_bound(budget: PrivacyBudget) -> float:
+def moment_bound() -> float:
     """Return B."""
-    return float(np.hypot(constant_weight(budget), 1.0))
+    return float(np.hypot(CONSTANT, 1.0))
 
 
 def gradient_clip(budget: PrivacyBudget) -> float:
     """Return C: the less noise, the larger."""
-    clip = float(np.clip(CLIP * common.strength_of(budget) ** 0.6, *CLIP_LIMITS))
-    return clip * float(np.hypot(constant_weight(budget), 1.0))
+    return CLIP * float(np.sqrt((1.0 + common.strength_of(budget)) * (1.0 + CONSTANT**2)))
 
 
 def shares_of(budget: PrivacyBudget) -> dict[str, float]:
@@ -171,9 +161,7 @@ def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> Releas
     shape, clip = (n_items, settings.n_components + 1), gradient_clip(budget)
     releases = [
         *(Release(*terms, count=MEAN_ROUNDS if terms[0] == MEANS else 1) for terms in first),
-        common.planned_gram(
-            budget, MOMENTS, moments, settings.width, bound=moment_bound(budget), **more
-        ),
+        common.planned_gram(budget, MOMENTS, moments, settings.width, bound=moment_bound(), **more),
         common.planned_vectors(budget, GRADIENTS, gradients, *shape, bound=clip, **more),
     ]
     return ReleasePlan.from_shares(budget, releases, shares_of(budget), notes=NOTES)
@@ -202,7 +190,7 @@ def fit(
     popularity = averages.log_popularity
     for t in range(MEAN_ROUNDS):
         averages.release(MEANS, t)
-    rank = run.choose_rank()
+    rank = averages.choose_rank(min(settings.n_components, run.n_items))
     is_led = run.is_led(rank)
     if rank and not is_led:
         items = run.descend(rank, rounds)
@@ -272,7 +260,6 @@ class _Fit:
         self.users = curator.users.keep(common.subset, tau, priorities)
         self.n_items = curator.users.n_items
         self.clip = gradient_clip(curator.plan.budget)
-        self.constant = constant_weight(curator.plan.budget)
         # every truncated factor of a product has magnitude at most 4
         self.grid = exact_grid(curator.n_rows, 4.0)
         self.averages = ir.ResidualAverages(
@@ -290,23 +277,10 @@ class _Fit:
         known = 0 if self.beside is None else self.beside.rank
         return known >= max(rank, 1) and self.averages.public_lead
 
-    def choose_rank(self) -> int:
-        """Factors that the released counts support at this budget; the steps may drop some.
-
-        The signal is mu times the typical rating's popularity, times the reliability of a typical
-        user's factors when training and again when predicting.
-        """
-        most = min(self.settings.n_components, self.n_items)
-        N, n = self.averages.mass, self.averages.typical_weight**-2.0
-        signal = self.curator.plan.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
-        if signal < LEAST_SIGNAL:
-            return 0
-        return min(max(round(np.sqrt(signal / SIGNAL_PER_FACTOR)), 1), most)
-
     def descend(self, rank: int, steps: Iterable[int]) -> "_Items":
         """Take all steps and return the items."""
         n_users, release = self.averages.n_users, self.curator.release
-        items = _Items(self.averages, rank, self.settings.alpha, self.constant)
+        items = _Items(self.averages, rank, self.settings.alpha, self.clip)
         noise, deviation = (self.curator.deviation(name) for name in (GRADIENTS, MOMENTS))
         starting = int(STARTING * self.settings.max_iter)
         for t in steps:
@@ -327,7 +301,7 @@ class _Fit:
             _solve_users,
             self.averages.entry_weights,
             *(items.b, items.V, s.user_damping, s.alpha, items.noise),
-            *(scale, s.width, self.constant),
+            *(scale, s.width),
         )
         gradient, clipped = sums.item_vectors(
             self.users, terms, phi, clip=self.clip, grid=self.grid, influence=f
@@ -335,7 +309,7 @@ class _Fit:
         moments = sums.gram(
             self.users,
             T,
-            clip=moment_bound(self.curator.plan.budget),
+            clip=moment_bound(),
             grid=self.grid,
             weights=clipped,
             influence=f,
@@ -353,7 +327,6 @@ def _solve_users(
     noise: float,
     scale: float,
     width: int,
-    constant: float,
 ) -> tuple[Floats, Floats, Floats]:
     """Weighted residuals w_ij e_ij of the local solves; phi_i; t_i, zeros beyond the rank in use.
 
@@ -366,7 +339,7 @@ def _solve_users(
     Z, spread, losses = posteriors(*given, rows.n_jobs)
     x = Z[:, 1:] / scale
     x *= shrink_to_ball(np.linalg.norm(x, axis=1), 1.0)[:, None]
-    phi = np.column_stack((np.full(n, constant), x))
+    phi = np.column_stack((np.full(n, CONSTANT), x))
     T = np.zeros((n, width))
     T[:, : k + 1] = phi
     T[:, width // 2 : width // 2 + k] = _spread_scale(k) * np.sqrt(spread[:, 1:])
@@ -387,17 +360,15 @@ class _Items:
     moment of the users' posterior means, mean of their variances; clip_factor: c.
     """
 
-    def __init__(
-        self, averages: ir.ResidualAverages, rank: int, alpha: float, constant: float
-    ) -> None:
-        self.averages, self.alpha, self.constant = averages, alpha, constant
+    def __init__(self, averages: ir.ResidualAverages, rank: int, alpha: float, clip: float) -> None:
+        self.averages, self.alpha = averages, alpha
         self.typical_ratings = averages.typical_weight**-2.0  # of a user
         self.popularity = averages.mass / averages.mass.sum()
-        self.noise, self.first_clip_factor = NOISE, CLIP_FACTOR
+        self.noise, self.first_clip_factor = NOISE, expected_clip_factor(clip / moment_bound())[0]
         shape = len(averages.mass), rank
         length = np.sqrt(STARTING * NOISE / self.typical_ratings)
         self.V = averages.curator.initial_normals(shape) * length
-        self.X, self.P = np.zeros(shape), np.full(shape, 1e6)
+        self.X, self.P = np.zeros(shape), np.full(shape, 1.0 / ir.NOTHING)
         self.tau = np.full(rank, VARIANCE)
         self.b, self.variance = averages.mean, averages.prior_variance
         self.mean_X, self.mean_P = averages.shift / averages.precision, 1.0 / averages.precision
@@ -419,10 +390,10 @@ class _Items:
     def learn_users(self, H: Floats, scale: float, deviation: float) -> None:
         """Learn c, M, S and s2 from H / n_users with noise of this deviation."""
         k, half = len(self.tau), len(H) // 2
-        a, h, g = self.constant**2, _spread_scale(k) ** 2, RESIDUAL_SCALE**2
+        a, h, g = CONSTANT**2, _spread_scale(k) ** 2, RESIDUAL_SCALE**2
         c, first = self.first_clip_factor, self.expected_moments()
         self.clip_factor = c = float(
-            np.clip(self._pooled("c", H[0, 0] / a, deviation / a, c, SURE), 0.05, 1.0)
+            np.clip(self._pooled("c", H[0, 0] / a, deviation / a, c, SURE), LEAST_LEVEL, 1.0)
         )
         inner, spread = scale**2 * H[1 : k + 1, 1 : k + 1], np.diag(H)[half : half + k] / h
         self.M = self._pooled("M", inner, scale**2 * deviation, c * first[0], c * SURE) / c
@@ -430,7 +401,7 @@ class _Items:
         self.S = np.clip(S, 0.0, 2.0)
         given = H[-1, -1] / g, deviation / g, c * NOISE, c * SURE
         noise = self._pooled("s2", *given) / c
-        self.noise = float(np.clip(noise, 1e-3, 10.0))
+        self.noise = float(np.clip(noise, NOISE * KNOTS[0], NOISE * KNOTS[-1]))
 
     def _pooled(self, name: str, value: Any, deviation: float, guess: Any, sure: float) -> Any:
         """Posterior mean of a measurement and older ones, and of a guess of this deviation."""
@@ -447,10 +418,9 @@ class _Items:
 
     def step_means(self, G: Floats, noise: float) -> None:
         """Move b along its gradients, with noise of this deviation."""
-        averages, slope = self.averages, self.constant * self.clip_factor * self.averages.weights
+        averages, slope = self.averages, CONSTANT * self.clip_factor * self.averages.weights
         measured = self.b + G / slope
-        given = self.mean_X, self.mean_P + DRIFT * self.variance, measured, noise / slope
-        self.mean_X, self.mean_P = _filtered(*given)
+        self.mean_X, self.mean_P = _filtered(self.mean_X, self.mean_P, measured, noise / slope)
         doubt = self.mean_P + self.doubt
         guess = averages.prior_variance
         self.variance, line = item_prior(self.mean_X, doubt, averages.design, guess)
@@ -460,8 +430,8 @@ class _Items:
         """Move V along its gradients in units of u, with noise of this deviation; learn tau."""
         K = (self.clip_factor * self.averages.weights)[:, None]
         measured = self.V + G / K - self.S * self.V
-        drift = STARTING * self.P if starting else DRIFT * self.tau
-        self.X, self.P = _filtered(self.X, self.P + drift, measured, noise / K)
+        P = (1.0 + STARTING) * self.P if starting else self.P
+        self.X, self.P = _filtered(self.X, P, measured, noise / K)
         doubt = self.P + self.doubt[:, None]
         if not starting:
             self.tau = _prior_variances(self.X, doubt)
@@ -492,7 +462,7 @@ class _Items:
 
 def _filtered(X: Any, P: Any, measured: Any, noise: Any) -> tuple[Any, Any]:
     """Kalman filter of X, of variance P, by a measurement with noise of this deviation."""
-    R = noise**2 + 1e-12
+    R = noise**2 + ir.NOTHING
     gain = P / (P + R)
     return X + gain * (measured - X), gain * R
 

@@ -323,7 +323,7 @@ CONSTANTS = [
     ("als pooled", pooled_als, {"CLIP": 1.0}, pooled_als.START),
     ("als dpals", dpals, {"Settings.clip": 1.2}, dpals.RHS),
     ("sampler", noisy_gradient, {"CLIP": 2.0 * noisy_gradient.CLIP}, noisy_gradient.GRADIENTS),
-    ("sampler", noisy_gradient, {"moment_bound": lambda budget: 4.0}, noisy_gradient.MOMENTS),
+    ("sampler", noisy_gradient, {"moment_bound": lambda: 4.0}, noisy_gradient.MOMENTS),
 ]
 
 

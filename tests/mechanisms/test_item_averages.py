@@ -50,7 +50,7 @@ def test_the_statistic_of_ratings_is_counts_and_sums(noise):
     X = quarters()
     _, (record,) = made(X, noise)
     known = ~np.isnan(X)
-    expected = np.stack((ia.RATING_COUNT_WEIGHT * known.sum(axis=0), np.nansum(X, axis=0) / 2.0))
+    expected = np.stack((ia.COUNT_WEIGHT * known.sum(axis=0), np.nansum(X, axis=0) / 2.0))
     np.testing.assert_array_equal(record.statistic, expected)
     assert record.sensitivity == pytest.approx(1.5 if noise == "laplace" else 1.25**0.5, rel=1e-9)
 

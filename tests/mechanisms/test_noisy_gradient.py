@@ -158,7 +158,7 @@ def test_private_releases_are_the_twins_gradients(name, one_key, known):
         return gradient.output[:, :size], unpack_lower(second.output)
 
     V = start(one_key, used(model))
-    terms = {"noise": gradients.noise_scale, "deviation": moments.noise_scale}
+    terms = {"noise": gradients.noise_scale, "deviation": moments.noise_scale, "clip": clip}
     b, V, _ = twin.chain(released, known, V, settings, **terms)
     assert ranks == [used(model)] * settings.max_iter
     np.testing.assert_allclose(model.components_[: used(model)].T, V, rtol=0, atol=1e-6)

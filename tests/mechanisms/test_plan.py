@@ -49,14 +49,14 @@ def by_solver(budget, g, v):
         )
     for item_means in (True, False):
         phi2, d, C = 1.0 + item_means, K + item_means, dpals.CLIP
-        square = 4 + 2 * 0.3**2 + q**2 if g > 1.0 else 1 + 0.3**2 + 2 * q**2
-        first = {
-            dpals.ITEM_STATISTICS: ((2, M + 1), math.sqrt(square), 1),
-            dpals.START: ((HEAD,), g * C**2, 1),
-        }
+        first = {**means, dpals.START: ((HEAD,), g * C**2, 1)}
         vectors = (M, d), v * C * math.sqrt(phi2)
         more = {dpals.GRAM: ((M, packed(d)), g * phi2, ROUNDS), dpals.RHS: (*vectors, ROUNDS)}
-        yield {"solver": "dpals", "item_means": item_means}, dpals.SHARES, {**first, **more}
+        yield (
+            {"solver": "dpals", "item_means": item_means},
+            dpals.SHARES,
+            {**first, **more},
+        )
     a, C = pooled_clicks.CONSTANT, pooled_clicks.CLIP
     first = {
         clicks.COUNTS: ((M + 1,), counted, 1),
@@ -73,7 +73,7 @@ def by_solver(budget, g, v):
     vectors = (M, K), v * clicks.CLIP
     more = {dpals.GRAM: ((M, packed(K)), g, ROUNDS), dpals.RHS: (*vectors, ROUNDS)}
     yield {**IMPLICIT, "solver": "dpals"}, dpals.CLICK_SHARES, {**first, **more}
-    square = noisy_gradient.constant_weight(budget) ** 2 + 1.0
+    square = noisy_gradient.CONSTANT**2 + 1.0
     clip = noisy_gradient.gradient_clip(budget)
     more = {
         noisy_gradient.MOMENTS: ((packed(2 * K + 2),), g * square, ROUNDS),
@@ -113,13 +113,13 @@ def test_plans_are_the_formulas_and_spend_the_budget(epsilon, delta, neighbors, 
 
 @pytest.mark.parametrize("n_items", [1, 3, 200])
 def test_sampler_slack_covers_all_noised_values(n_items):
-    """Means in place of factors may noise more values than planned; the slack is for twice as many.
+    """Means in place of factors may noise more values than planned; the slack is for as many.
 
-    With factors left out every release holds 2 (n_items + 1) values.
+    With factors left out every release holds n_items + 1 values.
     """
     budget = PrivacyBudget(4.0, 1e-5)
     for k, rounds in product((1, 2, 16), (1, 2, 10)):
         model = AdaptiveWeightALS(budget, solver="dpals", n_components=k, max_iter=rounds)
         plan = model.plan(n_items)
-        means = 2 * (n_items + 1) * sum(r.count for r in plan.releases)
+        means = (n_items + 1) * sum(r.count for r in plan.releases)
         assert plan.n_values >= means

@@ -12,7 +12,7 @@ from skdpmf.mechanisms.item_means import joint_release as item_means
 from tests.reference.variational import row_posterior
 from tests.reference.weighted_als import rated
 
-A = constants.CONSTANT  # of all budgets that the twin is compared at
+A = constants.CONSTANT
 
 
 def user_weights(y, mass):
@@ -81,7 +81,7 @@ def filtered(x, p, measured, noise):
     return (r * x + p * measured) / (p + r), 1.0 / (1.0 / p + 1.0 / r)
 
 
-def chain(sums, means, V, settings, *, noise, deviation):
+def chain(sums, means, V, settings, *, noise, deviation, clip):
     """Item means, factors and s2; `sums(t, b, V, s2, scale)` gives the releases of a step.
 
     means: of `ResidualAverages` after its releases, as the fit had them before the first step.
@@ -91,9 +91,10 @@ def chain(sums, means, V, settings, *, noise, deviation):
     weights, alpha, half = means["weights"], settings.alpha, settings.n_components + 1
     s2, tau, variance = constants.NOISE, np.full(k, constants.VARIANCE), means["prior_variance"]
     V = V * np.sqrt(constants.STARTING * s2 / n)
-    X, P = np.zeros(V.shape), np.full(V.shape, 1e6)
+    X, P = np.zeros(V.shape), np.full(V.shape, 1e12)
     mean_X, mean_P = means["X"].copy(), means["P"].copy()
-    c, seen = constants.CLIP_FACTOR, Pool(constants.KEPT)
+    c = min(1.0, clip / np.hypot(A, 1.0) / constants.NOISE**0.5)
+    seen = Pool(constants.KEPT)
     M_seen, S_seen, s2_seen = (Pool(constants.KEPT), Pool(constants.KEPT), Pool(constants.KEPT))
     first_c, sure = c, constants.SURE
     for t in range(settings.max_iter):
@@ -102,7 +103,7 @@ def chain(sums, means, V, settings, *, noise, deviation):
         G, H = sums(t, b, V, s2, scale)
         H, own = H / means["n_users"], deviation / means["n_users"]
         # what is learnt of users
-        c = min(max(seen.add(H[0, 0] / A**2, own / A**2, first_c, sure), 0.05), 1.0)
+        c = min(max(seen.add(H[0, 0] / A**2, own / A**2, first_c, sure), 0.1), 1.0)
         inner = scale**2 * H[1 : k + 1, 1 : k + 1]
         M = M_seen.add(inner, scale**2 * own, c * M0, c * sure) / c
         h = 1.0 / k
@@ -110,14 +111,13 @@ def chain(sums, means, V, settings, *, noise, deviation):
         S = np.clip(S, 0.0, 2.0)
         g = constants.RESIDUAL_SCALE**2
         s2 = s2_seen.add(H[-1, -1] / g, own / g, c * constants.NOISE, c * sure)
-        s2 = min(max(s2 / c, 1e-3), 10.0)
+        s2 = min(max(s2 / c, 1e-3 * constants.NOISE), 10.0 * constants.NOISE)
         doubt = s2 * means["typical_weights"] / weights
         # means
         for j in range(n_items):
             slope = A * c * weights[j]
-            p = mean_P[j] + constants.DRIFT * variance
             measured = b[j] + G[j, 0] / slope
-            mean_X[j], mean_P[j] = filtered(mean_X[j], p, measured, noise / slope)
+            mean_X[j], mean_P[j] = filtered(mean_X[j], mean_P[j], measured, noise / slope)
         variance, line = item_means.item_prior(
             mean_X, mean_P + doubt, means["design"], means["prior_variance"]
         )
@@ -131,8 +131,8 @@ def chain(sums, means, V, settings, *, noise, deviation):
             K = c * weights[j]
             for d in range(k):
                 measured = V[j, d] + scale * G[j, 1 + d] / K - S[d] * V[j, d]
-                drift = constants.STARTING * P[j, d] if starting else constants.DRIFT * tau[d]
-                X[j, d], P[j, d] = filtered(X[j, d], P[j, d] + drift, measured, scale * noise / K)
+                p = P[j, d] * (1.0 + constants.STARTING * starting)
+                X[j, d], P[j, d] = filtered(X[j, d], p, measured, scale * noise / K)
         if not starting:
             tau = np.array([prior_variance(X[:, d], P[:, d] + doubt) for d in range(k)])
         V = np.array([X[j] * tau / (tau + alpha * (P[j] + doubt[j])) for j in range(n_items)])

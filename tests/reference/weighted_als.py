@@ -10,12 +10,14 @@ import numpy as np
 
 from skdpmf.mechanisms.als import item_update as item_posterior
 from skdpmf.mechanisms.als import loop
+from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS
 from skdpmf.mechanisms.item_means import joint_release as item_means
+from skdpmf.mechanisms.item_means import residual_rounds
 from skdpmf.mechanisms.item_means.residual_rounds import ITEM_DAMPING
 
 
 class Means(NamedTuple):
-    """Item means by empirical Bayes, in the solver's units."""
+    """Counts, and item means after a few rounds, in the solver's units."""
 
     mass: np.ndarray
     mean: np.ndarray
@@ -29,25 +31,36 @@ def rated(y, i):
 
 
 def exact_item_means(y, damping):
-    """Weighted counts N_j, deviations from own means S_j, and the means they give."""
+    """Weighted counts N_j, and means by the rounds of residuals that a fit begins with."""
     n_users, n_items = y.shape
-    N, S, users = np.zeros(n_items), np.zeros(n_items), 0
+    N, users = np.zeros(n_items), 0
     for i in range(n_users):
         own = rated(y, i)
-        if len(own):
-            users += 1
-            o = y[i, own].sum() / (len(own) + damping)
-            for j in own:
-                N[j] += len(own) ** -0.5
-                S[j] += len(own) ** -0.5 * (y[i, j] - o)
+        users += len(own) > 0
+        N[own] += max(len(own), 1) ** -0.5
+    N = np.maximum(N, 1e-6 * N.max())
     typical = users / min(max(N.sum(), users), users * n_items**0.5)
-    N = np.maximum(N, 0.5)
-    x, variance = S / N, item_means.RATING_VARIANCE * typical / N
+    raw = N**-residual_rounds.EXPONENT
+    level = np.sqrt(np.average(raw**2, weights=N))
+    weights = N * raw / level
+    sampling = item_means.RATING_VARIANCE * np.minimum(typical * raw / level, 1.0) / weights
     place = [np.log(n) - N @ np.log(N) / N.sum() for n in N]
     design = np.stack([np.ones(n_items), place], axis=1)
-    tau, prior = item_means.item_prior(x, variance, design, item_means.PRIOR_VARIANCE)
-    mean = (tau * x + variance * prior) / (tau + variance)
-    return Means(N, mean, prior, tau, typical)
+    guess = item_means.RATING_VARIANCE / ITEM_DAMPING
+    b, measured = np.zeros(n_items), []
+    for _ in range(MEAN_ROUNDS):
+        total = np.zeros(n_items)
+        for i in range(n_users):
+            own = rated(y, i)
+            if len(own):
+                e = y[i, own] - b[own]
+                e = e - e.sum() / (len(own) + damping)
+                total[own] += raw[own] / np.linalg.norm(raw[own]) * e
+        measured.append(b + total / weights)
+        x = np.mean(measured, axis=0)
+        tau, prior = item_means.item_prior(x, sampling, design, guess)
+        b = (tau * x + sampling * prior) / (tau + sampling)
+    return Means(N, b, prior, tau, typical)
 
 
 def fit(y, k, *, exponent, rounds, alpha, damping, with_means):

@@ -140,7 +140,7 @@ class DPMFSamplerPlanner(PrivatePlanner):
     def _learnt(self) -> tuple[float, ...] | None:
         own, budget = noisy_gradient, self.budget
         steps = own.MEAN_SQUARE, (1.0 - own.STARTING) * self._n_rounds()
-        terms = own.constant_weight(budget), own.gradient_clip(budget), *steps
+        terms = own.CONSTANT, own.gradient_clip(budget), *steps
         return (int(self.n_components), *terms) if self._draw is None else None
 
     @property

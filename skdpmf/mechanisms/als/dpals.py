@@ -8,10 +8,11 @@ Ratings are y = (r - middle) / quarter range, modelled as y_ij ~ o_i + phi_i . t
 
     phi_i = (a, x_i),  x_i = u_i min(1, 1/|u_i|),     b_j = a theta_j0,  v_j = theta_j,1..k
 
-and a = 1, so that |phi_i|^2 <= 1 + a^2; without item means phi_i = x_i. First are released the item
-statistics of `joint_release`, and a start of the factors, the sum of x_i x_i' without its diagonal,
-x_i = w_i e_i on the most popular items, |x_i| <= C: sensitivity C^2 (Frobenius). A round is, as in
-the paper,
+and a = 1, so that |phi_i|^2 <= 1 + a^2; without item means phi_i = x_i. First are released item
+counts and means as in `residual_rounds`, and a start of the factors, the sum of x_i x_i' without
+its diagonal, x_i = w_i e_i on the most popular items, |x_i| <= C: sensitivity C^2 (Frobenius).
+Where the counts promise no factor, all that follows is more rounds of means. A round is, as in the
+paper,
 
 - user step, local and exact: (o_i, u_i) minimises sum_j (y_ij - b_j - o_i - u_i . v_j)^2 +
   damping o_i^2 + u_i' L u_i on all of the user's ratings;
@@ -50,6 +51,7 @@ round is an exact sweep of weighted alternating least squares.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,9 @@ from skdpmf.mechanisms.als.loop import (
     head_release,
     plan_of,
 )
+from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS
 from skdpmf.mechanisms.item_means import joint_release as im
+from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.residual_rounds import CLIP, ITEM_DAMPING
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy import other_sums
@@ -79,7 +83,7 @@ from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.plan import Release, ReleasePlan
 from skdpmf.privacy.users import Rows
 
-ITEM_STATISTICS, GRAM, RHS = "item counts and means", "Gram matrices", "right-hand sides"
+COUNTS, MEANS, GRAM, RHS = ir.COUNTS, ir.RESIDUALS, "Gram matrices", "right-hand sides"
 NOTES = (
     "Sums are in quarters of the rating range.",
     "The rank in use is chosen from the released item statistics, up to n_components: planned "
@@ -87,48 +91,36 @@ NOTES = (
 )
 
 
-def shares_of(*others: str) -> dict[str, float]:
-    """Return shares of mu^2: `common.SHARE` for each of the others, the rest for RHS."""
+def shares_of(first: tuple[str, ...], *others: str) -> dict[str, float]:
+    """Return shares of mu^2: `common.SHARE` for the first and each of the others, else for RHS."""
     share = common.SHARE
-    return {**dict.fromkeys(others, share), RHS: 1.0 - share * len(others)}
+    small = {**dict.fromkeys(first, share / len(first)), **dict.fromkeys(others, share)}
+    return {**small, RHS: 1.0 - sum(small.values())}
 
 
-SHARES = shares_of(ITEM_STATISTICS, START, GRAM)
-CLICK_SHARES = shares_of(clicks.COUNTS, START, clicks.EVERYBODY, GRAM)
+SHARES = shares_of((COUNTS, MEANS), START, GRAM)
+CLICK_SHARES = shares_of((clicks.COUNTS,), START, clicks.EVERYBODY, GRAM)
 
 
 def make_plan(budget: PrivacyBudget, settings: Settings, n_items: int) -> ReleasePlan:
     """Plan the releases of a fit, which spend the whole budget, from public values alone."""
-    by_clicks = isinstance(settings, clicks.Settings)
     x, bound, rounds = settings.vector, settings.phi_bound, settings.max_iter
     gram, rhs = (
         f"sum over users of w {what} for each item, every round" for what in (f"{x} {x}'", f"e {x}")
     )
     shape = n_items, settings.lead + settings.n_components
-    first: Any = clicks.first_releases if by_clicks else _first_releases
-    releases = [
-        *first(budget, settings, n_items),
-        common.planned_gram(budget, GRAM, gram, *shape, bound=bound, count=rounds),
-        common.planned_vectors(budget, RHS, rhs, *shape, bound=settings.clip * bound, count=rounds),
-    ]
-    shares, notes = (CLICK_SHARES, clicks.NOTES) if by_clicks else (SHARES, NOTES)
-    return plan_of(budget, releases, shares, notes)
-
-
-def _first_releases(budget: PrivacyBudget, settings: Settings, n_items: int) -> list[Release]:
-    """Item statistics and start, without noise yet."""
-    near: Any = {"neighbors": budget.neighbors, "unit": budget.unit}
-    counts = sums.scalars_bound(im.COUNT_WEIGHT, im.USER_WEIGHT, signed=False, **near)
-    deviations = sums.scalars_bound(1.0, im.USER_WEIGHT, signed=True, **near)
-    statistic = (
-        "sums over users of their damped item counts and clipped, centred ratings, and of the "
-        "users themselves"
+    vectors = common.planned_vectors(
+        budget, RHS, rhs, *shape, bound=settings.clip * bound, count=rounds
     )
-    sensitivity = float(np.hypot(counts, deviations))
-    return [
-        Release(ITEM_STATISTICS, statistic, (2, n_items + 1), sensitivity),
-        head_release(budget, n_items, "residual products", bound=CLIP),
-    ]
+    later = common.planned_gram(budget, GRAM, gram, *shape, bound=bound, count=rounds), vectors
+    if isinstance(settings, clicks.Settings):
+        first = clicks.first_releases(budget, settings, n_items)
+        return plan_of(budget, [*first, *later], CLICK_SHARES, clicks.NOTES)
+    terms = ir.residual_releases(budget.neighbors, "l2", n_items)
+    means = (Release(*one, count=MEAN_ROUNDS if one[0] == MEANS else 1) for one in terms)
+    start = head_release(budget, n_items, "residual products", bound=CLIP)
+    others = (replace(release, alternatives=(MEANS,)) for release in (start, *later))
+    return ReleasePlan.from_shares(budget, [*means, *others], SHARES, notes=NOTES)
 
 
 def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Any:
@@ -140,39 +132,49 @@ def fit(curator: Curator, settings: Settings, *, rounds: Iterable[int]) -> Any:
 class _RatingFit(AlternatingFit):
     def __init__(self, curator: Curator, settings: Settings) -> None:
         super().__init__(curator, settings)
-        self.lead, self.has_factors = settings.lead, False
-        self.release_item_means = im.ItemMeanReleases(
-            curator, self.kept, ITEM_STATISTICS, damping=settings.user_damping, grid=self.grid
-        ).release
+        self.lead = settings.lead
+        self.averages = ir.ResidualAverages(
+            curator,
+            self.kept,
+            norm="l2",
+            damping=(ITEM_DAMPING, settings.user_damping),
+            grid=self.grid,
+        )
 
     def begin(self) -> None:
-        """Release the item means, and choose the rank, and the rounds to spend on means first."""
-        means, s = self.release_item_means(ITEM_STATISTICS), self.settings
-        self.rank, self.n_mean_rounds = min(s.n_components, self.n_items), 0
-        if self.private:
-            rounds = s.max_iter if self.lead else None
-            self.rank, self.n_mean_rounds = im.choose_rank(means, self.mu, self.rank, rounds)
-        self.item_means = means if self.rank else self.release_item_means(START)
+        """Release counts and means, choose the rank, and start the factors."""
+        averages, most = self.averages, min(self.settings.n_components, self.n_items)
+        averages.release(COUNTS)
+        for t in range(MEAN_ROUNDS):
+            averages.release(MEANS, t)
+        self.rank = averages.choose_rank(most) if self.private else most
+        if not self.lead:  # nothing but factors is wanted
+            self.rank = max(self.rank, 1)
+        if self.rank:
+            self.start()
+        else:
+            averages.release(START)
 
     def round(self, t: int) -> None:
-        """Spend a round on the means, or on the item step."""
-        if t >= self.n_mean_rounds:
-            self.start_once()
+        """Make the item step, or spend its budget on the means."""
+        if self.rank:
             self.item_half(t)
             return
         for name in (GRAM, RHS):
-            self.item_means = self.release_item_means(name, index=t)
+            self.averages.release(name, t)
 
-    def start_once(self) -> None:
-        """Start the factors, when no more rounds are spent on the means."""
-        if self.has_factors:
-            return
-        self.has_factors, means, lead = True, self.item_means, self.lead
-        self.weighted = self.weights_by(means.mass, means.typical_weight)
+    def start(self) -> None:
+        """Start the factors, and what is known of the items."""
+        means, lead = self.averages, self.lead
+        # least squares where factors N_j of an item's equation are uncertain: E N_j^2 / E N_j
+        N = means.mass + means.mass_variance / means.mass
+        self.weighted = self.weights_by(N, means.typical_weight)
         prior = np.zeros((self.n_items, lead + self.rank))
         precision = np.full(lead + self.rank, ITEM_DAMPING * self.settings.alpha)
+        x, variance = means.measured
         if lead:
-            prior[:, 0], precision[0] = means.prior_mean, 1.0 / means.prior_variance
+            t, prior[:, 0] = im.item_prior(x, variance, means.design, means.prior_variance)
+            precision[0] = 1.0 / t
         noise = self.curator.deviation(RHS)
         self.posterior = ItemPosterior(prior, np.diag(precision), *self.weighted[2:], noise)
         self.theta = self.posterior.theta  # which moves in place
@@ -180,12 +182,12 @@ class _RatingFit(AlternatingFit):
         if lead:
             self.theta[:, 0] = means.mean
         if lead and self.private:
-            self.posterior.observe(0, 1.0 / means.variance, means.raw_mean)
+            self.posterior.observe(0, 1.0 / variance, x)
         self.spread = np.eye(self.rank) / self.rank  # second moment of x, of trace 1
 
     def start_factors(self) -> NDArray[np.float64]:
         """Leading eigenvectors of the head items' noisy second moments of residuals."""
-        means, (users, weight, mass, _) = self.item_means, self.weighted
+        means, (users, weight, mass, _) = self.averages, self.weighted
         b = means.mean if self.lead else np.zeros(self.n_items)
         damping = self.settings.user_damping if self.lead else np.inf  # else there are no offsets
         offset = self.users.map(_offsets, b, damping)
@@ -211,15 +213,14 @@ class _RatingFit(AlternatingFit):
         Its factors are in a frame where the users' second moment is the identity.
         """
         factors = np.zeros((self.n_items, self.settings.n_components))
-        popularity = np.log(self.item_means.mass)
+        means = self.averages
         if self.rank == 0:
-            return RatingModel(self.item_means.mean, factors, 1.0, popularity)
-        self.start_once()
+            return RatingModel(means.mean, factors, 1.0, means.log_popularity)
         values, vectors = np.linalg.eigh(self.spread)
         root = (vectors * np.sqrt(values)) @ vectors.T
         factors[:, : self.rank] = self.theta[:, self.lead :] @ root
         b = self.theta[:, 0] if self.lead else np.zeros(self.n_items)
-        return RatingModel(b, factors, self.settings.alpha * FOLD_IN_RIDGE, popularity)
+        return RatingModel(b, factors, self.settings.alpha * FOLD_IN_RIDGE, means.log_popularity)
 
 
 class _ClickFit(clicks.ClickFit):

@@ -40,14 +40,9 @@ N_ROUNDS = max(ir.ROUNDS.values())  # the most of all kinds
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by unit
 
-# Tuned: counts against items' means at unit "rating". s, near the root of the mean's offset over
-# half range
-RATING_COUNT_WEIGHT = 0.5
-
-
-def count_scale(unit: str) -> float:
-    """Weight s of the counts against the sums."""
-    return RATING_COUNT_WEIGHT if unit == "rating" else im.COUNT_WEIGHT
+# Tuned: counts against items' means at unit "rating", and users against their mean. s, near the
+# root of the mean's offset over half range
+COUNT_WEIGHT = 0.5
 
 
 def average_releases(
@@ -60,12 +55,12 @@ def average_releases(
     """
     near: dict[str, Any] = {"norm": norm, "neighbors": neighbors, "unit": unit}
     if unit == "rating":
-        single = ratings_bound(RATING_COUNT_WEIGHT, **near)
+        single = ratings_bound(COUNT_WEIGHT, **near)
         return [
             (GLOBAL, "number and sum of ratings", (2,), single),
             (STATISTICS, "numbers and sums of each item's ratings", (2, n_items), single),
         ]
-    single = users_bound(1.0, im.COUNT_WEIGHT, **near)
+    single = users_bound(1.0, COUNT_WEIGHT, **near)
     number = (GLOBAL, "number and mean ratings of users", (2,), single)
     return [number, *ir.residual_releases(neighbors, norm, n_items)]
 
@@ -147,7 +142,7 @@ def measured_global_mean(curator: Curator, unit: str, norm: str) -> tuple[float,
     curator: makes the release `GLOBAL`: the number of ratings and their sum; at unit "user" the
     number of users with ratings and the sum of their means; norm ("l2", "l1"): of the sensitivity.
     """
-    s, users, slots = count_scale(unit), curator.users, curator.n_rows
+    s, users, slots = COUNT_WEIGHT, curator.users, curator.n_rows
     least = im.LEAST_LEVEL * slots
     if unit == "rating":
         slots, least = slots * users.n_items, 1.0
@@ -241,7 +236,7 @@ class ItemAverages:
     def release(self, name: str, index: int = 0) -> None:
         """Release counts and sums in the slot `name` of the plan."""
         total = rating_sums(
-            self.users, scale=RATING_COUNT_WEIGHT, grid=self.grid, largest=2.0, norm=self.norm
+            self.users, scale=COUNT_WEIGHT, grid=self.grid, largest=2.0, norm=self.norm
         )
         releases = self.curator.releases
         weight = float(releases[name].noise_multiplier) ** -2.0
@@ -253,7 +248,7 @@ class ItemAverages:
             self._noise_scale *= np.sqrt(2.0)
         self._noise_scale = float(np.hypot(self._noise_scale, self._known_deviation))
         counts, sums = self._sums = self._total / self._weight + self._known
-        self.counts = counts / RATING_COUNT_WEIGHT  # noisy
+        self.counts = counts / COUNT_WEIGHT  # noisy
         N = self.popularity.mass
         self.precision = 1.0 / ((2.0 * self._noise_scale / N) ** 2 + im.RATING_VARIANCE / N)
         self.shift = self.precision * 2.0 * sums / N
@@ -277,21 +272,21 @@ class ItemAverages:
     def overall_mean(self) -> float:
         """Mean of all ratings."""
         counts, sums = self._total.sum(axis=1) / self._weight + self._known.sum(axis=1)
-        mean = 2.0 * sums * RATING_COUNT_WEIGHT / max(counts, RATING_COUNT_WEIGHT)
+        mean = 2.0 * sums * COUNT_WEIGHT / max(counts, COUNT_WEIGHT)
         return float(np.clip(mean, -2.0, 2.0))
 
     @property
     def log_popularity(self) -> NDArray[np.float64]:
         """E log N_j, N_j per user who could rate the item, but for a constant."""
         law = "laplace" if self.norm == "l1" else "gaussian"
-        scale = self._noise_scale / RATING_COUNT_WEIGHT
+        scale = self._noise_scale / COUNT_WEIGHT
         found = estimate_popularity(self.counts, scale, law).log_mean
         return np.asarray(found - np.log(self._exposure))
 
     @property
     def popularity(self) -> ir.RaterCounts:
         """Popularity of the items."""
-        scale = self._noise_scale / RATING_COUNT_WEIGHT
+        scale = self._noise_scale / COUNT_WEIGHT
         # an item seems never rarer than the noise can show
         N = np.maximum(self.counts, max(scale, 1.0))
         return ir.RaterCounts(N, N, float(self.curator.n_rows))

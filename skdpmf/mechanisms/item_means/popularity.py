@@ -31,13 +31,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdpmf.mechanisms.als.item_update import in_slices
+
 Floats = NDArray[np.float64]
 
 # Guard: parts of the prior and steps of EM; smallest popularity there is, as parts of the noise and
-# of the largest count; bins in one standard deviation of a count, given a part; items at a time
+# of the largest count; bins in one standard deviation of a count, given a part
 _GRID_SIZE, _STEPS = 80, 200
 _LEAST_OF_NOISE, _LEAST_OF_COUNTS = 0.02, 1e-6
-_BINS, _BLOCK = 16.0, 4096
+_BINS = 16.0
 
 # Tuned: counts against tastes. Items of a list, and its relative doubt from which counts go first
 LIST, DOUBT = 20, 0.15
@@ -69,11 +71,13 @@ def estimate_popularity(noisy: Floats, deviation: float, noise: str = "gaussian"
     width = 0.5 * step * grid
     values, counts = _binned(x, deviation, step)
     weights = _fit(_likelihood(values, deviation, noise, grid, width), counts / x.size, grid)
-    blocks = [
-        _posterior(x[start : start + _BLOCK], deviation, noise, grid, width, weights)
-        for start in range(0, x.size, _BLOCK)
-    ]
-    mean, log_mean, variance = np.concatenate(blocks, axis=1)
+    found = np.empty((3, x.size))
+
+    def some(items: slice) -> None:
+        found[:, items] = _posterior(x[items], deviation, noise, grid, width, weights)
+
+    in_slices(some, x.size, 1)
+    mean, log_mean, variance = found
     # no part reaches below 0, but for counts far below it
     return Popularity(np.maximum(mean, least), np.maximum(log_mean, np.log(least)), variance)
 

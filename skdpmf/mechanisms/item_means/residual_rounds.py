@@ -56,17 +56,27 @@ COUNTS, RESIDUALS = "item counts", "item residuals"
 ITEM_DAMPING = im.RATING_VARIANCE / im.PRIOR_VARIANCE  # ratings; a guess, which releases correct
 
 # Guard: precision of what is not known at all
-_NOTHING = 1e-12
+NOTHING = 1e-12
 
 # Tuned: bias against noise. Rounds among which the budget is divided: Laplace noise grows with
 # their number, Gaussian noise with its root
 ROUNDS = {"gaussian": 10, "laplace": 2}
 
 # Tuned: bias against noise of means. C, in quarter ranges, below a typical user's root mean squared
-# residual: most are clipped; exponent of the popularity, in its weights
-CLIP, EXPONENT = 0.6, 0.25
-# mean clip factor, as it is thought to be at first, and its deviation
-CLIP_FACTOR, CLIP_DEVIATION = 0.7, 0.1
+# residual: most are clipped
+CLIP = 0.6
+
+# Tuned: weights against bias. Exponent of the popularity, in its weights
+EXPONENT = 0.25
+
+
+def expected_clip_factor(clip: float) -> tuple[float, float]:
+    """Return the mean clip factor of typical residuals, as it is thought to be, and its doubt."""
+    factor = min(clip / float(np.sqrt(im.RATING_VARIANCE)), 1.0)
+    return factor, 1.0 - factor
+
+
+CLIP_FACTOR, CLIP_DEVIATION = expected_clip_factor(CLIP)
 
 # Tuned: trust in public people. Variance of their means' shift, over that of items, beyond which
 # nothing but their means is used, as with fans of a genre
@@ -157,7 +167,7 @@ def averages_of_model(known: Knowledge) -> PublicAverages:
     n_users, total = float(known.exposure.max()), max(float(known.counts.sum()), 1e-9)
     weight = min(n_users / total, 1.0)  # of a rating, typically
     spread = weight * known.counts + 0.5 * weight**2
-    mean = known.shift / np.maximum(known.precision, _NOTHING)
+    mean = known.shift / np.maximum(known.precision, NOTHING)
     level = float(known.scalars[2] / known.scalars[1])
     return PublicAverages(n_users, known.counts, spread, mean, known.precision, level)
 
@@ -304,7 +314,7 @@ class ResidualAverages:
         self.design = im.design_of(self.mass, log_mass, self.curator.item_columns)
         self.mean, self._variance = np.zeros(n_items), np.full(n_items, self.prior_variance)
         # sums of 1 / variance and of mean / variance, by noise alone
-        self.precision, self.shift = np.full(n_items, _NOTHING), np.zeros(n_items)
+        self.precision, self.shift = np.full(n_items, NOTHING), np.zeros(n_items)
         if self.known is not None:
             self.precision += self.known.precision
             self.shift += self.known.shift
@@ -327,11 +337,29 @@ class ResidualAverages:
         self.shift += precision * (b + released[:-1] / slope)
         self._update()
 
+    @property
+    def measured(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What was measured of b*_j, and its variance, by noise and by sampling."""
+        return self.shift / self.precision, 1.0 / self.precision + self.sampling
+
+    def choose_rank(self, most: int) -> int:
+        """Factors that the released counts support at this budget: 0 to `most`.
+
+        The signal is mu times the typical rating's popularity, times the reliability of a typical
+        user's factors when training and again when predicting.
+        """
+        N, n = self.mass, self.typical_weight**-2.0
+        trust = n / (n + im.HALF_RELIABLE)
+        signal = self.curator.plan.mu * (N @ N) / N.sum() * trust**2
+        if signal < im.LEAST_SIGNAL:
+            return 0
+        return min(max(round(np.sqrt(signal / im.SIGNAL_PER_FACTOR)), 1), most)
+
     def _update(self) -> None:
         """Averages, by all that is known of them."""
-        x, variance = self.shift / self.precision, 1.0 / self.precision + self.sampling
+        x, variance = self.measured
         if self.public is not None:
-            measured = self.precision > _NOTHING
+            measured = self.precision > NOTHING
             found = self.public.averaged(x, variance, measured, self.prior_variance)
             x, variance, self.trusted, self.shifted = found
         self.mean, self._variance = im.posterior(x, variance, self.design, self.prior_variance)
@@ -369,7 +397,7 @@ class ResidualAverages:
         precision = (scale / deviation) ** 2
         self._clip_precision += precision
         self._clip_shift += precision * released / scale
-        return float(np.clip(self._clip_shift / self._clip_precision, im.LEAST_CLIP_FACTOR, 1.0))
+        return float(np.clip(self._clip_shift / self._clip_precision, im.LEAST_LEVEL, 1.0))
 
 
 def weighted_residuals(

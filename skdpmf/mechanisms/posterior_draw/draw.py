@@ -343,7 +343,9 @@ def _ranked(x: Any) -> Any:
     from scipy.stats import rankdata  # heavy
 
     n = x.shape[0] * x.shape[1]
-    return special.ndtri((rankdata(x.reshape(n, -1), axis=0) - 0.375) / (n + 0.25)).reshape(x.shape)
+    return special.ndtri((rankdata(x.reshape(n, -1), axis=0) - 3 / 8) / (n + 1 / 4)).reshape(
+        x.shape
+    )
 
 
 def _rhat(z: Any) -> Any:
