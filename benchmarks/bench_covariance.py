@@ -10,14 +10,13 @@ Without a part both run. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.par
 synthetic. Prints Markdown tables.
 """
 
-from functools import partial
-
 import numpy as np
 from harness import from_to, parser, print_head, print_row
-from ratings import DELTA, budget_of, fits, print_never_worse, print_set, split_ratings, splits_of
+from ratings import ALONE, DELTA, budget_of, fits, print_never_worse, print_set, splits_of
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, Pooled, PrivacyBudget
+from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings
+from skdpmf.evaluation import split_ratings
 from skdpmf.privacy.accounting import gaussian_epsilon
 
 KINDS = [(unit, noise) for unit in ("rating", "user") for noise in ("gaussian", "laplace")]
@@ -63,10 +62,9 @@ def covariances(epsilon, kind, X, Y, options, seeds=None, **parameters):
     unit, noise = kind
     if isinstance(parameters.get("covariance__shares"), str):
         parameters |= {"covariance__shares": paper_shares(noise)}
-    parameters |= {"noise": noise, "n_jobs": options.n_jobs}
-    given = budget_of(epsilon, DELTA if noise == "gaussian" else 0.0, unit=unit), X, Y
-    label = f"{unit}, {parameters}"
-    cell = fits(DPCovarianceRecommender, *given, seeds or options.seeds, label, **parameters)
+    parameters |= {"noise": noise}
+    given = budget_of(epsilon, DELTA if noise == "gaussian" else 0.0, unit=unit), X, Y, options
+    cell = fits(DPCovarianceRecommender, *given, f"{unit}, {parameters}", seeds, **parameters)
     return cell, cell.model.covariance_items_.size
 
 
@@ -93,8 +91,7 @@ def main_table(kind, X, Y, options, *, peer):
         cell, covered = covariances(epsilon, kind, X, Y, options)
         row = [means]
         if peer:
-            make = partial(AdaptiveWeightALS, solver=Pooled(list_share=None), n_jobs=options.n_jobs)
-            row.append(fits(make, budget_of(epsilon), X, Y, options.seeds, "AdaptiveWeightALS"))
+            row.append(fits(ALONE, budget_of(epsilon), X, Y, options, "AdaptiveWeightALS"))
         row += [cell, *[paper_theta(epsilon)] * theta, f"{covered:,}"]
         print_row(f"{epsilon:g}", *row, from_to(cell.ranks))
         pairs[epsilon] = cell, means

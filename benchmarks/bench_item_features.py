@@ -9,24 +9,30 @@ bench_clicks (clicks) and bench_lists (lists); for "cold" a tenth of the items i
 the fit. Prints Markdown tables.
 """
 
-import statistics
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from bench_lists import cell, measured
 from harness import SGD_SETTINGS, data_path, parser, print_head, print_row
-from ratings import budget_of, clicks_of_ratings, found_by, liked_of, own_mean_error, split
+from ratings import (
+    ALONE,
+    KINDS,
+    budget_of,
+    clicks_of_ratings,
+    found_by,
+    liked_of,
+    own_mean_error,
+    split,
+)
 from scipy import sparse
 
 from skdpmf import (
     AdaptiveWeightALS,
     CacheSGDFactorizer,
     DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
     LocalDPGDDR,
-    Pooled,
 )
 from skdpmf.data import item_features, ratings_to_matrix, read_ratings
 from skdpmf.data.loaders import read_items
@@ -36,48 +42,39 @@ EPSILONS = (0.5, 1.0, 4.0, 8.0, 20.0, np.inf)
 CLICK_EPSILONS = (0.5, 1.0, 5.0, 20.0)
 LIST_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 20.0, np.inf)
 MOST_LOCAL = 16.0  # epsilon of a device's report
-ESTIMATORS = {
-    "AdaptiveWeightALS, list_share=None": (AdaptiveWeightALS, {"solver": Pooled(list_share=None)}),
-    "AdaptiveWeightALS": (AdaptiveWeightALS, {}),
-    "DPItemMeans": (DPItemMeans, {}),
-    "DPMFSampler": (DPMFSampler, {}),
-    "DPCovarianceRecommender": (DPCovarianceRecommender, {}),
-    "LocalDPGDDR": (LocalDPGDDR, {}),
-    "CacheSGDFactorizer": (CacheSGDFactorizer, SGD_SETTINGS),
-}
+SGD = partial(CacheSGDFactorizer, **SGD_SETTINGS)
+ESTIMATORS = {"AdaptiveWeightALS, list_share=None": ALONE, **KINDS, "CacheSGDFactorizer": SGD}
 CLICKS = DPCovarianceRecommender, AdaptiveWeightALS
 
 
 def model_of(kind, epsilon, seed, features, **settings):
     settings |= {"item_features": features, "random_state": seed}
-    if kind is CacheSGDFactorizer:
+    if kind is SGD:
         return kind(**settings)
     return kind(budget_of(epsilon, 0.0 if kind is LocalDPGDDR else 1e-5), **settings)
 
 
 def fits(kind, epsilon, seeds, features, X, **settings):
     for seed in range(seeds if np.isfinite(epsilon) else 1):
-        begin = time.perf_counter()
-        model = model_of(kind, epsilon, seed, features, **settings).fit(X)
-        yield model, time.perf_counter() - begin
+        yield model_of(kind, epsilon, seed, features, **settings).fit(X)
 
 
 def print_errors(X, Y, variants, seeds):
     print_head("RMSE", "features", *[f"epsilon {epsilon:g}" for epsilon in EPSILONS], "seconds")
-    for name, (kind, settings) in ESTIMATORS.items():
+    for name, kind in ESTIMATORS.items():
         for label, features in variants.items():
             cells, seconds = [], []
             for epsilon in EPSILONS:
-                alone = kind is CacheSGDFactorizer and np.isfinite(epsilon)
+                alone = kind is SGD and np.isfinite(epsilon)
                 if alone or (kind is LocalDPGDDR and MOST_LOCAL < epsilon < np.inf):
                     cells.append("")
                     continue
-                errors = []
-                for model, spent in fits(kind, epsilon, seeds, features, X, **settings):
-                    errors.append(rmse(Y, model.predict_entries(X, Y)))
-                    seconds.append(spent)
-                cells.append(f"{statistics.mean(errors):.4f}")
-            print_row(name, label, *cells, f"{statistics.median(seconds):.2f}")
+                models = fits(kind, epsilon, seeds, features, X)
+                begin = time.perf_counter()
+                errors = [rmse(Y, model.predict_entries(X, Y)) for model in models]
+                seconds.append((time.perf_counter() - begin) / len(errors))
+                cells.append(f"{np.mean(errors):.4f}")
+            print_row(name, label, *cells, f"{np.median(seconds):.2f}")
 
 
 def print_clicks(X, variants, seeds):
@@ -89,7 +86,7 @@ def print_clicks(X, variants, seeds):
             cells = []
             for epsilon in CLICK_EPSILONS:
                 found = []
-                for model, _ in fits(kind, epsilon, seeds, features, train, feedback="implicit"):
+                for model in fits(kind, epsilon, seeds, features, train, feedback="implicit"):
                     found.append(found_by(model.recommend(known, 100)[0], hidden))
                 cells.append(" / ".join(f"{value:.4f}" for value in np.mean(found, axis=0)))
             print_row(kind.__name__, label, *cells)
@@ -102,9 +99,9 @@ def print_lists(X, variants, seeds):
     popular = found_by(popularity(train, known, 100)[0], liked)[0]
     found = {
         (name, label): [
-            np.array([measured(model, known, hidden, liked) for model, _ in models])
+            np.array([measured(model, known, hidden, liked) for model in models])
             for epsilon in LIST_EPSILONS
-            for models in [fits(ESTIMATORS[name][0], epsilon, seeds, features, train)]
+            for models in [fits(ESTIMATORS[name], epsilon, seeds, features, train)]
         ]
         for name in ("DPItemMeans", "AdaptiveWeightALS")
         for label, features in variants.items()
@@ -145,7 +142,7 @@ def print_cold(X, Y, features, seeds):
             ("with_items", F[:n_warm], True),
         ):
             X_fit, found = known if added else wide, []
-            for model, _ in fits(AdaptiveWeightALS, epsilon, seeds, given, X_fit):
+            for model in fits(AdaptiveWeightALS, epsilon, seeds, given, X_fit):
                 grown = model.with_items(F[n_warm:]) if added else model
                 lists = [grown.recommend(wide, 20, candidates=among)[0] for among in (places, None)]
                 recalls = [recall_at_k(liked, best, 20) for best in lists]

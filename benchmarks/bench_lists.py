@@ -15,32 +15,26 @@ the measures. Before them is what lists reach that know popularity and everybody
     python benchmarks/bench_lists.py --planted --epsilons .5 1 4
 """
 
-from functools import partial
-
 import numpy as np
 from harness import SGD_SETTINGS, note, parser, print_head, print_row, spread
-from ratings import DELTA, budget_of, found_by, liked_of, part_of, public_share, ratings_of
+from ratings import (
+    ALONE,
+    DELTA,
+    KINDS,
+    budget_of,
+    found_by,
+    liked_of,
+    part_of,
+    public_share,
+    ratings_of,
+)
 from scipy import sparse
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    Pooled,
-)
+from skdpmf import CacheSGDFactorizer
 from skdpmf.evaluation import popularity, recall_at_k, split_ratings
 
-MODELS = {
-    "AdaptiveWeightALS": AdaptiveWeightALS,
-    "AdaptiveWeightALS, list_share=None": partial(
-        AdaptiveWeightALS, solver=Pooled(list_share=None)
-    ),
-    "DPMFSampler": DPMFSampler,
-    "DPCovarianceRecommender": DPCovarianceRecommender,
-    "DPItemMeans": DPItemMeans,
-}
+MODELS = {"AdaptiveWeightALS, list_share=None": ALONE, **KINDS}
+del MODELS["LocalDPGDDR"]
 # n_users, n_items, users' mean number of ratings, lift of liked genres, noise, Zipf exponent of the
 # popularity, odds of choosing liked genres
 PLANTED = {

@@ -12,7 +12,7 @@ Markdown tables.
 """
 
 import numpy as np
-from harness import data_path, parser, print_head, print_row
+from harness import data_path, from_to, parser, print_head, print_row
 from ratings import budget_of, fits, own_mean_error, split
 from scipy import sparse
 
@@ -75,8 +75,8 @@ PARSER.add_argument("part", nargs="?", choices=("curve", "forgers"))
 
 def reports(epsilon, X, Y, options, seeds=None, **parameters):
     """Fits at one epsilon."""
-    given = LocalDPGDDR, budget_of(epsilon, 0.0), X, Y, seeds or options.seeds
-    return fits(*given, f"LocalDPGDDR, {parameters}", n_jobs=options.n_jobs, **parameters)
+    given = LocalDPGDDR, budget_of(epsilon, 0.0), X, Y, options, f"LocalDPGDDR, {parameters}"
+    return fits(*given, seeds, **parameters)
 
 
 def curve_sets(options):
@@ -101,8 +101,7 @@ def run_curve(options):
             cell = reports(epsilon, X, Y, options)
             lost = cell.error - own
             words = f"{lost:+.4f}" + " (too much)" * (lost > MOST_LOST)
-            ranks = "/".join(map(str, sorted(set(cell.ranks))))
-            print_row(f"{epsilon:g}", cell, words, ranks, f"{cell.seconds[-1]:.1f}")
+            print_row(f"{epsilon:g}", cell, words, from_to(cell.ranks), f"{cell.seconds[-1]:.1f}")
         print()
         print_head("baseline", *(f"epsilon {epsilon:g}" for epsilon in BASELINE_EPSILONS))
         for label, parameters in BASELINES.items():

@@ -2,8 +2,8 @@
 
 A method without privacy is shown with its default settings and with the best of a small grid,
 chosen on a held-out tenth of the training part. Private fits have their default settings: choosing
-by the ratings would cost privacy. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet;
-without either, or with --synthetic, they are made up. What is not installed has a row that says so.
+by the ratings would cost privacy. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet, or
+are made up. What is not installed has a row that says so.
 
     SKDPMF_DATA=folder python benchmarks/bench_peers.py --seeds 3
 """
@@ -11,24 +11,16 @@ without either, or with --synthetic, they are made up. What is not installed has
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from harness import SGD_SETTINGS, data_path, note, parser, print_head, print_row, spread
-from ratings import budget_of, split
+from harness import SGD_SETTINGS, note, parser, print_head, print_row, spread
+from ratings import ALONE, KINDS, budget_of, print_set, splits_of
 from sgd_solvers import Cornac, Surprise, at_entries, missing, rows_of
 from sklearn.model_selection import ParameterGrid
 from threadpoolctl import threadpool_limits
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    Pooled,
-)
-from skdpmf.data import make_ratings, read_ratings
+from skdpmf import CacheSGDFactorizer
 from skdpmf.evaluation import rmse, split_ratings
 
 VALIDATION = 0.1  # of the training ratings
@@ -36,7 +28,6 @@ SCALE = (1.0, 5.0)
 PARSER = parser(
     __doc__,
     data=None,
-    synthetic=False,
     shape=[2000, 300],  # of made-up ratings
     epsilons=[1.0, 4.0, 20.0],
     seeds=3,
@@ -89,21 +80,20 @@ def sgd(X, Y, **settings):
     return CacheSGDFactorizer(**settings).fit(X).predict_entries(X, Y).data
 
 
-def private(kind: Any, X, Y, *, budget=None, **settings):
+def private(name, X, Y, *, budget=None, **settings):
     """One of our private estimators, without privacy unless a budget is given."""
-    budget = budget_of(np.inf) if budget is None else budget
-    return kind(budget, **settings).fit(X).predict_entries(X, Y).data
+    kind = ALONE if name == "AdaptiveWeightALS" else KINDS[name]
+    return kind(budget or budget_of(np.inf), **settings).fit(X).predict_entries(X, Y).data
 
 
 RANKS = [16, 64]
 ALPHAS = {"n_components": RANKS, "alpha": [0.5, 1.0, 2.0]}
 DAMPED = {"n_components": RANKS, "user_damping": [10.0, 20.0, 40.0]}
-ALONE = partial(AdaptiveWeightALS, solver=Pooled(list_share=None))  # predicts ratings alone
 OURS = {
-    "AdaptiveWeightALS": (ALONE, ALPHAS),
-    "DPMFSampler": (DPMFSampler, ALPHAS),
-    "DPCovarianceRecommender": (DPCovarianceRecommender, DAMPED),
-    "DPItemMeans": (DPItemMeans, {"user_damping": [5.0, 10.0, 20.0]}),
+    "AdaptiveWeightALS": ALPHAS,
+    "DPMFSampler": ALPHAS,
+    "DPCovarianceRecommender": DAMPED,
+    "DPItemMeans": {"user_damping": [5.0, 10.0, 20.0]},
 }
 MODELS = (
     Model(
@@ -128,8 +118,8 @@ MODELS = (
         "CacheSGDFactorizer", "skdpmf", sgd, {"n_components": RANKS, "alpha": [0.02, 0.04, 0.08]}
     ),
     *(
-        Model(name, "skdpmf", partial(private, kind), grid, private=True)
-        for name, (kind, grid) in OURS.items()
+        Model(name, "skdpmf", partial(private, name), grid, private=True)
+        for name, grid in OURS.items()
     ),
 )
 
@@ -153,18 +143,10 @@ def chosen_settings(model: Model, X, Y) -> dict:
 
 def main(arguments: list[str] | None = None) -> None:
     options = PARSER.parse_args(arguments)
-    path = None if options.synthetic else data_path(options)
-    if path is not None:
-        X, Y = split(read_ratings(path), 0)
-    else:
-        R = make_ratings(*options.shape, density=0.2, random_state=0)
-        X, Y = split_ratings(R, random_state=0)
+    name, X, Y = next(splits_of(options, options.shape))
     inner, held_out = split_ratings(X, test_size=VALIDATION, random_state=0)
-    print(
-        f"{'Made up' if path is None else path.stem}: {X.shape[0]:,} users x {X.shape[1]:,} items, "
-        f"{X.nnz:,} training and {Y.nnz:,} test ratings; delta 1e-05, {options.seeds} noise seeds. "
-        f"Settings are chosen on {held_out.nnz:,} of the training ratings.\n"
-    )
+    print_set(name, X, Y, options)
+    print(f"Settings are chosen on {held_out.nnz:,} of the training ratings.\n")
     heads = "not private, defaults", "not private, tuned"
     columns = [f"epsilon {epsilon:g}" for epsilon in options.epsilons]
     print_head("model", "from", *heads, *columns, "settings chosen")

@@ -8,19 +8,14 @@ synthetic. Prints Markdown tables.
     python benchmarks/bench_sampler.py --data ml-1m.parquet --n-jobs 2
 """
 
-from functools import partial
-
 import numpy as np
 from harness import from_to, parser, print_head, print_row
-from ratings import budget_of, fits, print_set, splits_of
+from ratings import ALONE, budget_of, fits, print_set, splits_of
 
-from skdpmf import AdaptiveWeightALS, DPItemMeans, DPMFSampler, Pooled
+from skdpmf import DPItemMeans, DPMFSampler
 from skdpmf.mechanisms.posterior_draw.guarantee import item_loss_bound, loss_bound
 
-PEERS = {
-    "DPItemMeans": DPItemMeans,
-    "AdaptiveWeightALS": partial(AdaptiveWeightALS, solver=Pooled(list_share=None)),
-}
+PEERS = {"DPItemMeans": DPItemMeans, "AdaptiveWeightALS": ALONE}
 VARIANTS = {
     "Without item biases, as by default with a private budget": False,
     "With item biases": True,
@@ -39,18 +34,12 @@ PARSER = parser(
 )
 
 
-def draws(budget, X, Y, options, label, **parameters):
-    """Fits of the sampler with one budget."""
-    parameters["n_jobs"] = options.n_jobs
-    return fits(DPMFSampler, budget, X, Y, options.seeds, label, **parameters)
-
-
 def run_every_step(X, Y, options):
     print_head("epsilon", *PEERS, "every-step", "rank", "seconds a fit")
     for epsilon in options.epsilons:
         budget = budget_of(epsilon)
-        peers = [fits(kind, budget, X, Y, options.seeds, name) for name, kind in PEERS.items()]
-        cell = draws(budget, X, Y, options, "every-step")
+        peers = [fits(kind, budget, X, Y, options, name) for name, kind in PEERS.items()]
+        cell = fits(DPMFSampler, budget, X, Y, options, "every-step")
         print_row(f"{epsilon:g}", *peers, cell, from_to(cell.ranks), cell.median_seconds)
     print()
 
@@ -65,7 +54,8 @@ def run_posterior(X, Y, options):
         bound = loss_bound if item_bias else item_loss_bound
         factor = 4.0 * loss_bound(*BOUND_INPUTS) / bound(*BOUND_INPUTS)
         for epsilon in options.posterior_epsilons:
-            cell = draws(budget_of(epsilon, 0.0), X, Y, options, variant.lower(), **settings)
+            given = DPMFSampler, budget_of(epsilon, 0.0), X, Y, options
+            cell = fits(*given, variant.lower(), **settings)
             spent = cell.model.privacy_spent_.epsilon
             cells = f"{spent:.4g}", f"{factor * spent:.4g}", cell, cell.median_seconds
             print_row(f"{epsilon:g}", *cells)
@@ -73,7 +63,8 @@ def run_posterior(X, Y, options):
 
 
 def run_speed(X, Y, options):
-    cell = draws(budget_of(4.0), X, Y, options, "speed", n_components=4, max_iter=50)
+    given = DPMFSampler, budget_of(4.0), X, Y, options
+    cell = fits(*given, "speed", n_components=4, max_iter=50)
     words = f"{options.n_jobs} threads: median {cell.median_seconds} s a fit, test RMSE {cell}"
     print(f"every-step at k = 4, 50 steps, epsilon 4, {words}\n", flush=True)
 

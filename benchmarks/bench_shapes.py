@@ -23,16 +23,9 @@ from itertools import combinations, product
 
 import numpy as np
 from harness import SGD_SETTINGS, data_path, parser, print_head, print_row
-from ratings import budget_of, own_mean_error, split, synth10m
+from ratings import KINDS, budget_of, own_mean_error, split, synth10m
 
-from skdpmf import (
-    AdaptiveWeightALS,
-    CacheSGDFactorizer,
-    DPCovarianceRecommender,
-    DPItemMeans,
-    DPMFSampler,
-    LocalDPGDDR,
-)
+from skdpmf import CacheSGDFactorizer, DPItemMeans
 from skdpmf.data import make_ratings, read_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.evaluation import rmse, split_ratings
@@ -40,8 +33,6 @@ from skdpmf.kernels.als import solve_rows
 from skdpmf.kernels.rows import predict_entries
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0, np.inf)
-KINDS = AdaptiveWeightALS, DPCovarianceRecommender, DPMFSampler, DPItemMeans, LocalDPGDDR
-KINDS = {kind.__name__: kind for kind in KINDS}
 GRID_RIDGES, GRID_RANKS, GRID_ROUNDS = (3.0, 10.0, 30.0), (4, 12), 10
 LOW, FIVE, TEN, HUNDRED = (-10.0, 10.0), (1.0, 5.0), (1.0, 10.0), (0.0, 100.0)
 

@@ -12,17 +12,18 @@ from functools import partial
 
 import numpy as np
 from harness import data_path, from_to, parser, print_head, print_row
-from ratings import LARGE, budget_of, fits, print_never_worse, print_set, split_ratings, splits_of
+from ratings import ALONE, LARGE, budget_of, fits, print_never_worse, print_set, splits_of
 
-from skdpmf import DPALS, AdaptiveWeightALS, DPItemMeans, Pooled
+from skdpmf import DPALS, AdaptiveWeightALS, DPItemMeans
 from skdpmf.data import make_ratings
+from skdpmf.evaluation import split_ratings
 
 FIVE = (1.0, 5.0)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0, np.inf)
 # "pooled" predicts ratings and does nothing else; "with lists" is the default
 METHODS = {
     "DPItemMeans": DPItemMeans,
-    "pooled": partial(AdaptiveWeightALS, solver=Pooled(list_share=None)),
+    "pooled": ALONE,
     "dpals": partial(AdaptiveWeightALS, solver=DPALS("adaptive")),
     "uniform": partial(AdaptiveWeightALS, solver=DPALS("uniform")),
     "tail": partial(AdaptiveWeightALS, solver=DPALS("tail")),
@@ -48,10 +49,9 @@ PARSER = parser(
 def run(name, X, Y, scale, methods, options):
     """Print the table of a set, and where the private model is worse than item means alone."""
     print_set(name, X, Y, options)
-    common = {"rating_range": scale, "n_jobs": options.n_jobs}
     cells = {
         (method, epsilon): fits(
-            METHODS[method], budget_of(epsilon), X, Y, options.seeds, method, **common
+            METHODS[method], budget_of(epsilon), X, Y, options, method, rating_range=scale
         )
         for epsilon in options.epsilons
         for method in methods

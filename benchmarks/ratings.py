@@ -7,13 +7,23 @@ Real ratings are those of `harness.data_path`. A tenth of the rows is held out b
 import statistics
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from harness import data_path, note, spread
-from scipy import sparse
 
-from skdpmf import PrivacyBudget
+from skdpmf import (
+    AdaptiveWeightALS,
+    DPCovarianceRecommender,
+    DPItemMeans,
+    DPMFSampler,
+    LocalDPGDDR,
+    Pooled,
+    PrivacyBudget,
+)
+from skdpmf.commands.with_ratings import mean_predictions
 from skdpmf.data import make_ratings, ratings_to_matrix, read_ratings
+from skdpmf.data.matrix import keep_entries
 from skdpmf.evaluation import (
     by_popularity,
     ndcg_at_k,
@@ -29,6 +39,9 @@ from skdpmf.mechanisms.common import most_popular
 DELTA = 1e-5
 N_BUCKETS = 5
 LEAST_CLICKS = 5  # a user
+KINDS = AdaptiveWeightALS, DPCovarianceRecommender, DPMFSampler, DPItemMeans, LocalDPGDDR
+KINDS = {kind.__name__: kind for kind in KINDS}
+ALONE = partial(AdaptiveWeightALS, solver=Pooled(list_share=None))  # predicts ratings alone
 
 
 def with_factors(*shape, scale, variance, steps=1.0, spread=0.0, **given):
@@ -90,7 +103,7 @@ def splits_of(options, made_up):
         yield "Synthetic", *split_ratings(make_ratings(*made_up, random_state=0), random_state=0)
         return
     frame = read_ratings(path)
-    for seed in [0, *options.fresh_splits]:
+    for seed in [0, *getattr(options, "fresh_splits", ())]:
         yield f"Split {seed}", *split(frame, seed)
 
 
@@ -133,9 +146,8 @@ def public_share(n_users, share, seed):
 
 def liked_of(hidden):
     """Return which hidden ratings are above 3.5."""
-    liked = sparse.csr_array(hidden, copy=True)
-    liked.data = (liked.data > 3.5).astype(float)
-    liked.eliminate_zeros()
+    liked = keep_entries(hidden, hidden.data > 3.5)
+    liked.data[:] = 1.0
     return liked
 
 
@@ -179,14 +191,15 @@ class Cell:
         return spread(self.errors)
 
 
-def fits(make, budget, X, Y, n_seeds, label, **params):
+def fits(make, budget, X, Y, options, label, seeds=None, **params):
     """Fit make(budget, random_state=seed) with these parameters for each seed, one if not private.
 
     Seeded, so that a table can be made again; a real release leaves random_state alone.
     """
     cell = Cell()
-    for seed in range(n_seeds if budget.is_private else 1):
-        cell.model = model = make(budget, random_state=seed).set_params(**params)
+    for seed in range((seeds or options.seeds) if budget.is_private else 1):
+        model = make(budget, random_state=seed, n_jobs=options.n_jobs).set_params(**params)
+        cell.model = model
         begin = time.perf_counter()
         model.fit(X)
         cell.seconds.append(time.perf_counter() - begin)
@@ -202,10 +215,8 @@ def fits(make, budget, X, Y, n_seeds, label, **params):
 
 def own_mean_error(X, Y):
     """Return the test RMSE of each user's own mean."""
-    n = np.diff(X.indptr)
-    total = np.bincount(np.repeat(np.arange(X.shape[0]), n), X.data, minlength=X.shape[0])
-    own = np.where(n > 0, total / np.maximum(n, 1), X.data.mean())
-    return rmse(Y.data, own[np.repeat(np.arange(X.shape[0]), np.diff(Y.indptr))])
+    _, own = mean_predictions(X, Y).values()
+    return rmse(Y.data, own)
 
 
 def print_set(name, X, Y, options):

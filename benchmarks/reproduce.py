@@ -22,7 +22,7 @@ from bench_covariance import paper_shares as covariance_shares
 from bench_sgd import timed_rates
 from harness import parser, print_head, print_row
 from published_recipe import RECIPES, accounting_rows
-from ratings import DELTA, LARGE, budget_of, fits, own_mean_error, split
+from ratings import DELTA, LARGE, budget_of, fits, own_mean_error, splits_of
 from sgd_solvers import SOLVERS
 
 from skdpmf import (
@@ -36,7 +36,6 @@ from skdpmf import (
     PosteriorDraw,
     PrivacyBudget,
 )
-from skdpmf.data import make_ratings, read_ratings
 from skdpmf.evaluation import rmse, split_ratings
 from skdpmf.mechanisms.posterior_draw.guarantee import item_loss_bound, loss_bound
 from skdpmf.privacy.accounting import gaussian_delta, gaussian_epsilon
@@ -60,9 +59,7 @@ def judged(claim: str, paper: str, here: str, *met: bool) -> Row:
 
 def ratings_of(options: Namespace) -> tuple[Any, Any]:
     """Training and test matrix."""
-    if options.data is None:
-        return split_ratings(make_ratings(*options.shape, random_state=0), random_state=0)
-    return split(read_ratings(options.data), 0)
+    return next(splits_of(options, options.shape))[1:]
 
 
 class Set(NamedTuple):
@@ -98,8 +95,7 @@ def fitted(
     **params: Any,
 ) -> tuple[float, Any]:
     """Test RMSE and the RMSE of five buckets of items, rarest first, means over the noise seeds."""
-    label, params = f"{kind.__name__}, {params}", {"n_jobs": options.n_jobs, **params}
-    cell = fits(kind, budget, X, Y, seeds or options.seeds, label, **params)
+    cell = fits(kind, budget, X, Y, options, f"{kind.__name__}, {params}", seeds, **params)
     return cell.error, np.mean(cell.buckets, axis=0)
 
 
