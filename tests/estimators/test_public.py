@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, cross_validate
@@ -261,18 +262,28 @@ def test_they_help(estimator):
     assert both > alone
 
 
-@pytest.mark.parametrize("randomizer", ["privunit", "coordinate"])
-def test_devices_start_from_public_people(randomizer):
-    X = make_ratings(6000, 60, random_state=0)
-    budget = PrivacyBudget(4.0)
+def half_on_another_scale(R):
+    """People who know every second item alone, and rate it within half of the range."""
+    R = R.tocoo()
+    even = R.col % 2 == 0
+    entries = 0.5 * R.data[even] + 1.5, (R.row[even], R.col[even])
+    return sparse.csr_array(entries, R.shape)
 
-    def score(budget, **params):
+
+@pytest.mark.parametrize("epsilon", [0.1, 4.0])
+@pytest.mark.parametrize("randomizer", ["privunit", "coordinate"])
+def test_devices_start_from_public_people(randomizer, epsilon):
+    """No worse than either part; than devices alone, where public people are of another kind."""
+    X = make_ratings(6000, 60, random_state=0)
+
+    def score(**params):
         own = {"randomizer": randomizer, **params}
-        models = (LocalDPGDDR(budget, random_state=seed, **own) for seed in range(4))
+        models = (LocalDPGDDR(PrivacyBudget(epsilon), random_state=s, **own) for s in range(8))
         return np.mean([model.fit(X[1000:5000]).score(X[5000:]) for model in models])
 
-    alone, exact = score(budget), fitted(LocalDPGDDR, X[:300], NONPRIVATE).score(X[5000:])
-    assert score(budget, public=X[:300]) > max(alone, exact - 0.01)
+    alone, exact = score(), fitted(LocalDPGDDR, X[:300], NONPRIVATE).score(X[5000:])
+    assert score(public=X[:300]) > max(alone, exact) - 0.002
+    assert score(public=half_on_another_scale(X[:300])) > alone - 0.003
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 4.0])

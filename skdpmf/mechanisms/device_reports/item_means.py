@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from skdpmf.mechanisms.common import (
     INSIDE,
     expected_weights,
+    mean_by_precision,
     popularity_weights,
     row_norms,
     rows_of,
@@ -246,7 +247,9 @@ class LocalItemMeans:
     """The server's knowledge of items; ``user_damping`` as for `deviations`, ``count_weight`` s.
 
     ``public`` (`PublicAverages` of `residual_rounds`) is what it knows of public people at first.
-    It combines counts and means with it by precision, and later devices start from both.
+    It combines counts and means with it by precision, and later devices start from both. How many
+    devices have ratings, and how far they are clipped, is then guessed where noise hides it, and
+    means have the error of the counts as well.
     """
 
     def __init__(
@@ -271,17 +274,23 @@ class LocalItemMeans:
         total = np.asarray(mean) * (n_devices * length)
         noise = length * float(np.sqrt(n_devices * variance))
         statistic = np.stack((total[: m + 1], total[m + 1 : 2 * m + 2]))
-        counted, public, mass = (total[:m] / s, noise / s), self.public, None
+        counted, public, mass, doubted = (total[:m] / s, noise / s), self.public, None, 0.0
         found = estimate_popularity(*counted)
         self.popularity, level = np.exp(found.log_mean), 0.0
         if public is not None:
-            n_users, level = im.users_of(total[m] / s, n_devices), public.level
-            mass = public.counted(found.mean, found.variance, *counted, n_users)[0]
+            level, q = public.level, im.USER_WEIGHT
+            everybody = n_devices, ir.CLIP_DEVIATION * n_devices
+            n_users = mean_by_precision((total[m] / q, noise / q), everybody)[0]
+            n_users = im.users_of(q * n_users, n_devices)
+            clip = self._clip_factor(statistic[1, -1], noise, n_users)
+            statistic[:, -1] = q * n_users, q * n_users * clip
+            mass, doubt = public.counted(found.mean, found.variance, *counted, n_users)
             self.popularity *= mass / found.mean
+            doubted = doubt * (public.mean / mass) ** 2
         given: Any = {"count_weight": s, "clip": ir.CLIP, "mass": mass}
         self.means = im.estimate_item_means(statistic, noise, n_devices, **given)
         self.n_devices = n_devices
-        self.precision = 1.0 / self.means.variance
+        self.precision = 1.0 / (self.means.variance + doubted)
         self.shift = self.precision * self.means.raw_mean
         N, S = self.means.mass, statistic[1, :-1]
         excess = float(np.sum(N**2 * (S**2 - noise**2)))
@@ -305,13 +314,22 @@ class LocalItemMeans:
         noise = length * float(np.sqrt(n_devices * variance))
         # of this round's devices, as many have ratings as of those that made `means`
         users = means.n_users * n_devices / self.n_devices
-        clip = float(np.clip(total[-1] / (im.USER_WEIGHT * users), im.LEAST_LEVEL, 1.0))
+        clip = self._clip_factor(float(total[-1]), noise, users)
         mass, typical = expected_weights(means.mass, means.typical_weight, ir.EXPONENT)
         mass = mass * (n_devices / self.n_devices)
         slope = clip * mass / ir.CLIP
         error = (noise / slope) ** 2 + im.RATING_VARIANCE * typical / mass
         self.precision = self.precision + 1.0 / error
         self.shift = self.shift + (b + total[:-1] / slope) / error
+
+    def _clip_factor(self, total: float, noise: float, n_users: float) -> float:
+        """Return the mean clip factor of so many users, given its released sum."""
+        scale = im.USER_WEIGHT * n_users
+        factor = total / scale
+        if self.public is not None:
+            guess = ir.CLIP_FACTOR, ir.CLIP_DEVIATION
+            factor = mean_by_precision((factor, noise / scale), guess)[0]
+        return float(np.clip(factor, im.LEAST_LEVEL, 1.0))
 
     @property
     def mass(self) -> Floats:
@@ -324,12 +342,18 @@ class LocalItemMeans:
         means = self.means
         if not self.significant and self.public is None:
             return np.zeros(self.n_items)
-        variance = 1.0 / self.precision
-        x, design = self.shift * variance, im.design_of(means.mass, np.log(means.mass))
+        variance, mass = 1.0 / self.precision, means.mass
+        x = self.shift * variance
         if self.public is not None:
-            measured = np.full(self.n_items, self.significant)
-            variance = np.where(measured, variance, 1.0 / np.finfo(np.float64).eps)
-            x, variance, *_ = self.public.averaged(x, variance, measured, im.PRIOR_VARIANCE)
+            own = self.public.precision
+            # own means that devices subtract hold most of the level of public people's
+            trust = own / (1.0 + own * variance)
+            level = trust @ (x - self.public.mean) / (trust.sum() + 1.0 / im.PRIOR_VARIANCE)
+            shown = self.public._replace(mean=self.public.mean + level)
+            everywhere = np.full(self.n_items, True)
+            x, variance, *_ = shown.averaged(x, variance, everywhere, im.PRIOR_VARIANCE)
+            mass = np.maximum(mass, mass[own > 0.0].min())  # lines go no further than is known
+        design = im.design_of(mass, np.log(mass))
         return im.posterior(x, variance, design, im.PRIOR_VARIANCE)[0]
 
     def model(self) -> Model:
