@@ -44,7 +44,9 @@ depend on none of these numbers (`skdpmf.mechanisms.knowledge`).
 **The posterior.** In expectation G_j - a0 s_j H theta_j = (M_j + a0 s_j n) (H / n) (theta*_j -
 theta_j), M_j the expected sum of weights: clickers of an item are taken to have the second moments
 of all users, whose noise averages out, since this changes the size of a step and not where steps
-end. v_j is N(0, t b_j^2) a priori: affinities are relative to popularity.
+end. v_ja is N(0, t_a b_j^2) a priori: affinities are relative to popularity. After each round t_a
+is the posterior mean of v_ja^2 / b_j^2 over all items (a step of expectation maximisation): factors
+that the releases do not show lose their variance.
 
 **Without privacy** there is neither clip nor noise, nothing limits what is read off the clicks, and
 none of the constants of private fits holds. With n_i the clicks of user i and N_j those on item j,
@@ -92,7 +94,7 @@ from skdpmf.privacy.users import Rows
 
 # Tuned: bias against noise. C, below a typical user's root mean squared residual, and a
 CLIP, CONSTANT = 0.4, 0.5
-# sqrt(t), divided by sqrt(alpha)
+# sqrt(t_a) at first, divided by sqrt(alpha)
 FACTOR_DEVIATION = 0.8
 # ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank: weaker
 # while training, as |x_i| = 1 regularises as well
@@ -333,3 +335,5 @@ class _Posterior(update.PooledPosterior):
 
     def add_gradients(self, gradients: Any, gram: Any, a: float, noise: float) -> None:
         super().add_gradients(gradients, gram, 1.0, noise)  # theta_j has b_j / a
+        squares = self.theta**2 + np.einsum("jaa->ja", self.covariance)
+        self.prior[:, 1:] /= np.mean(squares * self.prior, axis=0)[1:]
