@@ -319,14 +319,14 @@ def test_rounds_on_a_few_vectors_are_those_on_all(deviation):
         values, vectors = np.linalg.eigh(twin)
         L = vectors * (np.maximum(values, edge) ** 2 - edge**2) ** 0.25
         filled = np.sum(L**2, axis=1)
-    found, _ = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
+    found = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))[0]
     error = np.linalg.norm(found @ found.T - L @ L.T) / np.linalg.norm(L @ L.T)
     assert error < 0.02  # where noise is as large as the signal; 1e-4 where there is little
 
 
 def test_a_round_shrinks_eigenvalues_beyond_the_edge():
     _, _, released = noisy_low_rank(100.0)
-    L, _ = solver.clean_gram(released, 100.0, [])
+    L = solver.clean_gram(released, 100.0, [])[0]
     values = np.linalg.eigvalsh(released - np.diag(np.diag(released)))
     edge = 0.85 * 2.0 * 100.0 * np.sqrt(60 / 2)
     expected = np.sqrt(values[values > edge] ** 2 - edge**2)
@@ -462,7 +462,7 @@ def test_infinite_noise_leaves_public_people_alone_and_none_the_release():
     np.testing.assert_allclose(noisy[1], alone[1], atol=1e-3 * np.abs(alone[1]).max())
     assert alone[2] == noisy[2]
     exact = matrix((head, G * n_users, 1e-3))[1]
-    L, own = solver.clean_gram(G * n_users, 1e-3, rounds)
+    L, own, _ = solver.clean_gram(G * n_users, 1e-3, rounds)
     private = (L @ L.T + np.diag(own)) / n_users
     far = [np.linalg.norm(found - private) for found in (exact, alone[1])]
     assert far[0] < 0.35 * far[1]

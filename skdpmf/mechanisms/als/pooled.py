@@ -49,7 +49,9 @@ follow from the budget and from released values.
 
 Where the released counts promise no factor, the releases of steps 3 and 4 are replaced by more
 residuals as in step 2, with their own sensitivity and the planned noise multiplier, on which alone
-the cost depends. The item step is then that of `DPItemMeans`. In the same way the counts take the
+the cost depends. So are those of the second half of the rounds where neither choices show tastes
+nor the first half factors (`PooledPosterior.shows_factors`). The item step is then that of
+`DPItemMeans`. In the same way the counts take the
 place of the lists' Gram matrix where they promise nothing of it: all that follows, lists by
 popularity first, has their mean by precision with those of step 1. So lists come before step 2.
 
@@ -95,6 +97,7 @@ from skdpmf.mechanisms.item_means.joint_release import (
     FOLD_IN_DAMPING,
     HALF_RELIABLE,
     PRIOR_VARIANCE,
+    SIGNAL_PER_FACTOR,
 )
 from skdpmf.mechanisms.item_means.residual_rounds import CLIP
 from skdpmf.privacy import clipped_sums as sums
@@ -112,8 +115,6 @@ _ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np
 
 # Tuned: bias against noise. Releases of means, and of users' moments
 MEAN_ROUNDS = MOMENT_ROUNDS = 4
-# signal of `choose_rank` below which more means serve better than factors
-LEAST_SIGNAL = 12.0
 # eigenvalues so many times those of random choices start factors
 BEYOND_CHANCE = 2.0
 # share of what own ratings add to gradients that is taken off: all of it shrinks v_j too far
@@ -259,9 +260,10 @@ class PooledRounds(AlternatingFit):
         gram = posterior.pooled_gram(gram, deviation(GRAM) / self.n_users, a)
         factor = min(gram[0, 0] / a**2, 1.0)
         noise = (clip / factor) ** 2
-        own = update.own_ratings(V, N / N.sum(), self.typical_ratings, noise, ridge)
+        own = factor * update.own_ratings(V, N / N.sum(), self.typical_ratings, noise, ridge)
         gradients = self.release(GRADIENTS, G, t).copy()
-        gradients[:, 1:] -= OWN_RATINGS * factor * posterior.mass[:, None] * own
+        gradients[:, 1:] -= OWN_RATINGS * posterior.mass[:, None] * own
+        posterior.own = np.linalg.solve(gram[1:, 1:], (1.0 - OWN_RATINGS) * own.T).T
         posterior.add_gradients(gradients, gram, a, deviation(GRADIENTS))
 
 
@@ -304,19 +306,27 @@ class PooledFit(PooledRounds):
 
     def round(self, t: int) -> None:
         """Make a round's releases: of gradients, or of means where there are no factors."""
-        if self.rank:
-            self.gradient_round(t, CLIP, self.constant)
+        if not self.rank:
+            for name in (GRADIENTS, GRAM):
+                self.averages.release(name, t)
+            self.posterior.theta[:, 0] = self.averages.mean
             return
-        for name in (GRADIENTS, GRAM):
-            self.averages.release(name, t)
-        self.posterior.theta[:, 0] = self.averages.mean
+        self.gradient_round(t, CLIP, self.constant)
+        sure = not self.private or self.n_known or (self.gram is not None and self.gram.tastes)
+        if sure or t != (self.settings.max_iter - 1) // 2:
+            return
+        if not self.posterior.shows_factors(self.columns()[:, :N_LEAD]):
+            self.averages.precision += self.posterior.alone[0]
+            self.averages.shift += self.posterior.alone[1]
+            self.rank, self.posterior = 0, self.first_posterior(0)
 
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget.
 
         The signal is mu times the typical rating's popularity, times the reliability of a typical
         user's factors when training and again when predicting. Popularities are posterior means:
-        those of counts that drown in noise are small.
+        those of counts that drown in noise are small. One factor alone is no more than a sign, as
+        x_i has the norm 1. What one free direction would gain, the means lose.
         """
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
@@ -325,8 +335,8 @@ class PooledFit(PooledRounds):
         self.signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
-        rank = round(0.4 * self.signal**0.63) if self.signal >= LEAST_SIGNAL else 0
-        return max(min(rank, most), self.n_known)
+        free = round(float(np.sqrt(self.signal / SIGNAL_PER_FACTOR)))
+        return max(min(free + 1, most) if free > 1 else 0, self.n_known)
 
     def start(self, rank: int) -> None:
         """Start the factors: known ones, then directions of co-ratings and of second moments."""
@@ -368,7 +378,8 @@ class PooledFit(PooledRounds):
         """Return the loadings that random choices would not have.
 
         Rows y of norm 1 and random directions give the head's m items eigenvalues up to
-        2 sqrt(n_users / m) off the diagonal. The diagonal, which is filled, adds to them.
+        2 sqrt(n_users / m) off the diagonal. The diagonal, which is filled, adds to them. Where
+        there are no tastes, there are none.
         """
         loadings = gram.loadings
         if not self.private:
@@ -377,7 +388,8 @@ class PooledFit(PooledRounds):
         if self.known is not None and gram.sums is not None:
             n_users = gram.sums.n_users
         chance = 2.0 * np.sqrt(n_users / max(len(loadings), 1))
-        return loadings[:, np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance]
+        tells = np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance
+        return loadings[:, tells & (gram.tastes > 0)]
 
     def gram_of_choices(self) -> ng.CleanGram | None:
         """Return the model of choices; where counts promise nothing, they are released again."""

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigvalsh
 
 from skdpmf.kernels.als import invert
 from skdpmf.mechanisms.als.item_update import KEPT, in_slices, lift
@@ -119,6 +120,7 @@ class PooledPosterior:
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
+    own: Any  # (n_items, k) what own ratings add to v_j
 
     def __init__(
         self, averages: Any, rank: int, factor_variance: float, known: PooledKnowledge | None = None
@@ -151,7 +153,8 @@ class PooledPosterior:
             n = known.rank
             self.base = unpacked_evidence(known, n_items, d)
             self.spread[:n, :n] = known.spread * n / max(d - 1, 1)
-        self.n_rounds = 0
+        # evidence on b_j by noise alone, without factors; variance over that with four samplings
+        self.n_rounds, self.alone, self.even = 0, np.zeros((2, n_items)), np.ones(n_items)
         self._grams, self._gram_weight = np.zeros((d, d)), 0.0
 
     def pooled_gram(self, gram: Floats, deviation: float, a: float) -> Any:
@@ -177,16 +180,40 @@ class PooledPosterior:
         def add(part: slice) -> None:
             discount(self.precision[part], self.shift[part], KEPT)
             unknown = np.einsum("jbc,bc->j", self.covariance[part], square) / d
-            variance = noise**2 + remembered * RESIDUAL_VARIANCE * self.squares[part] / (d - 1)
-            variance = variance + self.mass_variance[part] * unknown
+            sampling = remembered * RESIDUAL_VARIANCE * self.squares[part] / (d - 1)
+            doubt = noise**2 + self.mass_variance[part] * unknown
+            variance = doubt + sampling
+            self.even[part] = variance / (variance + 3.0 * sampling)
             gain = slope[part] / variance
             self.precision[part] += (gain * slope[part])[:, None, None] * square
             measured = gradients[part] + self.mass[part, None] * (self.theta[part] @ F.T)
             self.shift[part] += gain[:, None] * (measured @ F)
+            first = slope[part] * F[0, 0]
+            self.alone[:, part] += first / doubt * np.stack((first, measured[:, 0]))
 
         in_slices(add, len(self.shift), self.n_jobs)
         self.solve()
         self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
+
+    def shows_factors(self, known: Floats) -> bool:
+        """Return whether the rounds so far show factors: more than noise and chance would.
+
+        Where there are none, the evidence p_j on v_j, less what own ratings add to it, has the
+        covariance P_j. All rounds iterate on the same ratings, so that chance has up to twice its
+        deviation in a direction (the semicircle's end), four times its variance. Then eigenvalues
+        of sum_j p_j p_j', relative to sum_j P_j, are up to (1 + sqrt(k / m))^2 (V. Marchenko and
+        L. Pastur, 1967), m the items that count as much, (sum_j |P_j|)^2 / sum_j |P_j|^2; twice
+        that root is asked for. What ``known`` explains, (n_items, c), is no factor: users have
+        coefficients for it.
+        """
+        P, p = self.precision[:, 1:, 1:], self.shift[:, 1:]
+        p = p - np.einsum("jab,jb->ja", P, self.own) - self.precision[:, 1:, 0] * self.theta[:, :1]
+        size = np.einsum("jaa->j", P)[:, None]
+        root = np.sqrt(size)
+        p -= size * known @ np.linalg.lstsq(root * known, p / root, rcond=None)[0]
+        largest = eigvalsh((p * self.even[:, None]).T @ p, P.sum(axis=0))[-1]
+        doubt = np.sqrt(P.shape[1] * np.sum(size**2)) / size.sum()
+        return bool(largest > (1.0 + 2.0 * doubt) ** 2)
 
     def knowledge(self, averages: Knowledge, signal: float, choices: Any = None) -> PooledKnowledge:
         """Return what a refresh starts from."""

@@ -405,7 +405,7 @@ class _Fit:
         others = ~np.eye(place.size, dtype=bool)
         G -= product * (np.sum((G * product)[others]) / max(np.sum(product[others] ** 2), 1e-300))
         chance = own * np.sqrt(n_users) / N.sum()
-        L, diagonal = clean_gram(G, deviation, range(N_ROUNDS), None, chance)
+        L, diagonal, _ = clean_gram(G, deviation, range(N_ROUNDS), None, chance)
         clean = CleanGram(head[place], L, diagonal, LIST_RIDGE + deviation, True)
         return lists_of(clean, N, n_users)
 

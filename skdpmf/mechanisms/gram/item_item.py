@@ -227,6 +227,7 @@ class CleanGram(NamedTuple):
     is_centred: bool  # whether popularity was taken off
     features: Floats | None = None  # (n_items, d), sqrt(f) A: what they add to G
     sums: GramSums | None = None  # what was released, with earlier cohorts
+    tastes: int = 0  # beyond noise and chance
 
 
 class PublicClicks(NamedTuple):
@@ -392,8 +393,8 @@ def noisy_gram(
         return both._replace(sums=held)
     features = _of_features(released, curator.item_columns, diagonal, head, deviation)
     chance = diagonal[head] / np.sqrt(n_users)
-    loadings, own = clean_gram(released, deviation, rounds, features[head], chance)
-    return CleanGram(head, loadings, own, RIDGE + deviation, True, features, held)
+    loadings, own, tastes = clean_gram(released, deviation, rounds, features[head], chance)
+    return CleanGram(head, loadings, own, RIDGE + deviation, True, features, held, tastes)
 
 
 def learn_public(clicks: Any) -> PublicClicks | None:
@@ -491,7 +492,7 @@ def with_public_gram(
         variance[block] += part**2 * (noise + chance)
         even = float(np.sqrt(2.0 * np.mean(variance)))
         F = _of_features(C, columns, popularity * t, wide, even)
-        L, own = _clean_uneven(C, variance, range(N_ROUNDS), F[wide])
+        L, own, _ = _clean_uneven(C, variance, range(N_ROUNDS), F[wide])
         L = np.column_stack((L, F[wide]))
         M = L @ L.T + np.diag(own)
         values, U = np.linalg.eigh(M[block])
@@ -505,18 +506,18 @@ def with_public_gram(
         variance = np.maximum(1.0 - W @ K @ W.T, 1e-6) * of_one / public.worth
         ridge = (RIDGE + deviation) * level / unit
     ridge = min(ridge, n_users / public.worth)
-    L, own = _clean_uneven(0.5 * (C + C.T), variance, rounds, F[wide])
-    return CleanGram(wide, L, own, ridge, True, F)
+    L, own, tastes = _clean_uneven(0.5 * (C + C.T), variance, rounds, F[wide])
+    return CleanGram(wide, L, own, ridge, True, F, tastes=tastes)
 
 
 def _clean_uneven(C: Floats, variance: Floats, rounds: Iterable[int], features: Floats) -> Any:
-    """Return L and o of a matrix with noise of these variances off the diagonal."""
+    """Return L, o and tastes of a matrix with noise of these variances off the diagonal."""
     g = np.sqrt(variance.mean(axis=1))
     g /= g.mean()
     square = np.outer(g, g)
     deviation = float(np.sqrt(2.0 * np.mean(variance / square**2)))
-    L, own = clean_gram(C / square, deviation, rounds, features / g[:, None])
-    return L * g[:, None], own * g**2
+    L, own, tastes = clean_gram(C / square, deviation, rounds, features / g[:, None])
+    return L * g[:, None], own * g**2, tastes
 
 
 def _public_gram(clicks: Any, head: NDArray[np.int64], popularity: Floats) -> Floats:
@@ -564,13 +565,13 @@ def clean_gram(
     rounds: Iterable[int],
     features: Floats | None = None,
     chance: Floats | float = 0.0,
-) -> tuple[Floats, Floats]:
-    """Return L and o of a released Gram matrix.
+) -> tuple[Floats, Floats, int]:
+    """Return L, o and the number of tastes of a released Gram matrix.
 
     released (m, m): symmetric; deviation: standard deviation > 0 of the noise on the diagonal,
     sqrt(2) times that off it; rounds: as for `fit`; features (m, d): loadings that are known
     beforehand, and are no part of L; chance (m,): the a_j of the module's notes. Returns loadings,
-    own (ndarrays of shapes (m, r) and (m,)).
+    own (ndarrays of shapes (m, r) and (m,)), tastes.
     """
     m, diagonal = len(released), released.diagonal().copy()
     edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
@@ -596,7 +597,7 @@ def clean_gram(
     mean, spread = max(diagonal.mean(), 0.0), diagonal.var()
     trust = 1.0 - deviation**2 / max(spread, deviation**2)
     whole = np.maximum(mean + trust * (diagonal - mean), filled + LEAST_OWN * mean)
-    return loadings, whole - filled
+    return loadings, whole - filled, tastes
 
 
 def _beyond(work: Floats, edge: float) -> Any:
