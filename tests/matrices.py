@@ -8,6 +8,7 @@ from skdpmf.data.validation import as_rating_matrix
 
 
 def csr(X):
+    X = np.asarray(X)
     known = ~np.isnan(X)
     pointers = np.concatenate(([0], np.cumsum(known.sum(axis=1))))
     return sparse.csr_array((X[known], np.nonzero(known)[1], pointers), shape=X.shape)

@@ -15,12 +15,10 @@ from skdpmf import DPItemMeans, PrivacyBudget, PrivacyLedger
 from skdpmf.books import ledger_cohorts, ledger_file
 from skdpmf.books.ledger_cohorts import Cohorts, people_of
 from skdpmf.books.ledger_rules import Amount, Spending, charge
-from skdpmf.books.search import SearchPlan
 from skdpmf.data.labelled_rows import RatingMatrix
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract import private
 from skdpmf.exceptions import BudgetExceededError, LedgerError, PrivacyParameterError
-from skdpmf.mechanisms.private_search import RandomTrials
 from tests.books.ledgers import calibrated_plan, forks, gaussian_plan, killed, new_ledger
 from tests.books.test_ledger_processes import in_forks
 from tests.systems import needs_posix
@@ -222,15 +220,6 @@ def test_ids_keep_their_type_and_number(tmp_path):
     with pytest.raises(PrivacyParameterError, match="users has 2 ids, and must have 3"):
         ledger.reserve(gaussian_plan(0.1), users=[9, 10], shape=(3, 5))
     assert ledger.verify() == 1
-
-
-def test_what_has_no_people_is_refused(tmp_path):
-    ledger = by_person(tmp_path)
-    trials = RandomTrials(2.0)
-    search = SearchPlan.make(PrivacyBudget(0.5), trials, bound=1.0, score_share=0.1)
-    with pytest.raises(PrivacyParameterError, match="must be None for a private search"):
-        ledger.reserve(search, users=names(1))
-    assert ledger.verify() == 0
 
 
 @needs_posix

@@ -34,6 +34,7 @@ from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.blocks import Blocks
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.users import Users
+from tests.matrices import dense
 from tests.systems import needs_posix
 
 from .test_base import Recorder, needs_callbacks
@@ -183,9 +184,7 @@ def test_what_goes_in(kind, client, tmp_path, monkeypatch):
     labels = (people, names) if kind in ("labelled", "table") else ()
     whole = clone(model).fit(known := RatingMatrix(X, *labels) if labels else X)
     if kind == "dense":
-        dense = np.full(X.shape, np.nan)
-        dense[X.nonzero()] = X.data
-        matrix = da.from_array(dense, chunks=(1100, 15))
+        matrix = da.from_array(dense(X), chunks=(1100, 15))
     elif kind == "on disk":
         matrix = ParquetRatings.write(tmp_path / "ratings", X, rows_per_part=700)
     elif kind == "table":

@@ -52,8 +52,7 @@ BY_GRADIENT = [name for name in METHODS if name not in ITEMS]
 @pytest.fixture(scope="module")
 def small():
     """Every ninth user has no ratings."""
-    X = make_ratings(N_USERS, N_ITEMS, density=0.5, random_state=0).toarray()
-    X[X == 0] = np.nan
+    X = dense(make_ratings(N_USERS, N_ITEMS, density=0.5, random_state=0))
     X[::9] = np.nan
     return csr(X)
 

@@ -21,12 +21,6 @@ def data(n=60, m=5, d=2):
     return X, Y
 
 
-def as_coo(Y):
-    """The known entries, in reverse."""
-    rows, columns = np.nonzero(~np.isnan(Y))
-    return sparse.coo_array((Y[rows, columns][::-1], (rows[::-1], columns[::-1])), shape=Y.shape)
-
-
 BAD = {
     "max_norm": (0.0, -1.0, np.inf, np.nan, "1", None, 1e-300),
     "max_value": (0.0, np.nan, 1e200),

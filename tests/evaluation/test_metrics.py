@@ -13,6 +13,7 @@ from skdpmf.evaluation.metrics import (
     average_precision_at_k,
     reciprocal_rank_at_k,
 )
+from tests.matrices import csr
 
 NAN = np.nan
 FORMATS = [
@@ -29,13 +30,6 @@ RANKING = [
     reciprocal_rank_at_k,
     ev.precision_at_k,
 ]
-
-
-def csr(dense):
-    """Stored = not NaN; a 0 stays stored."""
-    dense = np.asarray(dense, dtype=float)
-    rows, columns = np.nonzero(~np.isnan(dense))
-    return sparse.csr_array((dense[rows, columns], (rows, columns)), shape=dense.shape)
 
 
 def ratings_and_predictions(seed=0, shape=(30, 12)):

@@ -16,6 +16,7 @@ from skdpmf.data.matrix import keep_entries
 from skdpmf.estimators.contract.recommend import hidden_fifth
 from skdpmf.evaluation.metrics import average_precision_at_k, reciprocal_rank_at_k
 from tests.evaluation.standin import MeansRecommender
+from tests.matrices import dense
 
 OF_LISTS = {
     "recall": ev.recall_at_k,
@@ -83,10 +84,8 @@ def test_rmse_scorer(ratings):
     model = MeansRecommender().fit(train)
     expected = -ev.rmse(test, model.predict_entries(train, test))
     assert -2 < rmse_scorer(model, train, test) == expected
-    filled = np.full(test.shape, np.nan)
-    filled[test.nonzero()] = test.data
-    assert rmse_scorer(model, train, filled) == expected
-    assert rmse_scorer(model, train, pd.DataFrame(filled)) == expected
+    assert rmse_scorer(model, train, dense(test)) == expected
+    assert rmse_scorer(model, train, pd.DataFrame(dense(test))) == expected
     with pytest.raises(ValueError, match=r"y of shape \(60,\) must be a users x items matrix"):
         rmse_scorer(model, train, np.zeros(60))
 
@@ -128,7 +127,7 @@ def test_without_y_a_fifth_of_each_row_is_hidden(name, ratings):
     known, held_out = keep_entries(ratings, ~hidden), keep_entries(ratings, hidden)
     expected = scorer(model.fit(ratings), known, held_out)
     names = [f"i{j}" for j in range(15)]
-    frame = pd.DataFrame(np.where(ratings.toarray() > 0, ratings.toarray(), np.nan), columns=names)
+    frame = pd.DataFrame(dense(ratings), columns=names)
     for X in (ratings, frame, RatingMatrix(ratings, None, names)):
         assert scorer(model.fit(X), X) == pytest.approx(expected, abs=1e-12)
     if name == "rmse":

@@ -24,14 +24,11 @@ X = ratings(n_users=60)
 WHOLE = sk.PrivacyBudget(1.0, 1e-5)
 
 
-def headline(budget, shares=(0.1, 0.9), last=None):
+def headline(budget, shares=(0.1, 0.9)):
     """Bounder, selector and recommender, which share a budget."""
     head, rest = budget.split(list(shares))
-    if last is None:
-        last = sk.AdaptiveWeightALS(rest, n_components=2, max_iter=2)
-    return make_pipeline(
-        ContributionBounder(8), DPItemSelector(head, n_items=6), last.set_params(budget=rest)
-    )
+    last = sk.AdaptiveWeightALS(rest, n_components=2, max_iter=2)
+    return make_pipeline(ContributionBounder(8), DPItemSelector(head, n_items=6), last)
 
 
 # --- estimators and pipelines -------------------------------------------------------------------

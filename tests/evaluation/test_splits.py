@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf.evaluation import leave_one_out, rolling_folds, split_ratings, split_table, split_users
+from tests.matrices import dense
 
 
 def random_ratings(seed=0, n_users=50, n_items=20):
@@ -26,14 +27,6 @@ def entries(X):
     found = dict(zip(zip(X.row.tolist(), X.col.tolist(), strict=True), X.data, strict=True))
     assert len(found) == X.nnz
     return found
-
-
-def dense(X):
-    """The same ratings with NaN for unknown."""
-    out = np.full(X.shape, np.nan)
-    for (row, column), rating in entries(X).items():
-        out[row, column] = rating
-    return out
 
 
 # --- by rating

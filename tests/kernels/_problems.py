@@ -34,6 +34,12 @@ def random_pattern(rng, n_rows, n_columns, index_type=np.int64, density=0.4):
     return Pattern(indptr, np.nonzero(stored)[1].astype(index_type), n_columns)
 
 
+def part_of(data, n):
+    """Draw a range of n places."""
+    start = data.draw(st.integers(0, n))
+    return start, data.draw(st.integers(start, n))
+
+
 def types_of(form, index_type, dtype=np.float64):
     """Types of a case: in compiled form the usual ones, as each other one is compiled anew."""
     return (index_type, dtype) if form == "plain" else (np.int64, np.float64)

@@ -47,8 +47,7 @@ def test_items_equal_rational_arithmetic_bit_by_bit(
     """Those in the range; the others are not written."""
     given_problem = problem(seed, n_items, n_users, k, problems.types_of(form, index_type)[0])
     pattern, *rest = given_problem
-    start = data.draw(st.integers(0, n_items))
-    stop = data.draw(st.integers(start, n_items))
+    start, stop = problems.part_of(data, n_items)
     gram, rhs = accumulate(form, *given_problem, grid, start, stop)
     expected = twin.accumulate_items(pattern.indptr, pattern.indices, *rest, grid)
     for found, whole in zip((gram, rhs), expected, strict=True):

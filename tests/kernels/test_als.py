@@ -58,8 +58,7 @@ def test_rows_solve_their_normal_equations(
     pattern, values, weights, factors, ridge, row_ridge = problem(
         seed, n_rows, n_columns, k, dtype, index_type
     )
-    start = data.draw(st.integers(0, n_rows))
-    stop = data.draw(st.integers(start, n_rows))
+    start, stop = problems.part_of(data, n_rows)
     arrays = pattern.indptr, pattern.indices, values, weights, factors, ridge, row_ridge
     indptr, indices, values, weights, factors, ridge, row_ridge = problems.read_only(form, *arrays)
     plain, weighted = np.full((2, n_rows, k), SENTINEL, dtype)

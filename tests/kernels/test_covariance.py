@@ -18,6 +18,7 @@ from tests.kernels._problems import (
     float_types,
     forms,
     index_types,
+    part_of,
     random_pattern,
     read_only,
     types_of,
@@ -69,8 +70,7 @@ def test_sums_equal_the_twin_bit_by_bit(
     form, seed, n_users, n_items, unit, dtype, index_type, data
 ):
     pattern, x, weight = ratings(seed, n_users, n_items, *types_of(form, index_type, dtype))
-    start = data.draw(st.integers(0, n_items))
-    stop = data.draw(st.integers(start, n_items))
+    start, stop = part_of(data, n_items)
     cov, wgt = accumulate(pattern, x, weight, start, stop, unit, form)
     rows = slice(*triangle_starts(n_items)[[start, stop]])
     expected_cov, expected_wgt = pair_products(pattern, x, weight, unit)

@@ -36,8 +36,7 @@ def test_entries_are_dot_products_and_others_stay(
 ):
     index_type, dtype = problems.types_of(form, index_type, dtype)
     pattern, U, V = problem(seed, n_rows, n_columns, k, dtype, index_type)
-    start = data.draw(st.integers(0, n_rows))
-    stop = data.draw(st.integers(start, n_rows))
+    start, stop = problems.part_of(data, n_rows)
     out = np.full(len(pattern.indices), -77.0, dtype)
     given_arrays = problems.read_only(
         form, pattern.indptr, pattern.indices, np.asfortranarray(U), V

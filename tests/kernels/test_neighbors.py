@@ -54,8 +54,7 @@ def test_scores_equal_the_twin(
     index_type, dtype = problems.types_of(form, index_type, dtype)
     problem = knn_problem(seed, h, n_users, dtype, index_type, definite)
     t_indptr = problem[5]
-    start = data.draw(st.integers(0, n_users))
-    stop = data.draw(st.integers(start, n_users))
+    start, stop = problems.part_of(data, n_users)
     out, whole = np.full((2, len(problem[-1])), float(SENTINEL))
     getattr(knn_scores, form)(
         *problems.read_only(form, *problem), n_neighbors, 0.3, start, stop, out

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from skdpmf.kernels.sgd import item_runs, order_by_item
-from tests.kernels._problems import forms
+from tests.kernels._problems import forms, part_of
 from tests.reference import order as reference
 
 
@@ -33,8 +33,7 @@ def random_ratings(n_users, n_items, seed, density=0.3):
 @given(st.integers(1, 12), st.integers(1, 9), st.integers(0, 10**6), st.data())
 def test_is_a_sort_by_item_then_user(form, n_users, n_items, seed, data):
     R = random_ratings(n_users, n_items, seed)
-    start = data.draw(st.integers(0, n_users))
-    stop = data.draw(st.integers(start, n_users))
+    start, stop = part_of(data, n_users)
     got = ordered(form, R, start, stop, 2.5, 0.7)
     expected = reference.order_by_item(R.indptr, R.indices, R.data, start, stop, 2.5, 0.7)
     for mine, twin in zip(got, expected, strict=True):

@@ -14,6 +14,7 @@ from tests.kernels._problems import (
     examples,
     forms,
     index_types,
+    part_of,
     random_pattern,
     read_only,
     types_of,
@@ -54,8 +55,7 @@ def accumulate(form, pattern, terms, scale, factors, grid, *ranges):
 def test_residuals_and_their_norms(form, seed, k, n_users, n_items, bound, index_type, data):
     pattern, values, U, rng = problem(seed, n_users, n_items, k, types_of(form, index_type)[0])
     V, weights = rng.standard_normal((n_items, k)), rng.uniform(0, 1, len(values))
-    start = data.draw(st.integers(0, n_users))
-    stop = data.draw(st.integers(start, n_users))
+    start, stop = part_of(data, n_users)
     given_arrays = pattern.indptr, pattern.indices, values, weights, U, V
     out, norms = np.full(len(values), SENTINEL), np.full(n_users, SENTINEL)
     kernel = getattr(weigh_residuals, form)
@@ -157,8 +157,7 @@ def test_norms_of_rows_are_the_twin_s(form, seed, n_users, n_items, l1, index_ty
     """Right to 2^-46, however long the rows are and however different their values."""
     pattern, terms, _, rng = problem(seed, n_users, n_items, 1, types_of(form, index_type)[0])
     terms *= 10.0 ** rng.integers(-6, 6, len(terms))
-    start = data.draw(st.integers(0, n_users))
-    stop = data.draw(st.integers(start, n_users))
+    start, stop = part_of(data, n_users)
     out = np.full(n_users, SENTINEL)
     getattr(row_norms, form)(*read_only(form, pattern.indptr, terms), l1, start, stop, out)
     expected = twin.row_norms(pattern.indptr, terms, l1)

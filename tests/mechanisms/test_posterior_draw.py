@@ -18,6 +18,7 @@ from skdpmf.mechanisms.posterior_draw.guarantee import inverse_temperature
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.sampler.streams import derived_key
 from tests.built import built
+from tests.matrices import csr
 
 N_USERS, N_ITEMS, SLOT = 12, 14, 3
 ROUNDING = 1.0 + 1e-12
@@ -42,9 +43,7 @@ def target_of(row, chosen, budget, levels=None):
     """The sampled target with one user's ratings `row`."""
     X = others()
     X[SLOT] = row
-    rows, columns = np.nonzero(~np.isnan(X))
-    R = sparse.csr_array((X[rows, columns], (rows, columns)), shape=X.shape)
-    return solver._target(R, chosen, budget, NoiseSource(derived_key(0)), levels)
+    return solver._target(csr(X), chosen, budget, NoiseSource(derived_key(0)), levels)
 
 
 def adversaries(seed=1, n=60):
@@ -272,11 +271,8 @@ def test_every_chain_samples_the_target_and_its_last_draw_leaves(sampler, diagno
         return chains[-1][1]
 
     monkeypatch.setattr(module, name, chain)
-    X = others()
-    rows, columns = np.nonzero(~np.isnan(X))
-    R = sparse.csr_array((X[rows, columns], (rows, columns)), shape=X.shape)
     model = solver.fit(
-        R,
+        csr(others()),
         chosen,
         budget,
         NoiseSource(derived_key(0)),

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
 from skdpmf.evaluation import rmse
 from skdpmf.mechanisms.als import variational as solver
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
+from tests.matrices import csr
 from tests.mechanisms.test_dpals import ratings_with_gaps
 from tests.reference import variational as twin
 
@@ -19,10 +19,9 @@ def started(X, k, columns=None, **params):
     """A fit before its first round."""
     model = AdaptiveWeightALS(NONPRIVATE, n_components=k, solver=Pooled(list_share=None), **params)
     plan = solver.make_plan(NONPRIVATE, model._settings(), X.shape[1])
-    rows, items = np.nonzero(~np.isnan(X))
-    R = sparse.csr_array((X[rows, items] - 3.0, (rows, items)), shape=X.shape)
     noise = RecordingNoise(bytes(32), Recorder(None))
-    fit = solver.VariationalFit(Curator(R, plan, noise, 1, item_columns=columns), model._settings())
+    curator = Curator(csr(X - 3.0), plan, noise, 1, item_columns=columns)
+    fit = solver.VariationalFit(curator, model._settings())
     fit.begin()
     return fit
 

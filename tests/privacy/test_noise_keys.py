@@ -12,15 +12,7 @@ from skdpmf.privacy.recording import record_releases
 from skdpmf.privacy.sampler.grid import check_exact, exact_grid, truncate_to_grid
 from skdpmf.privacy.sampler.noise import NoiseSource, fresh_key, noise_source, recorded_key
 from skdpmf.privacy.sampler.streams import derived_key, initial_normals
-
-KEY = derived_key(7, "noise tests")
-COMMON = {"sensitivity": 2.0, "noise_multiplier": 1.5, "bound": 1000.0}
-
-
-def source(*parts):
-    """The noise source of a fit that begins now."""
-    return noise_source(derived_key(7, "noise tests", *parts))
-
+from tests.privacy.test_noise import COMMON, KEY, source
 
 # --- keys --------------------------------------------------------------------------------
 

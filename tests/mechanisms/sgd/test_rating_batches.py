@@ -27,12 +27,11 @@ def matrix_batches(X, n_rows, scale=None, n_threads=1, bounds=BOUNDS):
         return MatrixBatches(R, bounds, n_rows, workers, scale)
 
 
-def disk_batches(path, X, group_rows, n_rows, bounds=BOUNDS, part_rows=None):
+def disk_batches(path, X, group_rows, n_rows, bounds=BOUNDS):
     pytest.importorskip("pyarrow")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_ratings, "_GROUP_ROWS", group_rows)
-        rows = part_rows or 3 * group_rows
-        ratings = ParquetRatings.write(path, X, rows_per_part=rows, overwrite=True)
+        ratings = ParquetRatings.write(path, X, rows_per_part=3 * group_rows, overwrite=True)
     return ParquetBatches(ratings, bounds, n_rows)
 
 
