@@ -305,7 +305,7 @@ class LocalItemMeans:
         noise = length * float(np.sqrt(n_devices * variance))
         # of this round's devices, as many have ratings as of those that made `means`
         users = means.n_users * n_devices / self.n_devices
-        clip = float(np.clip(total[-1] / (im.USER_WEIGHT * users), im.LEAST_LEVEL, 1.0))
+        clip = float(np.clip(total[-1] / (im.USER_WEIGHT * users), im.LEAST_CLIP_FACTOR, 1.0))
         mass, typical = expected_weights(means.mass, means.typical_weight, ir.EXPONENT)
         mass = mass * (n_devices / self.n_devices)
         slope = clip * mass / ir.CLIP

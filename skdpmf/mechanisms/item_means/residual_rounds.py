@@ -397,7 +397,7 @@ class ResidualAverages:
         precision = (scale / deviation) ** 2
         self._clip_precision += precision
         self._clip_shift += precision * released / scale
-        return float(np.clip(self._clip_shift / self._clip_precision, im.LEAST_LEVEL, 1.0))
+        return float(np.clip(self._clip_shift / self._clip_precision, im.LEAST_CLIP_FACTOR, 1.0))
 
 
 def weighted_residuals(
