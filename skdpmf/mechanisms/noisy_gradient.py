@@ -365,7 +365,7 @@ class _Items:
         self.averages, self.alpha = averages, alpha
         self.typical_ratings = averages.typical_weight**-2.0  # of a user
         self.popularity = averages.mass / averages.mass.sum()
-        self.noise, self.first_clip_factor = NOISE, expected_clip_factor(clip / moment_bound())[0]
+        self.noise, self.first_clip_factor = NOISE, expected_clip_factor(clip / moment_bound())
         shape = len(averages.mass), rank
         length = np.sqrt(STARTING * NOISE / self.typical_ratings)
         self.V = averages.curator.initial_normals(shape) * length
