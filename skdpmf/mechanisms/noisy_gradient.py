@@ -142,8 +142,9 @@ def moment_bound() -> float:
 
 
 def gradient_clip(budget: PrivacyBudget) -> float:
-    """Return C: the less noise, the larger."""
-    return CLIP * float(np.sqrt((1.0 + common.strength_of(budget)) * (1.0 + CONSTANT**2)))
+    """Return C: the less noise, the larger; below 4 a, as the grid is for residuals up to C / a."""
+    clip = min(CLIP * float(np.sqrt(1.0 + common.strength_of(budget))), 1.0)
+    return clip * float(np.hypot(CONSTANT, 1.0))
 
 
 def shares_of(budget: PrivacyBudget) -> dict[str, float]:
@@ -364,7 +365,7 @@ class _Items:
         self.averages, self.alpha = averages, alpha
         self.typical_ratings = averages.typical_weight**-2.0  # of a user
         self.popularity = averages.mass / averages.mass.sum()
-        self.noise, self.first_clip_factor = NOISE, expected_clip_factor(clip / moment_bound())[0]
+        self.noise, self.first_clip_factor = NOISE, expected_clip_factor(clip / moment_bound())
         shape = len(averages.mass), rank
         length = np.sqrt(STARTING * NOISE / self.typical_ratings)
         self.V = averages.curator.initial_normals(shape) * length

@@ -329,7 +329,7 @@ class LocalItemMeans:
         if self.public is not None:
             guess = ir.CLIP_FACTOR, ir.CLIP_DEVIATION
             factor = mean_by_precision((factor, noise / scale), guess)[0]
-        return float(np.clip(factor, im.LEAST_LEVEL, 1.0))
+        return float(np.clip(factor, im.LEAST_CLIP_FACTOR, 1.0))
 
     @property
     def mass(self) -> Floats:

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 # Guard: values tried for a variance, times its guess; as many steps are between two of them
 KNOTS = np.geomspace(1e-3, 10.0, 13)
 # rows that are not empty, and a mean clip factor, at least
-LEAST_LEVEL = 0.1
+LEAST_LEVEL, LEAST_CLIP_FACTOR = 0.1, 0.3
 
 # Tuned: what a release shows of one thing against another. q, of users
 USER_WEIGHT = 0.1
@@ -79,7 +79,7 @@ def estimate_item_means(
     count_noise = noise_scale / count_weight
     N = statistic[0, :-1] / count_weight
     n_users = users_of(statistic[0, -1], n_rows)
-    clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, LEAST_LEVEL, 1.0)
+    clip_factor = np.clip(statistic[1, -1] / USER_WEIGHT / n_users, LEAST_CLIP_FACTOR, 1.0)
     # sum_j w_i = sqrt(n_i) lies between 1 and sqrt(n_items) for every user
     typical_weight = n_users / np.clip(N.sum(), n_users, n_users * np.sqrt(N.size))
     # an item seems never rarer than the noise can show

@@ -70,13 +70,16 @@ CLIP = 0.6
 EXPONENT = 0.25
 
 
-def expected_clip_factor(clip: float) -> tuple[float, float]:
-    """Return the mean clip factor of typical residuals, as it is thought to be, and its doubt."""
-    factor = min(clip / float(np.sqrt(im.RATING_VARIANCE)), 1.0)
-    return factor, 1.0 - factor
+# Tuned: noise against bias. Deviation of a mean clip factor from what it is thought to be
+CLIP_DEVIATION = 0.1
 
 
-CLIP_FACTOR, CLIP_DEVIATION = expected_clip_factor(CLIP)
+def expected_clip_factor(clip: float) -> float:
+    """Return the mean clip factor of typical residuals, as it is thought to be at first."""
+    return min(clip / float(np.sqrt(im.RATING_VARIANCE)), 1.0)
+
+
+CLIP_FACTOR = expected_clip_factor(CLIP)
 
 # Tuned: trust in public people. Variance of their means' shift, over that of items, beyond which
 # nothing but their means is used, as with fans of a genre
@@ -397,7 +400,7 @@ class ResidualAverages:
         precision = (scale / deviation) ** 2
         self._clip_precision += precision
         self._clip_shift += precision * released / scale
-        return float(np.clip(self._clip_shift / self._clip_precision, im.LEAST_LEVEL, 1.0))
+        return float(np.clip(self._clip_shift / self._clip_precision, im.LEAST_CLIP_FACTOR, 1.0))
 
 
 def weighted_residuals(
