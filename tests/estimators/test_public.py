@@ -317,7 +317,7 @@ def test_stock_tools_of_scikit_learn_carry_public_people(estimator):
 
 @pytest.mark.parametrize("estimator", [DPItemMeans, AdaptiveWeightALS])
 def test_a_private_search_has_them_beside_all_candidates(estimator):
-    """They cost nothing, who is in both is public, and other ones go along with other noise."""
+    """They cost nothing, and who is in both is public."""
     R = make_ratings(300, 20, random_state=0)
     X = RatingMatrix(R, [f"u{i}" for i in range(300)], list(range(20)))
     people, other = X.rows([f"u{i}" for i in range(30)]), R.copy()
@@ -333,16 +333,8 @@ def test_a_private_search_has_them_beside_all_candidates(estimator):
     assert one.best_score_ == two.best_score_
     assert "ratings of 30 people are public" in " ".join(str(one.privacy_spent_).split())
     none, nobody = searched(None), searched(X.rows([]))
-    assert none.best_score_ == nobody.best_score_
-    assert none.privacy_spent_ == nobody.privacy_spent_
+    assert (none.best_score_, none.privacy_spent_) == (nobody.best_score_, nobody.privacy_spent_)
     assert none.privacy_spent_.epsilon == one.privacy_spent_.epsilon
-    rest = X.rows([f"u{i}" for i in range(30, 300)])
-    with record_releases() as first:
-        searched(people, rest)
-    turned = RatingMatrix(people.X[::-1], None, people.items)
-    with record_releases() as second:
-        searched(turned, rest)
-    assert first[-1].output != second[-1].output  # but for the order they are the same people
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
