@@ -17,13 +17,13 @@ from itertools import product
 
 import numpy as np
 from harness import data_path, parser, print_head, print_row
-from ratings import budget_of, found_by, liked_of, public_share, split
+from ratings import budget_of, liked_of, public_share, split
 from scipy import sparse
 
 from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, DPMFSampler, LocalDPGDDR
 from skdpmf.data import item_features, make_ratings, read_ratings
 from skdpmf.data.loaders import read_items
-from skdpmf.evaluation import rmse, split_ratings
+from skdpmf.evaluation import recall_at_k, rmse, split_ratings
 
 KNOWN = AdaptiveWeightALS, DPItemMeans, DPCovarianceRecommender, DPMFSampler, LocalDPGDDR
 SETS = {  # users, items, density and deviation of factors
@@ -71,7 +71,7 @@ def error_of(kind, epsilon, seed, X, known, hidden, **settings):
     most = 10.0 if kind is LocalDPGDDR and np.isfinite(epsilon) else np.inf  # reports take long
     model = kind(budget_of(min(epsilon, most)), random_state=seed, **settings).fit(X)
     if model._implicit:
-        return -found_by(model.recommend(known, 100)[0], hidden)[0]
+        return -recall_at_k(hidden, model.recommend(known, 20)[0], 20)
     return rmse(hidden, model.predict_entries(known, hidden))
 
 

@@ -31,6 +31,7 @@ from skdpmf.estimators.contract.base import BaseRecommender
 from skdpmf.estimators.contract.model_file import check_savable
 from skdpmf.estimators.contract.parameters import warn_of_budget
 from skdpmf.estimators.contract.progress import SpentDisplay
+from skdpmf.estimators.contract.public import PUBLIC_ASSUMPTION, Public, public_of
 from skdpmf.mechanisms.private_search import RandomTrials, stream_integer
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.clipped_sums import BoundedSum
@@ -88,7 +89,8 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         A private recommender of this package, or one with its parameters ``budget`` and
         ``rating_range`` and methods ``plan``, ``fit`` and ``predict_entries``. Its own budget and
         random_state are replaced, and all that its ``nonprivate_*`` parameters ask for is refused,
-        in candidates too. Pass nothing that was chosen by looking at these ratings.
+        in candidates too. Its public people are beside all candidates, and cost nothing. Pass
+        nothing that was chosen by looking at these ratings.
     param_distributions : dict or list of dicts
         As for scikit-learn's ``RandomizedSearchCV``: lists, or distributions with ``rvs``. Drawn
         with replacement.
@@ -243,6 +245,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         check_savable(self._catalogue_)
         warn_of_budget(self.budget, R.shape[0])
         plan, ledger = self.plan(R.shape[1], R.shape[0]), self.budget.ledger
+        public = public_of(self._candidate({}, plan.fit_budget, None), X, R.shape[1])
         template, seeded = self.estimator.get_params(deep=False), self.random_state is not None
         record = {
             "estimator": f"{type(self).__name__}({type(self.estimator).__name__})",
@@ -256,9 +259,14 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             warnings.simplefilter("ignore")
             kinds: Any = np.asarray(y)
             kinds = np.zeros_like(kinds) if kinds.ndim == 1 else None  # y without its content
-            best, params, score = self._search(plan, R, kinds)
+            if public is not None and public.others is not None:
+                R = keep_entries(R, np.repeat(public.others, np.diff(R.indptr)))
+            best, params, score = self._search(plan, R, kinds, public)
             spent = plan.check_fit(best.plan(R.shape[1], R.shape[0]))
         statement = SearchStatement.of_search(plan, spent, seeded=seeded)
+        if public is not None:
+            said = PUBLIC_ASSUMPTION.format(public.n_people)
+            statement = replace(statement, assumptions=(*statement.assumptions, said))
         self._statement = statement.with_undeclared(getattr(X, "undeclared", ()))
         self.best_params_, self.best_score_ = params, score
         self.best_estimator_ = self._released(best)
@@ -275,17 +283,19 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     score = _of_best(BaseRecommender.score)
     save = _of_best(BaseRecommender.save)
 
-    def _search(self, plan: SearchPlan, R: Any, y: Any) -> tuple[Any, dict[str, Any], float]:
+    def _search(
+        self, plan: SearchPlan, R: Any, y: Any, public: Public | None
+    ) -> tuple[Any, dict[str, Any], float]:
         """Run a secret number of trials; model, candidate and score of the best one leave."""
         train, test = self._split(R)
-        key = self._key(R, "trials", plan)
+        key = self._key(R, public, "trials", plan)
         candidates = [self._draw(key, t) for t in range(plan.trials.draw(key))]
         for params in candidates:
             self._check_candidate(plan, params, R.shape)
         known, half = self._catalogue_, self._half_bound()
         # features are aligned by the names of the items
         named = train if known is None else RatingMatrix(train, None, known.items, known.titles)
-        noise = noise_source(self._key(R, "scores", candidates, plan))
+        noise = noise_source(self._key(R, public, "scores", candidates, plan))
         run, given = delayed(_run_trial), (named, test, y, half, plan)
         seeds = partial(self._seed, key)
         fits = (self._candidate(p, plan.fit_budget, seeds(t)) for t, p in enumerate(candidates))
@@ -306,13 +316,16 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         held_out = priorities < np.uint64(self.test_size * 2.0**64)
         return keep_entries(R, ~held_out), keep_entries(R, held_out)
 
-    def _key(self, R: Any, *words: Any) -> bytes:
-        """Return a fresh key, or that of the seed, the words and the ratings."""
+    def _key(self, R: Any, public: Public | None, *words: Any) -> bytes:
+        """Return a fresh key, or that of the seed, the words, the ratings and public people."""
         if self.random_state is None:
             return recorded_key(sampler.fresh_key)
-        template = type(self.estimator).__name__, self.estimator.get_params(deep=False)
+        params = self.estimator.get_params(deep=False)
+        params |= dict.fromkeys(params.keys() & {"public"})  # who they are is in the data
+        template = type(self.estimator).__name__, params
         text = f"private search {template!r} {list(words)!r}"
         seed, data = int(self.random_state), (R.indptr, R.indices, R.data)
+        data += () if public is None else public.arrays
         return recorded_key(lambda: derived_key(seed, text, *data))
 
     def _seed(self, key: bytes, index: int) -> int | None:
@@ -357,9 +370,6 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         check.require_budget(self.budget)
         _check_template(self.estimator)
         _check_space(self.param_distributions, self.estimator.get_params())
-        public = getattr(self.estimator, "public", None) is None
-        remedy = "fit the best parameters beside public people afterwards"
-        check.require(public, "estimator", self.estimator, "without public rows", remedy)
         RandomTrials(self.n_trials)
         check.require_random_state(self.random_state)
         share = check.is_finite(self.test_size) and 0.0 < self.test_size < 1.0

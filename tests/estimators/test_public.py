@@ -22,6 +22,7 @@ from skdpmf import (
 from skdpmf.data import ParquetRatings, RatingMatrix, make_ratings
 from skdpmf.data.validation import as_rating_matrix
 from skdpmf.estimators.contract.public import public_of
+from skdpmf.evaluation import PrivateSearchCV
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.privacy.frame import Frame
@@ -312,6 +313,28 @@ def test_stock_tools_of_scikit_learn_carry_public_people(estimator):
     public = clone(search.estimator).set_params(**search.cv_results_["params"][1]).fit(X[200:])
     assert any("200 people" in text for text in public[-1].privacy_spent_.assumptions)
     assert np.isfinite(cross_validate(public[-1], X[200:], cv=2)["test_score"]).all()
+
+
+@pytest.mark.parametrize("estimator", [DPItemMeans, AdaptiveWeightALS])
+def test_a_private_search_has_them_beside_all_candidates(estimator):
+    """They cost nothing, and who is in both is public."""
+    R = make_ratings(300, 20, random_state=0)
+    X = RatingMatrix(R, [f"u{i}" for i in range(300)], list(range(20)))
+    people, other = X.rows([f"u{i}" for i in range(30)]), R.copy()
+    other.data[: other.indptr[30]] = 1.0
+
+    def searched(public, X=X):
+        given = estimator(BUDGET, public=public)
+        space = {"n_components": [2]} if estimator is AdaptiveWeightALS else {"user_damping": [5.0]}
+        return PrivateSearchCV(given, space, BUDGET, n_trials=1, random_state=0).fit(X)
+
+    one, two = searched(people), searched(people, X.with_ratings(other))
+    np.testing.assert_array_equal(one.predict(R[:9]), two.predict(R[:9]))
+    assert one.best_score_ == two.best_score_
+    assert "ratings of 30 people are public" in " ".join(str(one.privacy_spent_).split())
+    none, nobody = searched(None), searched(X.rows([]))
+    assert (none.best_score_, none.privacy_spent_) == (nobody.best_score_, nobody.privacy_spent_)
+    assert none.privacy_spent_.epsilon == one.privacy_spent_.epsilon
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -44,6 +44,13 @@ class Public(NamedTuple):
         return {"public": self.rows} if m is None else {"known": (*m.known, *m[1:])}
 
     @property
+    def arrays(self) -> tuple[Any, ...]:
+        """All that a seeded key depends on."""
+        rows = self.rows
+        given: Any = self.framed.get("known") or (rows.indptr, rows.indices, rows.data)
+        return tuple(given)
+
+    @property
     def n_people(self) -> int:
         """How many they are."""
         return int(self.rows.shape[0] if self.model is None else self.model.known.exposure.max())
