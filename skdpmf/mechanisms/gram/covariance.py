@@ -461,8 +461,7 @@ def _shares(
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
         unit, strength = _unit(budget), item_averages.noise_strength(budget, settings.noise)
-        by_rating = (unit, settings.noise) == ("rating", "gaussian")
-        half = HALF_SHARE if by_rating else _HALF_SHARE
+        half = HALF_SHARE if (unit, settings.noise) == ("rating", "gaussian") else _HALF_SHARE
         averages = share_of_first(strength, n_rows, n_items, half)
         # shares of epsilon are as roots of those of mu^2: where averages would have most of it, and
         # for users, two releases know less

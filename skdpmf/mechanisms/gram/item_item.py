@@ -36,8 +36,8 @@ l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
 
     lambda <- sqrt(lambda^2 - e^2),   U diag(lambda) U' = L L',   l_j <- (L L')_jj,
 
-and so fills the diagonal by what the other entries say of it. The first and the last round find all
-eigenvalues; those between stay near the first one's vectors. The items' own part is what is left
+and so fills the diagonal by what the other entries say of it. Rounds stay near leading vectors of
+block iteration; then all eigenvalues above e are found, once. The items' own part is what is left
 of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' + diag(o).
 
 **Tastes.** Where all choose by popularity alone, entry jl has the variance a_j a_l of chance,
@@ -586,19 +586,17 @@ def clean_gram(
     m, diagonal = len(released), released.diagonal().copy()
     edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
     known = np.zeros((m, 0)) if features is None else features
-    work, filled, basis = released - known @ known.T, np.zeros(m), None
-    for _ in rounds:
-        np.fill_diagonal(work, filled)
-        if basis is None:
-            values, basis = _beyond(work, edge)
-        else:  # only the diagonal has changed: a tenth of the time, and 1e-3 of the result
-            Q = np.linalg.qr(np.column_stack((basis, work @ basis)))[0]
-            values, turn = np.linalg.eigh(Q.T @ (work @ Q))
-            r = basis.shape[1]
-            values, basis = values[-r:], Q @ turn[:, -r:]
-        filled = np.sum(_loadings(values, basis, edge) ** 2, axis=1)
-    np.fill_diagonal(work, filled)
-    values, vectors = _beyond(work, edge)
+    work = released - known @ known.T
+    np.fill_diagonal(work, 0.0)
+    # noise has less than a twentieth of its eigenvalues beyond the edge, and tastes are few
+    basis = leading_vectors(work.__matmul__, diagonal, min(m, m // 20 + 32))[1]
+    for _ in rounds:  # near these vectors: a tenth of the time, and 1e-3 of the result
+        Q = np.linalg.qr(np.column_stack((basis, work @ basis)))[0]
+        values, turn = np.linalg.eigh(Q.T @ (work @ Q))
+        r = basis.shape[1]
+        values, basis = values[-r:], Q @ turn[:, -r:]
+        np.fill_diagonal(work, np.sum(_loadings(values, basis, edge) ** 2, axis=1))
+    values, vectors = scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
     tastes = _count_tastes(work, vectors, deviation / np.sqrt(2.0) + chance)
     most = VECTORS_A_TASTE * max(tastes, 1)
     loadings = _loadings(values, vectors, edge)[:, ::-1][:, :most]
@@ -608,11 +606,6 @@ def clean_gram(
     trust = 1.0 - deviation**2 / max(spread, deviation**2)
     whole = np.maximum(mean + trust * (diagonal - mean), filled + LEAST_OWN * mean)
     return loadings, whole - filled
-
-
-def _beyond(work: Floats, edge: float) -> Any:
-    """Return the eigenvalues above the edge, and their vectors."""
-    return scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
 
 
 def _count_tastes(work: Floats, vectors: Any, deviation: Any) -> int:
