@@ -9,6 +9,7 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import most_popular, share_of_features
 from skdpmf.mechanisms.gram import item_item as solver
 from skdpmf.mechanisms.item_means.popularity import DOUBT, LIST, estimate_popularity
+from skdpmf.privacy.budget import public_rows
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.recording import Recorder, RecordingNoise
 from skdpmf.privacy.sampler.streams import derived_key
@@ -68,8 +69,9 @@ def test_plan_spends_the_budget_on_both_releases(n_rows):
     plan = solver.make_plan(LARGE, N_ITEMS, n_rows)
     shares = [plan.share(release) for release in plan.releases]
     assert sum(shares) == pytest.approx(1.0, abs=1e-6)
-    part = 2.0 * solver.SHARE / (2.0 * solver.SHARE + LARGE.mu * (n_rows or N_ITEMS) / N_ITEMS)
-    assert shares[0] == pytest.approx(min(max(solver.SHARE, part), 2 / 3), rel=1e-6)
+    rows = public_rows(n_rows) if n_rows else N_ITEMS
+    part = 1.0 / (1.0 + LARGE.mu * rows / N_ITEMS**0.5 / solver.HALF_SHARE)
+    assert shares[0] == pytest.approx(min(part, 0.5), rel=1e-6)
     assert [release.sensitivity for release in plan.releases] == [1.0, 1.0]
     assert plan.releases[1].shape == (N_ITEMS * (N_ITEMS + 1) // 2,)
     assert plan.releases[1].alternatives == (solver.COUNTS,)
@@ -112,7 +114,8 @@ def test_head_is_that_of_the_formula():
     assert len(set(sizes)) > 20
 
 
-def test_counts_of_both_slots_are_combined_by_inverse_variance():
+def test_counts_of_both_slots_are_combined_by_inverse_variance(monkeypatch):
+    monkeypatch.setattr(solver, "share_of_first", lambda *_: 0.3)
     lists, (one, two) = run(clicks(), SMALL)
     assert one.statistic.shape == two.statistic.shape == (N_ITEMS,)
     np.testing.assert_array_equal(one.statistic, two.statistic)

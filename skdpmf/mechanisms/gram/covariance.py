@@ -32,14 +32,16 @@ from skdpmf.mechanisms.common import most_popular, shows_tastes
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.gram.item_item import (
     EXACT_HEAD,
+    HALF_SHARE,
     CleanGram,
     Lists,
     choose_head,
     clean_gram,
     exact_gram,
     lists_of,
+    ridge_of,
+    share_of_first,
 )
-from skdpmf.mechanisms.gram.item_item import RIDGE as LIST_RIDGE
 from skdpmf.mechanisms.item_means import averages as item_averages
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
@@ -78,11 +80,8 @@ _COARSEST_GRID = 2.0**-32
 # Tuned: what the covariance has of the budget, against the averages. t of the release (Cov, t Wgt),
 # a power of two, or sums are not exact
 WEIGHT_SCALE = 0.25
-# "auto": the averages' share is m / (m + mu n_rows / sqrt(n_items)); mu is the epsilon of Laplace
-# noise. m, and for Gaussian noise and single ratings
-_HALF_SHARE, _HALF_OF_RATINGS = 100.0, 25.0
-# smaller epsilons of Laplace noise, and all for users, are for the averages: two releases know less
-_LEAST_LAPLACE = 4.0
+# "auto": as `HALF_SHARE` of clicks, which Gaussian noise and single ratings have
+_HALF_SHARE = 100.0
 _LEAST_SIGNAL, _LEAST_SHARE = 30.0, 0.3  # see head_items
 
 
@@ -406,7 +405,8 @@ class _Fit:
         G -= product * (np.sum((G * product)[others]) / max(np.sum(product[others] ** 2), 1e-300))
         chance = own * np.sqrt(n_users) / N.sum()
         L, diagonal, _ = clean_gram(G, deviation, range(N_ROUNDS), None, chance)
-        clean = CleanGram(head[place], L, diagonal, LIST_RIDGE + deviation, True)
+        ridge = ridge_of(own * (n_users / N.sum())) + deviation
+        clean = CleanGram(head[place], L, diagonal, ridge, True)
         return lists_of(clean, N, n_users)
 
     def noisy_sums(
@@ -461,10 +461,11 @@ def _shares(
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
         unit, strength = _unit(budget), item_averages.noise_strength(budget, settings.noise)
-        by_rating = (unit, settings.noise) == ("rating", "gaussian")
-        half = _HALF_OF_RATINGS if by_rating else _HALF_SHARE
-        averages = half / (half + strength * n_rows / float(np.sqrt(n_items)))
-        if settings.noise == "laplace" and (by_user or strength < _LEAST_LAPLACE):
+        half = HALF_SHARE if (unit, settings.noise) == ("rating", "gaussian") else _HALF_SHARE
+        averages = share_of_first(strength, n_rows, n_items, half)
+        # shares of epsilon are as roots of those of mu^2: where averages would have most of it, and
+        # for users, two releases know less
+        if settings.noise == "laplace" and (by_user or np.sqrt(averages) > 0.5):
             averages = 1.0
         covariance = 1.0 - averages
         overall = averages * item_averages.global_share(n_items) if by_user else 0.0

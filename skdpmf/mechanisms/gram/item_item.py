@@ -28,16 +28,16 @@ is expected to be d_j = t N_j, and noise has eigenvalues up to 2 s sqrt(m) (Wign
 H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_m), where
 D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows.
 
-Where the counts of popular items are still uncertain (`popularity.is_known`), better ones are worth
-more than a matrix with whatever tastes, and there is no head.
+Where the rest of the budget would still change counts of popular items (`popularity.is_known`),
+better ones are worth more than a matrix with whatever tastes, and there is no head.
 
 **Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
 l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
 
     lambda <- sqrt(lambda^2 - e^2),   U diag(lambda) U' = L L',   l_j <- (L L')_jj,
 
-and so fills the diagonal by what the other entries say of it. The first and the last round find all
-eigenvalues; those between stay near the first one's vectors. The items' own part is what is left
+and so fills the diagonal by what the other entries say of it. Rounds stay near leading vectors of
+block iteration; then all eigenvalues above e are found, once. The items' own part is what is left
 of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' + diag(o).
 
 **Tastes.** Where all choose by popularity alone, entry jl has the variance a_j a_l of chance,
@@ -113,13 +113,11 @@ from skdpmf.kernels.covariance import pair_products
 from skdpmf.kernels.rows import centre_rows
 from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
-    SHARE,
     count_weights,
     leading_vectors,
     mean_by_precision,
     most_popular,
     planned_gram,
-    share_beside,
     share_of_features,
     strength_of,
 )
@@ -148,13 +146,14 @@ DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less 
 LEAST_OWN = 0.06  # of an item's own part, of the mean diagonal
 TIE = 1e-3  # score of the most popular item for a user without clicks
 
+# Tuned: counts against tastes. Users times strength, over the root of the number of items, from
+# which counts have less than half of the budget
+HALF_SHARE = 10.0
+
 # Tuned: noise against tastes that are lost with it; shares, unless said
 ITEM_SIGNAL = 0.25
 EDGE = 0.85  # of the semicircle's: eigenvectors just inside it still hold more signal than harm
 VECTORS_A_TASTE = 3
-
-# Tuned: popularity against tastes, in users
-RIDGE = 5.0  # of lambda, beside the noise's deviation
 
 COUNTS, GRAM = "item counts", "Gram matrix of the head"
 
@@ -259,11 +258,19 @@ def make_plan(budget: PrivacyBudget, n_items: int, n_rows: int | None = None) ->
     notes = [
         "The head is chosen from released counts: the planned shape is that of the largest one."
     ]
-    # every list needs counts: they have up to two thirds where an item has few users for the noise
+    # every list needs counts: they have up to a half, where noise hides most
     rows = n_items if n_rows is None else public_rows(n_rows)
-    share = min(max(share_beside(strength_of(budget) * rows / n_items), SHARE), 2.0 / 3.0)
+    share = min(share_of_first(strength_of(budget), rows, n_items), 0.5)
     shares = {COUNTS: share, GRAM: 1.0 - share}
     return ReleasePlan.from_shares(budget, releases, shares, notes=notes)
+
+
+def share_of_first(strength: float, n_rows: int, n_items: int, half: float = HALF_SHARE) -> float:
+    """Return the share of counts or averages, without which the rest says nothing.
+
+    Their relative error falls with the strength and with rows, and grows with the catalogue.
+    """
+    return half / (half + strength * n_rows / float(np.sqrt(n_items)))
 
 
 def gram_release(budget: PrivacyBudget, n_items: int, name: str, *, alternative: str) -> Release:
@@ -310,7 +317,9 @@ def fit(
         return counts, deviation, popularity, doubt, people
 
     counts, deviation, popularity, doubt, people = of_all_cohorts(own, by_noise)
-    terms = curator, users, users.map(_clicks), GRAM, popularity, doubt
+    # variance that the other release would take away, were it one of counts
+    gain = doubt * (deviation / np.hypot(deviation, curator.deviation(GRAM, COUNTS)))
+    terms = curator, users, users.map(_clicks), GRAM, popularity, gain
     clean = noisy_gram(*terms, rounds, known=earlier, public=people)
     held, n_users = clean.sums, float(exposure.max())
     if held is None:
@@ -342,7 +351,7 @@ def noisy_gram(
 
     curator: whose plan has a `gram_release` of this name; users: their rows; chosen: how much each
     entry counts, 1 for a click; name: the release; popularity (n_items,): counts N > 0 in so many
-    rows, from all that was released; doubt (n_items,): their deviations; rounds: as for `fit`;
+    rows, from all that was released; doubt (n_items,): see `choose_head`; rounds: as for `fit`;
     known: in a refresh the sums of earlier cohorts, whose head and q these users get as well.
     Result: with an empty head, and without a release, where better counts are worth more.
     """
@@ -353,7 +362,7 @@ def noisy_gram(
         """Head for sums over cohorts like this one, with so much noise for each of them."""
         return most_popular(popularity, choose_head(popularity, n_rows, noise, doubt))
 
-    nothing = CleanGram(np.empty(0, np.int64), np.empty((0, 0)), np.empty(0), RIDGE, True)
+    nothing = CleanGram(np.empty(0, np.int64), np.empty((0, 0)), np.empty(0), 1.0, True)
     if known is not None and known.n_users < 2.0 * n_rows:
         # there is no head, or that of the first cohort, which may be for too few people
         fits = 2.0 * known.head.size >= max(supported(one / np.sqrt(2.0)).size, 1)
@@ -394,7 +403,8 @@ def noisy_gram(
     features = _of_features(released, curator.item_columns, diagonal, head, deviation)
     chance = diagonal[head] / np.sqrt(n_users)
     loadings, own, tastes = clean_gram(released, deviation, rounds, features[head], chance)
-    return CleanGram(head, loadings, own, RIDGE + deviation, True, features, held, tastes)
+    ridge = ridge_of(diagonal[head]) + deviation
+    return CleanGram(head, loadings, own, ridge, True, features, held, tastes)
 
 
 def learn_public(clicks: Any) -> PublicClicks | None:
@@ -469,7 +479,7 @@ def with_public_gram(
     size = max(min(int(enough), MOST_HEAD), 0 if private is None else private[0].size)
     wide = most_popular(popularity, size)
     if not size:
-        return CleanGram(wide, np.empty((0, 0)), np.empty(0), RIDGE, True)
+        return CleanGram(wide, np.empty((0, 0)), np.empty(0), 1.0, True)
     A = _public_gram(clicks, wide, popularity) * scale
     d = popularity[wide] * (n_users / popularity[wide].sum())
     of_one = np.outer(d, d)
@@ -504,7 +514,7 @@ def with_public_gram(
         C = A + W @ (K * R) @ W.T
         W = W**2 / np.maximum(M.diagonal(), 1e-300)[:, None]
         variance = np.maximum(1.0 - W @ K @ W.T, 1e-6) * of_one / public.worth
-        ridge = (RIDGE + deviation) * level / unit
+        ridge = (ridge_of(d[place]) + deviation) * level / unit
     ridge = min(ridge, n_users / public.worth)
     L, own, tastes = _clean_uneven(0.5 * (C + C.T), variance, rounds, F[wide])
     return CleanGram(wide, L, own, ridge, True, F, tastes=tastes)
@@ -546,7 +556,8 @@ def _of_features(
 def choose_head(popularity: Floats, n_users: float, deviation: float, doubt: Floats) -> int:
     """Return the number of most popular items that the head has; 0: better counts are worth more.
 
-    deviation: of the noise on the diagonal; doubt (n_items,): deviations of the popularity.
+    deviation: of the noise on the diagonal; doubt (n_items,): deviations of the popularity,
+    or what better counts would take of them.
     """
     if not is_known(popularity, doubt):
         return 0
@@ -576,19 +587,17 @@ def clean_gram(
     m, diagonal = len(released), released.diagonal().copy()
     edge = EDGE * 2.0 * deviation * np.sqrt(m / 2.0)
     known = np.zeros((m, 0)) if features is None else features
-    work, filled, basis = released - known @ known.T, np.zeros(m), None
-    for _ in rounds:
-        np.fill_diagonal(work, filled)
-        if basis is None:
-            values, basis = _beyond(work, edge)
-        else:  # only the diagonal has changed: a tenth of the time, and 1e-3 of the result
-            Q = np.linalg.qr(np.column_stack((basis, work @ basis)))[0]
-            values, turn = np.linalg.eigh(Q.T @ (work @ Q))
-            r = basis.shape[1]
-            values, basis = values[-r:], Q @ turn[:, -r:]
-        filled = np.sum(_loadings(values, basis, edge) ** 2, axis=1)
-    np.fill_diagonal(work, filled)
-    values, vectors = _beyond(work, edge)
+    work = released - known @ known.T
+    np.fill_diagonal(work, 0.0)
+    # noise has less than a twentieth of its eigenvalues beyond the edge, and tastes are few
+    basis = leading_vectors(work.__matmul__, diagonal, min(m, m // 20 + 32))[1]
+    for _ in rounds:  # near these vectors: a tenth of the time, and 1e-3 of the result
+        Q = np.linalg.qr(np.column_stack((basis, work @ basis)))[0]
+        values, turn = np.linalg.eigh(Q.T @ (work @ Q))
+        r = basis.shape[1]
+        values, basis = values[-r:], Q @ turn[:, -r:]
+        np.fill_diagonal(work, np.sum(_loadings(values, basis, edge) ** 2, axis=1))
+    values, vectors = scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
     tastes = _count_tastes(work, vectors, deviation / np.sqrt(2.0) + chance)
     most = VECTORS_A_TASTE * max(tastes, 1)
     loadings = _loadings(values, vectors, edge)[:, ::-1][:, :most]
@@ -598,11 +607,6 @@ def clean_gram(
     trust = 1.0 - deviation**2 / max(spread, deviation**2)
     whole = np.maximum(mean + trust * (diagonal - mean), filled + LEAST_OWN * mean)
     return loadings, whole - filled, tastes
-
-
-def _beyond(work: Floats, edge: float) -> Any:
-    """Return the eigenvalues above the edge, and their vectors."""
-    return scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
 
 
 def _count_tastes(work: Floats, vectors: Any, deviation: Any) -> int:
@@ -628,19 +632,23 @@ def exact_gram(rows: Rows, chosen: Floats, rounds: Iterable[int] = ()) -> CleanG
     head = most_popular(counts, min(int(np.count_nonzero(counts)), EXACT_HEAD))
     list(rounds)
     if not head.size:
-        return CleanGram(head, np.empty((0, 0)), np.empty(0), RIDGE, False)
+        return CleanGram(head, np.empty((0, 0)), np.empty(0), 1.0, False)
     x = x[:, head]
     turned, m = sparse.csr_array(x.T), head.size
     diagonal: Any = np.bincount(x.indices, x.data**2, m)
-    # the geometric mean of what a click's item and its user have, whatever the set's shape
     n = x.sum(axis=1)
-    ridge = 2.0 * np.sqrt(diagonal @ diagonal / diagonal.sum() * (n @ n) / n.sum())
+    ridge = ridge_of(diagonal) * np.sqrt(n @ n / n.sum())
     G = _dense_gram(x) if DENSE * x.nnz > m * m else None
     product = (lambda block: turned @ (x @ block)) if G is None else G.__matmul__
     values, vectors = leading_vectors(product, diagonal, min(EXACT_RANK, m))
     loadings = (vectors * np.sqrt(values))[:, ::-1]
     own = np.maximum(diagonal - np.sum(loadings**2, axis=1), 0.0)
     return CleanGram(head, loadings, own, float(ridge), False)
+
+
+def ridge_of(diagonal: Floats) -> float:
+    """Return twice the geometric mean of what a click's item and its user, who has 1, have."""
+    return 2.0 * float(np.sqrt(diagonal @ diagonal / diagonal.sum()))
 
 
 def _dense_gram(x: Any) -> Floats:
