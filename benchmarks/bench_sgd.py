@@ -77,8 +77,9 @@ SETS = SHAPES | {
     "1M": (lambda: made("S").astype(float), FIVE),
     "tail": (long_tail, LOW),
     "tail, 17M": (lambda: long_tail(49_670, 8_773, 19_200_000), LOW),
+    "20M": (lambda: make_ratings(138_493, 26_744, n_ratings=22_200_000, random_state=0), FIVE),
 }
-PARSER.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS)[:-1])
+PARSER.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS)[:-2])
 
 
 def accuracy(options):
