@@ -59,6 +59,7 @@ BEGINS = {
             "item_means/baseline",
             "gram/covariance",
             "als/pooled_public",
+            "als/pooled_clicks",
             "noisy_gradient",
         )
     },

@@ -148,8 +148,8 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
     def _release(self, curator: Curator, settings: Any, **more: Any) -> Any:
         # its products are small, and a seeded fit must not depend on them
         with _ONE_BLAS_THREAD:
-            rows = more.pop("public", None)
-            if rows is not None:
+            if "public" in more and not self._implicit:
+                rows = more.pop("public")
                 return pooled_public.fit(curator, settings, rows, rounds=self._rounds())
             return self._solver().fit(curator, settings, rounds=self._rounds(), **more)
 
@@ -174,7 +174,7 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         self.n_iter_ = self._n_rounds()
 
     def _item_weights(self) -> np.ndarray:
-        if not self._takes_public:
+        if self._implicit or not self._takes_public:
             return super()._item_weights()
         unit = middle_and_quarter(self.rating_range)[1]
         return pooled.released_popularity(self._item_model_.factors / unit) ** 0.5

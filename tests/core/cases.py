@@ -160,6 +160,8 @@ _ALL = [
     clicks("pooled", 50.0, "pooled"),
     clicks("pooled, rank 0", 0.1, "pooled"),
     clicks("pooled, features", 50.0, "pooled", **_FEATURES),
+    clicks("pooled, public people", 50.0, "pooled", **_CLICKED),
+    clicks("pooled, rank 0, public people", 0.1, "pooled", **_CLICKED),
     clicks("dpals", 50.0, "dpals"),
     clicks("dpals, rank 0", 0.1, "dpals"),
     clicks("dpals, tail", 50.0, "dpals", **_TAIL),

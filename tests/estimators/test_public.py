@@ -164,6 +164,58 @@ def test_nobody_changes_nothing_to_the_bit(estimator):
     assert nobody.privacy_spent_ == none.privacy_spent_
 
 
+CLICKS = {"feedback": "implicit", "max_iter": 3, "n_components": 6}
+
+
+def with_tastes(n_users, n_items=60, seed=0):
+    """Clicks of users who like one third of the items three times as much as the others."""
+    rng = np.random.default_rng(seed)
+    like = rng.integers(3, size=n_users)[:, None] == np.arange(n_items) % 3
+    chance = rng.uniform(0.05, 0.25, n_items) * np.where(like, 1.5, 0.5)
+    return as_rating_matrix((rng.random((n_users, n_items)) < chance) * 1.0)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 20.0])
+@pytest.mark.parametrize("tastes", [False, True])
+@pytest.mark.parametrize("n_public", [20, 900])
+def test_clicks_beside_public_ones_are_no_worse_than_either(epsilon, tastes, n_public):
+    """Whether or not there are tastes to learn, or people enough to show them."""
+    made = (make_ratings(3300, 60, random_state=0).toarray() > 3.5) * 1.0
+    X = with_tastes(3300, 200) if tastes else as_rating_matrix(made)
+    budget, public, rows, later = PrivacyBudget(epsilon, 1e-5), X[:n_public], X[900:1800], X[1800:]
+    parts = (rows, budget, {}), (public, NONPRIVATE, {}), (rows, budget, {"public": public})
+    scores = [fitted(AdaptiveWeightALS, *p[:2], **CLICKS, **p[2]).score(later) for p in parts]
+    assert scores[2] >= max(scores[:2]) - 0.01, scores
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 20.0])
+def test_a_model_beside_public_clicks_survives(epsilon, tmp_path):
+    X, budget = with_tastes(900), PrivacyBudget(epsilon, 1e-5)
+    nobody, none = (
+        fitted(AdaptiveWeightALS, X[:500], budget, **CLICKS, **own)
+        for own in ({"public": X[:0]}, {})
+    )
+    np.testing.assert_array_equal(nobody.predict(X[:9]), none.predict(X[:9]))
+    model = fitted(AdaptiveWeightALS, X[:500], budget, **CLICKS, public=X[500:])
+    assert any("400 people are public" in text for text in model.privacy_spent_.assumptions)
+    model.save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X[:9]), model.predict(X[:9]))
+    fresh = model.refresh(X[:300])
+    assert any("400 people are public" in text for text in fresh.privacy_spent_.assumptions)
+
+
+def test_items_that_no_public_person_chose_have_factors_too():
+    X = with_tastes(3000)
+    public = X[:500].toarray()
+    public[:, ::2] = 0.0
+    both, none = (
+        fitted(AdaptiveWeightALS, X[500:1500], **CLICKS, **own)
+        for own in ({"public": as_rating_matrix(public)}, {})
+    )
+    assert both.score(X[1500:]) >= none.score(X[1500:]) - 0.003
+
+
 @pytest.mark.parametrize("estimator", SOLVERS[:4])  # the last one starts by chance
 def test_without_privacy_public_rows_are_rows(estimator):
     X = make_ratings(300, 20, random_state=0)

@@ -110,7 +110,6 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
     }
 
     public: Any = None
-    _takes_models = True  # as public
     n_components: int | None = None
     feedback: Any = "explicit"
     solver: Any = "pooled"
@@ -132,8 +131,12 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         return self._shorthand("solver") == "pooled" and not self.budget.is_private
 
     @property
+    def _takes_models(self) -> bool:
+        return not self._implicit  # exact models of clicks do not say how many people they hold
+
+    @property
     def _takes_public(self) -> bool:
-        return not self._implicit and self._shorthand("solver") == "pooled"
+        return self._shorthand("solver") == "pooled"
 
     def _solver(self) -> Any:
         if self._is_exact and not self._implicit:

@@ -196,9 +196,10 @@ class ClickFit(AlternatingFit):
         self.counts, self.exposure, self.count_variance = counts, exposure, float(scale) ** 2
         found, share = estimate_popularity(counts, float(scale)), self.n_users / exposure
         # clicks of so many users like those of this cohort
-        self.popularity = Popularity(
+        own = Popularity(
             found.mean * share, found.log_mean + np.log(share), found.variance * share**2
         )
+        self.popularity = self.by_all(own, counts * share, scale * share)
         N = self.popularity.mean
         # sum_j w_ij lies between 1 and sqrt(n_items) for every user
         total = float(np.clip(N.sum(), self.n_users, self.n_users * np.sqrt(self.n_items)))
@@ -206,6 +207,10 @@ class ClickFit(AlternatingFit):
         own = scale**2 * (np.sum(share**2) + np.sqrt(2.0 * np.sum(share**4)))
         # the typical click's item popularity, one standard error of the noise's squares off
         self.typical_popularity = max(float(np.sum((counts * share) ** 2) - own), 0.0) / total
+
+    def by_all(self, own: Popularity, counts: Any, errors: Any) -> Popularity:
+        """Return what released counts, with errors by noise, and all else say of popularity."""
+        return own
 
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget; 0: more counts serve better."""

@@ -48,6 +48,16 @@ end. v_ja is N(0, t_a b_j^2) a priori: affinities are relative to popularity. Af
 is the posterior mean of v_ja^2 / b_j^2 over all items (a step of expectation maximisation): factors
 that the releases do not show lose their variance.
 
+**Public people** (rows of people who agreed to it) are outside of the guarantee: the exact model
+below is fitted to their clicks, and what is made of it is a public value. No release depends on it
+but through popularity, which is the mean, by precision, of both parts. A user's regression has
+columns of both: the factors W of public people beside b and V, in the exact model's form, which it
+is where V = 0. An item that no public person chose has the W_j that b_j and V_j let expect, by
+regression on the other items, weighted by popularity. Where public clicks are as random ones would
+be, there is no W. Of the models by b alone, by b and V, and by these and W, the one is taken that
+ranks every other click of public people best, by discounted gain: released values are judged by
+rows that no release has seen. W has seen them, and goes only where it is worse all the same.
+
 **Without privacy** there is neither clip nor noise, nothing limits what is read off the clicks, and
 none of the constants of private fits holds. With n_i the clicks of user i and N_j those on item j,
 
@@ -64,6 +74,7 @@ at least one factor, and at most `MOST_FACTORS`.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,9 +97,12 @@ from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import START, plan_of
 from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, weighted_residuals
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge, packed_evidence
+from skdpmf.mechanisms.gram import item_item as ng
+from skdpmf.mechanisms.item_means.popularity import Popularity
 from skdpmf.mechanisms.knowledge import Knowledge
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
+from skdpmf.privacy.frame import curator_of_public
 from skdpmf.privacy.plan import ReleasePlan
 from skdpmf.privacy.users import Rows
 
@@ -137,15 +151,26 @@ def fit(
     *,
     rounds: Iterable[int],
     known: PooledKnowledge | None = None,
+    public: Any = None,
 ) -> ClickModel:
     """Make the plan's releases in their order and return the model they give.
 
-    ``known`` is what earlier fits have released.
+    ``known`` is what earlier fits have released; public: clicks of public people.
     """
-    return _Fit(curator, settings, known).run(rounds)
+    run = _Fit(curator, settings, known)
+    if public is not None:
+        run.people = ng.learn_public(public)
+        own = replace(settings, n_components=MOST_FACTORS, chooses_rank=True)
+        plan = make_plan(PrivacyBudget.nonprivate(), own, run.n_items)
+        given = public, plan, curator.n_jobs, np.empty((run.n_items, 0))
+        W = _Fit(curator_of_public(*given), own).run(range(EXACT_ROUNDS)).columns
+        run.taught = W[:, : W.shape[1] * (W.shape[1] > 1)]  # one alone is popularity
+    return run.run(rounds)
 
 
 class _Fit(pooled.PooledRounds, ClickFit):
+    people: Any = None  # what public people choose, and their factors
+    taught: Any = None
     taste_variance = 0.0
     tastes = 0.0, 0.0  # precision of f in all cohorts, and precision times f
 
@@ -161,11 +186,24 @@ class _Fit(pooled.PooledRounds, ClickFit):
         if self.known is not None:
             self.tastes = self.known.tastes
         self.N, self.typical_ratings = self.popularity.mean, self.typical_weight**-2.0
-        a0, share = self.settings.unobserved_weight, self.N / self.typical_weight / self.n_users
-        share = np.minimum(share, 1.0)
-        b = share / (share + a0)
+        b = self.expected_scores()
         V = self.start_around(b) if is_started else np.zeros((self.n_items, self.rank))
         self.posterior = _Posterior(self, b, V)
+
+    def by_all(self, own: Popularity, counts: Any, errors: Any) -> Popularity:
+        if self.people is None:
+            return own
+        given = (counts, errors), (own.mean, np.sqrt(own.variance)), self.n_users
+        _, mean, doubt = ng.with_public_counts(self.people, *given)
+        # their number alone may drown in noise where their clicks do not
+        found = mean.sum() * len(self.people.clicks.indptr[1:]) / self.people.counts.sum()
+        self.n_users = max(self.n_users, min(float(found), self.curator.n_rows))
+        return Popularity(mean, np.log(mean), doubt**2)
+
+    def expected_scores(self) -> NDArray[np.float64]:
+        """B of items by their popularity alone."""
+        share = np.minimum(self.popularity.mean / self.typical_weight / self.n_users, 1.0)
+        return np.asarray(share / (share + self.settings.unobserved_weight))
 
     def item_half(self, t: int) -> None:
         if self.private:
@@ -178,17 +216,61 @@ class _Fit(pooled.PooledRounds, ClickFit):
             V[:, : self.rank] = self.factors
             if self.settings.chooses_rank:
                 V = V[:, : self.rank].copy()
-            everywhere = self.settings.unobserved_weight * (V.T @ V)
-            penalty = self.settings.alpha * CLICK_RIDGE
-            return ClickModel(self.offset, V, everywhere, rating_ridge=penalty)
+            return self.exact_model(V)
         theta = self.posterior.theta
         values, vectors = np.linalg.eigh(self.rank * self.posterior.spread)
-        return self.folded(
-            CONSTANT * theta[:, 0], (theta[:, 1:] @ (vectors * np.sqrt(values))) @ vectors.T
-        )
+        b, V = CONSTANT * theta[:, 0], (theta[:, 1:] @ (vectors * np.sqrt(values))) @ vectors.T
+        return self.folded(b, V) if self.people is None else self.beside_people(b, V)
+
+    def exact_model(self, V: NDArray[np.float64], n_lead: int = 0) -> ClickModel:
+        """The model without private fits' offsets, slopes and constant penalties."""
+        everywhere = self.settings.unobserved_weight * (V.T @ V)
+        penalty = self.settings.alpha * CLICK_RIDGE
+        return ClickModel(self.offset, V, everywhere, rating_ridge=penalty, n_lead=n_lead)
+
+    def beside_people(self, b: NDArray[np.float64], V: NDArray[np.float64]) -> ClickModel:
+        """The model that predicts public people best: by b, by V too, or by W as well."""
+        models = [self.folded(b, V[:, :0]), self.folded(b, V)]
+        gains = [self.gain_of_people(model) for model in models]
+        if self.taught.shape[1]:
+            V = V[:, : V.shape[1] * (gains[1] >= gains[0])]
+            D = b[:, None] * self.tastes_around(b) * np.sqrt(self.taste_variance)
+            own, W = np.column_stack((b, D, V)), self.taught.copy()
+            chosen, root = self.people.counts > 0.0, np.sqrt(self.popularity.mean)[:, None]
+            slopes = np.linalg.lstsq((root * own)[chosen], (root * W)[chosen], rcond=None)[0]
+            W[~chosen] = own[~chosen] @ slopes
+            zeros = np.zeros((self.n_items, self.settings.n_components - V.shape[1]))
+            columns = np.column_stack((b, D, W, V, zeros))
+            models.append(self.exact_model(columns, 1 + D.shape[1] + W.shape[1]))
+            gains.append(self.gain_of_people(models[2]))
+        return models[int(np.argmax(gains))]
+
+    def gain_of_people(self, model: ClickModel) -> float:
+        """The discounted gain of every other click of public people, known by the others.
+
+        It ranks the items that any of them chose: they may not have had the others to choose.
+        """
+        R, (b, C, ridge), size = self.people.clicks, model[:3], 512
+        hidden, user = np.arange(R.nnz) % 2 == 1, common.rows_of(R)
+        centre = np.zeros(C.shape[1]) if model.prior is None else model.prior[1]
+        penalty = np.maximum(np.bincount(user, ~hidden, R.shape[0]), 1.0) * model.rating_ridge
+        X, target = np.empty((R.shape[0], C.shape[1])), (1.0 - b - C @ centre)[R.indices]
+        given = R.indptr, R.indices, target, np.where(hidden, 0.0, R.data), C, ridge
+        solve_rows_weighted(*given, penalty, 0, len(X), X)
+        X, nobodys, gain = X + centre, self.people.counts == 0.0, 0.0
+        for start in range(0, len(X), size):
+            scores, here = b + X[start : start + size] @ C.T, user // size == start // size
+            scores[:, nobodys] = -np.inf
+            scores[user[here & ~hidden] - start, R.indices[here & ~hidden]] = -np.inf
+            rank = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
+            found = rank[user[here & hidden] - start, R.indices[here & hidden]]
+            gain += float(np.sum(1.0 / np.log2(found + 2.0)))
+        return gain
 
     def model(self) -> ClickModel:
         model = super().model()
+        if self.people is not None and not self.rank:
+            model = self.beside_people(self.expected_scores(), np.zeros((self.n_items, 0)))
         return model._replace(knowledge=self.knowledge()) if self.private else model
 
     def knowledge(self) -> PooledKnowledge:
