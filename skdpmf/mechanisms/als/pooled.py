@@ -119,10 +119,8 @@ MEAN_ROUNDS = MOMENT_ROUNDS = 4
 BEYOND_CHANCE = 2.0
 # share of what own ratings add to gradients that is taken off: all of it shrinks v_j too far
 OWN_RATINGS = 0.6
-# scales of t_i, whose clip shortens long ones: log n_i, 1 and coefficients, means of columns
-LOG_COUNT_SCALE, SCALE, COLUMN_SCALE = 0.3, 0.5, 2.0
-# and residual, in quarter ranges
-RESIDUAL_SCALE = 0.35
+# scales of t_i but for log n_i, whose clip shortens long ones: residuals, in quarter ranges, last
+SCALE, RESIDUAL_SCALE = 0.5, 0.35
 
 COUNTS, MEANS, LISTS, RATED, GRADIENTS, GRAM, MOMENTS = (
     ir.COUNTS,
@@ -603,10 +601,7 @@ def posteriors(
 
 def moment_scales(size: int) -> NDArray[np.float64]:
     """Return the scales of t_i for `size` coefficients."""
-    scales = np.full(2 * size + 2, COLUMN_SCALE)
-    scales[0], scales[1], scales[size + 1 :] = LOG_COUNT_SCALE, SCALE, SCALE
-    scales[-1] = RESIDUAL_SCALE
-    return scales
+    return np.array([LOG_SCALE, *(2 * size * [SCALE]), RESIDUAL_SCALE])
 
 
 def moment_vectors(
