@@ -53,7 +53,7 @@ _LEAST_VARIANCE = 1e-9
 # Tuned: factors that are missed against chance. Share of posterior means in each factor's second
 # moment above which there may be more of them, and in one below which it goes; variance of b_j, and
 # of all v_j together, before the first round; factors to start with, and how many of choices
-_LIVELY, _START_VARIANCE, _FIRST_RANK, _CHOICES = 0.1, 0.3, 8, 6
+_LIVELY, _START_VARIANCE, _FIRST_RANK, _CHOICES = 0.02, 0.3, 8, 6
 
 
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> pooled.PooledModel:
