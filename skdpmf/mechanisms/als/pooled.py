@@ -324,7 +324,7 @@ class PooledFit(PooledRounds):
         The signal is mu times the typical rating's popularity, times the reliability of a typical
         user's factors when training and again when predicting. Popularities are posterior means:
         those of counts that drown in noise are small. One factor alone is no more than a sign, as
-        x_i has the norm 1. What one free direction would gain, the means lose.
+        x_i has the norm 1. What less than two free directions would gain, the means lose.
         """
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
@@ -333,8 +333,8 @@ class PooledFit(PooledRounds):
         self.signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
-        free = round(float(np.sqrt(self.signal / SIGNAL_PER_FACTOR)))
-        return max(min(free + 1, most) if free > 1 else 0, self.n_known)
+        free = float(np.sqrt(self.signal / SIGNAL_PER_FACTOR))
+        return max(min(round(free) + 1, most) if free >= 2.0 else 0, self.n_known)
 
     def start(self, rank: int) -> None:
         """Start the factors: known ones, then directions of co-ratings and of second moments."""
