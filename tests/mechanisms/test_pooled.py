@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from skdpmf import PrivacyBudget
+from skdpmf import AdaptiveWeightALS, PrivacyBudget
+from skdpmf.data import make_ratings
 from skdpmf.estimators.contract.recommend import ItemModel, entry_scores, fold_in, top_items
 from skdpmf.mechanisms.als import pooled as pooled_als
 from skdpmf.mechanisms.als import pooled_update
@@ -356,3 +357,31 @@ def test_counts_of_both_slots_rank_where_choices_promise_nothing():
     known = model._knowledge_.averages
     np.testing.assert_allclose(known.counts, counts, rtol=0.0, atol=1e-7)
     assert known.count_variance == pytest.approx(1.0 / (a + b), rel=1e-9)
+
+
+def test_factors_stay_where_rounds_show_more_than_chance():
+    """What ratings show of users' own columns, or of themselves, is no factor."""
+    rng, n, k = np.random.default_rng(0), 120, 3
+    posterior, known = new_posterior(n, k), rng.normal(size=(n, 2))
+    root = rng.normal(size=(k, k))
+    P = rng.uniform(1.0, 9.0, n)[:, None, None] * (root @ root.T)
+    posterior.precision[:, 1:, 1:], posterior.own = P, np.zeros((n, k))
+
+    def shows(V):
+        noise = np.einsum("jab,jb->ja", np.linalg.cholesky(P), rng.normal(size=(n, k)))
+        posterior.shift[:, 1:] = np.einsum("jab,jb->ja", P, V) + noise
+        return posterior.shows_factors(known)
+
+    assert not any(shows(np.zeros((n, k))) for _ in range(20))
+    assert not shows(known @ rng.normal(size=(2, k)))
+    V = rng.normal(size=(n, k))
+    assert shows(V)
+    posterior.own = V
+    assert not shows(V)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.8])
+def test_factors_that_are_not_there_are_given_up(strength):
+    X = make_ratings(800, 100, n_ratings=10_000, factor_std=strength, random_state=0)
+    model = AdaptiveWeightALS(PrivacyBudget(20.0, 1e-5), rating_range=(1, 5), random_state=0)
+    assert bool(model.fit(X).components_.any()) == (strength > 0.0)

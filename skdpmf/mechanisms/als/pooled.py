@@ -119,10 +119,8 @@ MEAN_ROUNDS = MOMENT_ROUNDS = 4
 BEYOND_CHANCE = 2.0
 # share of what own ratings add to gradients that is taken off: all of it shrinks v_j too far
 OWN_RATINGS = 0.6
-# scales of t_i, whose clip shortens long ones: log n_i, 1 and coefficients, means of columns
-LOG_COUNT_SCALE, SCALE, COLUMN_SCALE = 0.3, 0.5, 2.0
-# and residual, in quarter ranges
-RESIDUAL_SCALE = 0.35
+# scales of t_i but for log n_i, whose clip shortens long ones: residuals, in quarter ranges, last
+SCALE, RESIDUAL_SCALE = 0.5, 0.35
 
 COUNTS, MEANS, LISTS, RATED, GRADIENTS, GRAM, MOMENTS = (
     ir.COUNTS,
@@ -326,7 +324,7 @@ class PooledFit(PooledRounds):
         The signal is mu times the typical rating's popularity, times the reliability of a typical
         user's factors when training and again when predicting. Popularities are posterior means:
         those of counts that drown in noise are small. One factor alone is no more than a sign, as
-        x_i has the norm 1. What one free direction would gain, the means lose.
+        x_i has the norm 1. What less than two free directions would gain, the means lose.
         """
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
@@ -335,8 +333,8 @@ class PooledFit(PooledRounds):
         self.signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
-        free = round(float(np.sqrt(self.signal / SIGNAL_PER_FACTOR)))
-        return max(min(free + 1, most) if free > 1 else 0, self.n_known)
+        free = float(np.sqrt(self.signal / SIGNAL_PER_FACTOR))
+        return max(min(round(free) + 1, most) if free >= 2.0 else 0, self.n_known)
 
     def start(self, rank: int) -> None:
         """Start the factors: known ones, then directions of co-ratings and of second moments."""
@@ -603,10 +601,7 @@ def posteriors(
 
 def moment_scales(size: int) -> NDArray[np.float64]:
     """Return the scales of t_i for `size` coefficients."""
-    scales = np.full(2 * size + 2, COLUMN_SCALE)
-    scales[0], scales[1], scales[size + 1 :] = LOG_COUNT_SCALE, SCALE, SCALE
-    scales[-1] = RESIDUAL_SCALE
-    return scales
+    return np.array([LOG_SCALE, *(2 * size * [SCALE]), RESIDUAL_SCALE])
 
 
 def moment_vectors(

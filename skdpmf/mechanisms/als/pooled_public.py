@@ -177,7 +177,7 @@ class PublicFit(pooled.PooledFit):
         n = self.n_ratings / self.public.n_users
         seen = (n[:, None] * V).T @ V + float(n @ doubts) * np.eye(k)
         moment = np.eye(k) - self.noise * np.linalg.inv(seen + m.ridge[-k:, -k:])
-        square, own = max(float(np.trace(moment)), 1e-3), range(1, k + 1)
+        square, own = max(float(np.trace(moment)), update.LEAST_LENGTH**2), range(1, k + 1)
         P *= square / k * self.noise / (self.noise + float(tau @ (1.0 - np.diag(moment))))
         base = np.zeros_like(posterior.precision), np.zeros_like(posterior.shift)
         # features explain what is left of a prior's pull

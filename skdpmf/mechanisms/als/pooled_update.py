@@ -45,9 +45,8 @@ from skdpmf.mechanisms.knowledge import Knowledge
 Floats = NDArray[np.float64]
 
 # Guard: least eigenvalue of a Gram matrix, relative to the largest; length of a user's vector,
-# where it is divided by; ratios of variances that are tried
+# where it is divided by
 _LEAST_OF_GRAM, LEAST_LENGTH = 1e-6, 0.1
-_RATIOS = np.geomspace(0.02, 50.0, 100)
 
 # Tuned: what is learnt against what is thought. t, variance of slopes on item columns, in prior
 # variances of theta_j
@@ -183,7 +182,7 @@ class PooledPosterior:
             sampling = remembered * RESIDUAL_VARIANCE * self.squares[part] / (d - 1)
             doubt = noise**2 + self.mass_variance[part] * unknown
             variance = doubt + sampling
-            self.even[part] = variance / (variance + 3.0 * sampling)
+            self.even[part] = variance / (doubt + 4.0 * sampling)
             gain = slope[part] / variance
             self.precision[part] += (gain * slope[part])[:, None, None] * square
             measured = gradients[part] + self.mass[part, None] * (self.theta[part] @ F.T)
@@ -313,7 +312,7 @@ def unpacked_evidence(known: PooledKnowledge, n_items: int, d: int) -> tuple[Flo
 def _positive(gram: Floats) -> Floats:
     """Return the Gram matrix with the factors' eigenvalues, and the constant's, above 0."""
     gram = gram.copy()
-    gram[0, 0] = max(gram[0, 0], 0.05)
+    gram[0, 0] = max(gram[0, 0], LEAST_LENGTH**2)
     gram[1:, 1:] = lift(gram[1:, 1:])
     return gram
 
@@ -371,7 +370,7 @@ def learnt_users(
 
 def likely_ratio(measured: float, error: float, doubt: float = 1.0) -> float:
     """Return a ratio > 0, of 1 but for a factor, from a measurement with an error of this size."""
-    tried = np.append(_RATIOS, np.clip(measured, _RATIOS[0], _RATIOS[-1]))
+    tried = np.append(KNOTS, np.clip(measured, KNOTS[0], KNOTS[-1]))
     density = ((measured - tried) / max(error, 1e-9)) ** 2 + (np.log(tried) / doubt) ** 2
     return geometric_mean(tried, -0.5 * density)
 

@@ -19,8 +19,8 @@ with the same sums of rows and columns. A round is
    model is the same, and the next round's diagonal covariances fit it better.
 
 A fit starts with few factors, as many more would drown in their own doubt. Their number doubles
-as long as posterior means have a share `_LIVELY` in each one's second moment. A factor with a share
-below `_DEAD` would only shrink from then on, and is left out.
+as long as posterior means have a share `_LIVELY` in each one's second moment. A factor with a
+smaller share would only shrink from then on, and is left out.
 
 The released model folds a user in by the ridge s2 Omega^-1 and, for each rated item, the mean of
 its v_j's posterior variances: an item that is not known well counts less. An item's variances are
@@ -53,7 +53,7 @@ _LEAST_VARIANCE = 1e-9
 # Tuned: factors that are missed against chance. Share of posterior means in each factor's second
 # moment above which there may be more of them, and in one below which it goes; variance of b_j, and
 # of all v_j together, before the first round; factors to start with, and how many of choices
-_LIVELY, _DEAD, _START_VARIANCE, _FIRST_RANK, _CHOICES = 0.1, 0.02, 0.3, 8, 6
+_LIVELY, _START_VARIANCE, _FIRST_RANK, _CHOICES = 0.02, 0.3, 8, 6
 
 
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> pooled.PooledModel:
@@ -124,7 +124,7 @@ class VariationalFit(pooled.PooledFit):
         while self.rank < self.most and self.shown().min() > _LIVELY:
             self.grow(2 * self.rank)
             self.sweep()
-        alive = np.flatnonzero(self.shown() > _DEAD)
+        alive = np.flatnonzero(self.shown() > _LIVELY)
         if alive.size < self.rank:
             self.most = alive.size
             self.resize(alive, np.zeros((self.n_items, 0)))
