@@ -117,6 +117,7 @@ def books(tmp_path_factory):
         ("from skdpmf import PrivacyBudget", set()),
         ("import skdpmf.data, skdpmf.estimators, skdpmf.privacy", set()),
         ("from skdpmf import DPALS, Clicks, PosteriorDraw, Snapshots, load_model", set()),
+        ("from skdpmf.local import LocalDevice", set()),
         (RUN.format(["ledger", "ledger"]), {"sqlite3"}),
         (RUN.format(["show", "model"]), set()),
         (RUN.format(["plan", "--items", "30", "--epsilon", "1"]), set()),

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 
 from skdpmf.data.files import replaced_file, sync_folder
-from skdpmf.estimators.contract.public import PUBLIC_ASSUMPTION, public_of
-from skdpmf.estimators.local_dpgddr import LocalDPGDDR
 from skdpmf.local import messages
 from skdpmf.local.messages import Announcement, MessageError, ReleasedModel, Report
 from skdpmf.mechanisms.device_reports.item_means import make_plan
 from skdpmf.mechanisms.device_reports.protocol import Protocol
 from skdpmf.mechanisms.device_reports.randomizers import shuffle_note
-from skdpmf.mechanisms.item_means.baseline import averages_of_rows
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.sampler.noise import fresh_key
 from skdpmf.privacy.statement import PrivacyStatement
@@ -131,10 +128,7 @@ class LocalAggregator:
         self.refused: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._ids: set[bytes] = set()
-        budget, bounds = PrivacyBudget(first.epsilon), first.rating_range
-        simulated = LocalDPGDDR(budget, public=public, rating_range=bounds)
-        people = public_of(simulated, np.empty((0, first.n_items)), first.n_items)
-        self._run = Protocol(first, people and averages_of_rows(people.rows, first.user_damping, 1))
+        self._run = Protocol(first, None if public is None else _averages_of(public, first))
         self._first = first
         self._announcement = self._announce()
 
@@ -247,8 +241,11 @@ class LocalAggregator:
         if delta is not None and counts:
             note = shuffle_note(self.epsilon, min(counts), delta)
             plan = replace(plan, notes=(*plan.notes, note))
-        public = self._run.means.public
-        said = () if public is None else (PUBLIC_ASSUMPTION.format(int(public.n_users)),)
+        public, said = self._run.means.public, []
+        if public is not None:
+            from skdpmf.estimators.contract.public import PUBLIC_ASSUMPTION  # heavy
+
+            said.append(PUBLIC_ASSUMPTION.format(int(public.n_users)))
         return PrivacyStatement.from_plan(plan, assumptions=said)
 
     def snapshot(self) -> bytes:
@@ -403,6 +400,19 @@ class LocalAggregator:
         if bytes.fromhex(report.report_id) in self._ids:
             return "duplicate"
         return "too many" if len(self._ids) >= MAX_REPORTS else ""
+
+
+def _averages_of(public: Any, first: Announcement) -> Any:
+    """Return what public rows show; None where they hold no rating."""
+    # devices import this module, and need none of these
+    from skdpmf.estimators.contract.public import public_of
+    from skdpmf.estimators.local_dpgddr import LocalDPGDDR
+    from skdpmf.mechanisms.item_means.baseline import averages_of_rows
+
+    budget, bounds = PrivacyBudget(first.epsilon), first.rating_range
+    simulated = LocalDPGDDR(budget, public=public, rating_range=bounds)
+    people = public_of(simulated, np.empty((0, first.n_items)), first.n_items)
+    return people and averages_of_rows(people.rows, first.user_damping, 1)
 
 
 def _digest(data: bytes) -> bytes:

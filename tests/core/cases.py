@@ -145,6 +145,7 @@ _ALL = [
     als("pooled, rank 0", 0.1, "pooled"),
     als("pooled, rank 0 with lists", 8.0, "pooled"),
     als("pooled, without lists", 50.0, "pooled", list_share=None),
+    als("pooled, without lists, rank 0 later", 50.0, "pooled", list_share=None, n_components=1),
     als("pooled, trimmed", 50.0, "pooled", max_ratings_per_user=9),
     als("pooled, features", 50.0, "pooled", **_FEATURES),
     als("pooled, other public people", 50.0, "pooled", **_OTHERS),
