@@ -55,10 +55,11 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
     {public}
     n_components : int or None, default=None
         Largest rank k. A private fit uses as many factors as the noisy item counts support at
-        this budget, and none where they would drown in noise; the other rows of
-        ``components_`` are zero. None: 16; without privacy and with "pooled" 32 for ratings, of
-        which a fit has as many as show something, and for clicks 1 to 128: twice as many as there
-        are tastes that random clicks would not show. With `DPALS` it is the rank without privacy.
+        this budget, and none where they would drown in noise, or where neither choices show tastes
+        nor half of the rounds of "pooled" factors of ratings; the other rows of ``components_`` are
+        zero. None: 16; without privacy and with "pooled" 32 for ratings, of which a fit has as many
+        as show something, and for clicks 1 to 128: twice as many as there are tastes that random
+        clicks would not show. With `DPALS` it is the rank without privacy.
     feedback : {"explicit", "implicit"} or `Clicks`, default="explicit"
         "explicit": X holds ratings. "implicit": a stored value in (0, 1] is a click of this weight,
         a larger one a click of weight 1; ``Clicks(weighting="log")`` weighs counts. 0 or less is no

@@ -12,7 +12,7 @@ from skdpmf.estimators.contract.neighbors import NeighborModel
 from skdpmf.estimators.contract.private import PrivateRecommender
 from skdpmf.estimators.contract.recommend import item_item_model
 from skdpmf.estimators.planners.dp_covariance import DPCovarianceRecommenderPlanner, NearestItems
-from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import item_item as noisy_gram
 from skdpmf.privacy.curator_release import Curator

@@ -1,4 +1,4 @@
-"""Shared parts of several mechanisms: subsets and weights of ratings, and factors to start from."""
+"""Shared parts of several mechanisms: weights of ratings, factors to start from, work on items."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,6 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from skdpmf.data.matrix import bound_contributions
 from skdpmf.kernels.jit_and_threads import run_blocks
 from skdpmf.kernels.rows import predict_entries, weigh_by_item
-from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.clipped_sums import HAIR, products_bound, vectors_bound
 from skdpmf.privacy.plan import Release
@@ -28,6 +27,8 @@ _MOST_MU = 1e3
 # Guard: vectors beyond the rank, and steps, of the block iteration; groups of users with about as
 # many choices, for each power of e
 _SPARE, _SWEEPS, _STEPS = 10, 2, 8.0
+# items whose matrices are in memory at once
+_ITEMS_AT_ONCE = 512
 
 # Tuned: share of the budget (of mu^2) for a release that others build on
 SHARE = 0.06
@@ -376,3 +377,25 @@ def shows_tastes(rows: Rows) -> bool:
     largest = eigsh(operator, 1, which="LA", v0=np.ones(m), tol=1e-3, return_eigenvectors=False)
     a, b = np.sqrt(n - 1.0), np.sqrt(m)
     return bool(n + n * largest[0] > (a + b) ** 2 + 2.0 * (a + b) * np.cbrt(1.0 / a + 1.0 / b))
+
+
+def in_slices(
+    work: Callable[[slice], None], n_items: int, n_jobs: int | None, size: int = _ITEMS_AT_ONCE
+) -> None:
+    """Call ``work(part)`` on slices of the items, which any number of threads share out."""
+
+    def run(start: int, stop: int) -> None:
+        for t in range(start, stop):
+            work(slice(t * size, (t + 1) * size))
+
+    run_blocks(run, np.arange(-(-n_items // size) + 1), n_jobs)
+
+
+def unpack_lower(packed: Any) -> NDArray[np.float64]:
+    """Symmetric matrices from packed lower triangles (row by row, last axis)."""
+    d = (int(np.sqrt(8 * packed.shape[-1] + 1)) - 1) // 2
+    full = np.empty((*packed.shape[:-1], d, d))
+    for i in range(d):  # without two indices for each entry
+        row = packed[..., i * (i + 1) // 2 : (i + 1) * (i + 2) // 2]
+        full[..., i, : i + 1] = full[..., : i + 1, i] = row
+    return full

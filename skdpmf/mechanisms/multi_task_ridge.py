@@ -40,7 +40,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms import common
-from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.clipped_sums import item_scalars, scalars_bound, shrink_to_ball
 from skdpmf.privacy.curator_release import Curator

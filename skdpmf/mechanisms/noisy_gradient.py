@@ -71,11 +71,12 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
-from skdpmf.mechanisms.als.item_update import KEPT, unpack_lower
+from skdpmf.mechanisms.als.item_update import KEPT
 from skdpmf.mechanisms.als.loop import RatingModel
 from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
 from skdpmf.mechanisms.als.pooled_update import LEAST_LENGTH
 from skdpmf.mechanisms.als.variational import VariationalFit
+from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.joint_release import (
     HALF_RELIABLE,

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import co_rating_directions, co_rating_vectors, shows_tastes
+from skdpmf.mechanisms.common import (
+    co_rating_directions,
+    co_rating_vectors,
+    shows_tastes,
+    unpack_lower,
+)
 from skdpmf.privacy.clipped_sums import products
 from skdpmf.privacy.sampler.grid import exact_grid
 from skdpmf.privacy.users import reveal

@@ -5,7 +5,7 @@ import pytest
 
 from skdpmf import DPCovarianceRecommender, PrivacyBudget
 from skdpmf.data import make_ratings
-from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.mechanisms.gram import covariance as solver
 from skdpmf.mechanisms.gram import covariance_factors
 from skdpmf.mechanisms.item_means.residual_rounds import RaterCounts

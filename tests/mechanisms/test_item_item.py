@@ -5,8 +5,7 @@ import pytest
 from scipy import sparse
 
 from skdpmf import PrivacyBudget
-from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import most_popular, share_of_features
+from skdpmf.mechanisms.common import most_popular, share_of_features, unpack_lower
 from skdpmf.mechanisms.gram import item_item as solver
 from skdpmf.mechanisms.item_means.popularity import DOUBT, LIST, estimate_popularity
 from skdpmf.privacy.budget import public_rows

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from skdpmf.mechanisms.als.item_update import ItemPosterior, unpack_lower
+from skdpmf.mechanisms.als.item_update import ItemPosterior
+from skdpmf.mechanisms.common import unpack_lower
 
 D, N_ITEMS = 3, 8
 

@@ -7,7 +7,7 @@ from skdpmf import DPItemMeans, DPMFSampler, PrivacyBudget
 from skdpmf.data import make_ratings
 from skdpmf.evaluation import split_ratings
 from skdpmf.mechanisms import noisy_gradient as solver
-from skdpmf.mechanisms.als.item_update import unpack_lower
+from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.privacy import frame
 from skdpmf.privacy.accounting import gaussian_mu
 from skdpmf.privacy.sampler.grid import exact_grid

@@ -94,7 +94,7 @@ def is_model(given: Any) -> bool:
 def exact_model(given: Any, estimator: Any) -> Any:
     """Return the model that `public` is, of no private people, for the rating range of a fit."""
     takes = getattr(estimator, "_takes_models", False) and estimator.budget.is_private
-    rule = "rows: a model serves AdaptiveWeightALS and DPItemMeans alone, in a private fit"
+    rule = "rows: a model serves AdaptiveWeightALS and DPItemMeans of ratings, in a private fit"
     require(takes, "public", type(given), rule, "pass the ratings of these people")
     model = getattr(given, "estimator", given)  # of FrozenEstimator
     if isinstance(given, str | os.PathLike):

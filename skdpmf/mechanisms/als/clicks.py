@@ -48,10 +48,16 @@ from numpy.typing import NDArray
 
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.mechanisms.als import loop
-from skdpmf.mechanisms.als.item_update import lift, unpack_lower
+from skdpmf.mechanisms.als.item_update import lift
 from skdpmf.mechanisms.als.loop import FOLD_IN_RIDGE, START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
-from skdpmf.mechanisms.common import INSIDE, head_directions, planned_gram, predictions
+from skdpmf.mechanisms.common import (
+    INSIDE,
+    head_directions,
+    planned_gram,
+    predictions,
+    unpack_lower,
+)
 from skdpmf.mechanisms.gram.item_item import TIE
 from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, USER_WEIGHT, users_of
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity, is_known
@@ -204,9 +210,9 @@ class ClickFit(AlternatingFit):
         # sum_j w_ij lies between 1 and sqrt(n_items) for every user
         total = float(np.clip(N.sum(), self.n_users, self.n_users * np.sqrt(self.n_items)))
         self.typical_weight = self.n_users / total
-        own = scale**2 * (np.sum(share**2) + np.sqrt(2.0 * np.sum(share**4)))
+        noise = scale**2 * (np.sum(share**2) + np.sqrt(2.0 * np.sum(share**4)))
         # the typical click's item popularity, one standard error of the noise's squares off
-        self.typical_popularity = max(float(np.sum((counts * share) ** 2) - own), 0.0) / total
+        self.typical_popularity = max(float(np.sum((counts * share) ** 2) - noise), 0.0) / total
 
     def by_all(self, own: Popularity, counts: Any, errors: Any) -> Popularity:
         """Return what released counts, with errors by noise, and all else say of popularity."""

@@ -61,7 +61,7 @@ from scipy import linalg
 from skdpmf.kernels.als import solve_rows
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import clicks
-from skdpmf.mechanisms.als.item_update import ItemPosterior, lift, unpack_lower
+from skdpmf.mechanisms.als.item_update import ItemPosterior, lift
 from skdpmf.mechanisms.als.loop import (
     FOLD_IN_RIDGE,
     START,
@@ -73,6 +73,7 @@ from skdpmf.mechanisms.als.loop import (
     plan_of,
 )
 from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS
+from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.residual_rounds import CLIP, ITEM_DAMPING

@@ -19,20 +19,19 @@ theta_j = (A_j + v w_j L)^-1 (A_j theta_j + g_j + v w_j L prior_j): one exact ri
 Nothing here touches data: all of it is post-processing.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.jit_and_threads import run_blocks
+from skdpmf.mechanisms.common import in_slices, unpack_lower
 
 # Tuned: gamma, what is kept of older rounds a round, and of earlier fits by a refresh: users'
 # vectors move, and noise averages out
 KEPT = 0.9
 
-# Guard: least eigenvalue of a pooled Gram matrix, relative to its trace; memory of a block
-_LEAST_EIGENVALUE, _ITEMS_AT_ONCE = 0.02, 512
+# Guard: least eigenvalue of a pooled Gram matrix, relative to its trace
+_LEAST_EIGENVALUE = 0.02
 
 
 class ItemPosterior:
@@ -103,28 +102,6 @@ class ItemPosterior:
     def _prior(self, items: slice) -> tuple[Any, Any]:
         """Return L, and L times the prior mean."""
         return self.prior_precision, self.pull[items]
-
-
-def in_slices(
-    work: Callable[[slice], None], n_items: int, n_jobs: int | None, size: int = _ITEMS_AT_ONCE
-) -> None:
-    """Call ``work(part)`` on slices of the items, which any number of threads share out."""
-
-    def run(start: int, stop: int) -> None:
-        for t in range(start, stop):
-            work(slice(t * size, (t + 1) * size))
-
-    run_blocks(run, np.arange(-(-n_items // size) + 1), n_jobs)
-
-
-def unpack_lower(packed: Any) -> NDArray[np.float64]:
-    """Symmetric matrices from packed lower triangles (row by row, last axis)."""
-    d = (int(np.sqrt(8 * packed.shape[-1] + 1)) - 1) // 2
-    full = np.empty((*packed.shape[:-1], d, d))
-    for i in range(d):  # without two indices for each entry
-        row = packed[..., i * (i + 1) // 2 : (i + 1) * (i + 2) // 2]
-        full[..., i, : i + 1] = full[..., : i + 1, i] = row
-    return full
 
 
 def lift(matrix: Any) -> NDArray[np.float64]:

@@ -88,8 +88,8 @@ from skdpmf.kernels.rows import hash_rows, predict_entries, weigh_residuals
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import loop
 from skdpmf.mechanisms.als import pooled_update as update
-from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import HEAD, START, AlternatingFit, head_release
+from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.gram.item_item import Lists
 from skdpmf.mechanisms.item_means import residual_rounds as ir

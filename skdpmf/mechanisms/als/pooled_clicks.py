@@ -93,10 +93,10 @@ from skdpmf.mechanisms.als.clicks import (
     Settings,
     first_releases,
 )
-from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.als.loop import START, plan_of
 from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, weighted_residuals
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge, packed_evidence
+from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.mechanisms.gram import item_item as ng
 from skdpmf.mechanisms.item_means.popularity import Popularity
 from skdpmf.mechanisms.knowledge import Knowledge

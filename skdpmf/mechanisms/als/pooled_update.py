@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
 from skdpmf.kernels.als import invert
-from skdpmf.mechanisms.als.item_update import KEPT, in_slices, lift
+from skdpmf.mechanisms.als.item_update import KEPT, lift
+from skdpmf.mechanisms.common import in_slices
 from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.joint_release import KNOTS, geometric_mean, item_prior
 from skdpmf.mechanisms.item_means.joint_release import RATING_VARIANCE as RESIDUAL_VARIANCE

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.jit_and_threads import in_threads
-from skdpmf.mechanisms.als.item_update import unpack_lower
-from skdpmf.mechanisms.common import most_popular, shows_tastes
+from skdpmf.mechanisms.common import most_popular, shows_tastes, unpack_lower
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.gram.item_item import (
     EXACT_HEAD,

@@ -111,7 +111,6 @@ from scipy import sparse
 
 from skdpmf.kernels.covariance import pair_products
 from skdpmf.kernels.rows import centre_rows
-from skdpmf.mechanisms.als.item_update import unpack_lower
 from skdpmf.mechanisms.common import (
     count_weights,
     leading_vectors,
@@ -120,6 +119,7 @@ from skdpmf.mechanisms.common import (
     planned_gram,
     share_of_features,
     strength_of,
+    unpack_lower,
 )
 from skdpmf.mechanisms.item_means.joint_release import LEAST_LEVEL
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known

@@ -1,8 +1,8 @@
 """What is thought of items before they are seen, and what one joint release shows of them.
 
 The joint release is that of devices, which report once: for user i with n_i ratings y_ij (in
-quarter ranges from the middle of the scale) and own damped mean o_i, the released statistic is the
-sum over users of the stacked vector
+quarter ranges from the middle of the scale) and own damped mean o_i, the statistic is, but for what
+`skdpmf.mechanisms.device_reports.item_means` adds, the sum over users of the stacked vector
 
     ( s w_i [j rated by i],  q [n_i > 0] ),   ( c_i w_i (y_ij - o_i) / C,  q c_i [n_i > 0] ),
     w_i = 1 / sqrt(n_i),   c_i = min(1, C / |w_i (y_i - o_i)|_2),
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 # Guard: values tried for a variance, times its guess; as many steps are between two of them
 KNOTS = np.geomspace(1e-3, 10.0, 13)
-# rows that are not empty, and a mean clip factor, at least
+# share of rows that are not empty, and mean clip factor of gradients, at least; that of means
 LEAST_LEVEL, LEAST_CLIP_FACTOR = 0.1, 0.3
 
 # Tuned: what a release shows of one thing against another. q, of users

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.als.item_update import in_slices
+from skdpmf.mechanisms.common import in_slices
 
 Floats = NDArray[np.float64]
 

@@ -55,7 +55,7 @@ from skdpmf.privacy.users import PerUser, Rows, Users
 COUNTS, RESIDUALS = "item counts", "item residuals"
 ITEM_DAMPING = im.RATING_VARIANCE / im.PRIOR_VARIANCE  # ratings; a guess, which releases correct
 
-# Guard: precision of what is not known at all
+# Guard: precision of what is not known at all, and variance of what is known without noise
 NOTHING = 1e-12
 
 # Tuned: bias against noise. Rounds among which the budget is divided: Laplace noise grows with
@@ -68,7 +68,6 @@ CLIP = 0.6
 
 # Tuned: weights against bias. Exponent of the popularity, in its weights
 EXPONENT = 0.25
-
 
 # Tuned: noise against bias. Deviation of a mean clip factor from what it is thought to be
 CLIP_DEVIATION = 0.1
