@@ -153,7 +153,7 @@ SOLVERS = [DPItemMeans, AdaptiveWeightALS, DPCovarianceRecommender, LocalDPGDDR,
 
 
 def fitted(estimator, X, budget=BUDGET, **params):
-    return estimator(budget, random_state=0, **params).fit(X)
+    return estimator(budget, **{"random_state": 0, **params}).fit(X)
 
 
 @pytest.mark.parametrize("estimator", SOLVERS)
@@ -345,9 +345,12 @@ def test_beside_public_people_it_is_no_worse_than_either(estimator, epsilon):
     X = make_ratings(4000, 100, random_state=1)
     budget, rows, later = PrivacyBudget(epsilon, 1e-5), X[400:3000], X[3000:]
     parts = (rows, budget), (X[:400], PrivacyBudget.nonprivate())
-    better = max(fitted(estimator, *part).score(later) for part in parts)
-    both = fitted(estimator, rows, budget, public=X[:400]).score(later)
-    assert both > better - 0.002
+    lost = []
+    for seed in range(3):
+        better = max(fitted(estimator, *part, random_state=seed).score(later) for part in parts)
+        both = fitted(estimator, rows, budget, public=X[:400], random_state=seed).score(later)
+        lost.append(better - both)
+    assert np.mean(lost) < 0.002
 
 
 @pytest.mark.filterwarnings("ignore:DataFrame._data:DeprecationWarning")  # of old numpy.ma
