@@ -259,12 +259,12 @@ class _Fit(pooled.PooledRounds, ClickFit):
         solve_rows_weighted(*given, penalty, 0, len(X), X)
         X, nobodys, gain = X + centre, self.people.counts == 0.0, 0.0
         for start in range(0, len(X), size):
-            scores, here = b + X[start : start + size] @ C.T, user // size == start // size
-            scores[:, nobodys] = -np.inf
-            scores[user[here & ~hidden] - start, R.indices[here & ~hidden]] = -np.inf
-            rank = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
-            found = rank[user[here & hidden] - start, R.indices[here & hidden]]
-            gain += float(np.sum(1.0 / np.log2(found + 2.0)))
+            for i, scores in enumerate(b + X[start : start + size] @ C.T, start):
+                own = slice(R.indptr[i], R.indptr[i + 1])
+                items, asked = R.indices[own], hidden[own]
+                scores[nobodys] = scores[items[~asked]] = -np.inf
+                better = np.searchsorted(np.sort(-scores), -scores[items[asked]])
+                gain += float(np.sum(1.0 / np.log2(better + 2.0)))
         return gain
 
     def model(self) -> ClickModel:
