@@ -3,7 +3,7 @@
 A method without privacy is shown with its default settings and with the best of a small grid,
 chosen on a held-out tenth of the training part. Private fits have their default settings: choosing
 by the ratings would cost privacy. Ratings come from --data FILE or $SKDPMF_DATA/ml-1m.parquet, or
-are made up. What is not installed has a row that says so.
+are made up. A library that is not installed has a row that says so.
 
     SKDPMF_DATA=folder python benchmarks/bench_peers.py --seeds 3
 """

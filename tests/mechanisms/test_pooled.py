@@ -361,7 +361,7 @@ def test_counts_of_both_slots_rank_where_choices_promise_nothing():
 
 
 def test_factors_stay_where_rounds_show_more_than_chance():
-    """What ratings show of users' own columns, or of themselves, is no factor."""
+    """Users' own columns, or what ratings show of themselves, are no factor."""
     rng, n, k = np.random.default_rng(0), 120, 3
     posterior, known = new_posterior(n, k), rng.normal(size=(n, 2))
     root = rng.normal(size=(k, k))

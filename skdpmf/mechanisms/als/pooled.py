@@ -324,7 +324,7 @@ class PooledFit(PooledRounds):
         The signal is mu times the typical rating's popularity, times the reliability of a typical
         user's factors when training and again when predicting. Popularities are posterior means:
         those of counts that drown in noise are small. One factor alone is no more than a sign, as
-        x_i has the norm 1. What less than two free directions would gain, the means lose.
+        x_i has the norm 1. Less than two free directions gain less than the means lose.
         """
         most = min(self.settings.n_components, self.n_items)
         if not self.private:

@@ -54,9 +54,9 @@ but through popularity, which is the mean, by precision, of both parts. A user's
 columns of both: the factors W of public people beside b and V, in the exact model's form, which it
 is where V = 0. An item that no public person chose has the W_j that b_j and V_j let expect, by
 regression on the other items, weighted by popularity. Where public clicks are as random ones would
-be, there is no W. Of the models by b alone, by b and V, and by these and W, the one is taken that
-ranks every other click of public people best, by discounted gain: released values are judged by
-rows that no release has seen. W has seen them, and goes only where it is worse all the same.
+be, there is no W. The model is by b alone, by b and V, or by these and W: the one that ranks every
+other click of public people best, by discounted gain. Released values are judged by rows that no
+release has seen. W has seen them, and goes only where it is worse all the same.
 
 **Without privacy** there is neither clip nor noise, nothing limits what is read off the clicks, and
 none of the constants of private fits holds. With n_i the clicks of user i and N_j those on item j,
@@ -259,12 +259,12 @@ class _Fit(pooled.PooledRounds, ClickFit):
         solve_rows_weighted(*given, penalty, 0, len(X), X)
         X, nobodys, gain = X + centre, self.people.counts == 0.0, 0.0
         for start in range(0, len(X), size):
-            scores, here = b + X[start : start + size] @ C.T, user // size == start // size
-            scores[:, nobodys] = -np.inf
-            scores[user[here & ~hidden] - start, R.indices[here & ~hidden]] = -np.inf
-            rank = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
-            found = rank[user[here & hidden] - start, R.indices[here & hidden]]
-            gain += float(np.sum(1.0 / np.log2(found + 2.0)))
+            for i, scores in enumerate(b + X[start : start + size] @ C.T, start):
+                own = slice(R.indptr[i], R.indptr[i + 1])
+                items, asked = R.indices[own], hidden[own]
+                scores[nobodys] = scores[items[~asked]] = -np.inf
+                better = np.searchsorted(np.sort(-scores), -scores[items[asked]])
+                gain += float(np.sum(1.0 / np.log2(better + 2.0)))
         return gain
 
     def model(self) -> ClickModel:

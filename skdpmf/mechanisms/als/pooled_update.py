@@ -203,8 +203,8 @@ class PooledPosterior:
         deviation in a direction (the semicircle's end), four times its variance. Then eigenvalues
         of sum_j p_j p_j', relative to sum_j P_j, are up to (1 + sqrt(k / m))^2 (V. Marchenko and
         L. Pastur, 1967), m the items that count as much, (sum_j |P_j|)^2 / sum_j |P_j|^2; twice
-        that root is asked for. What ``known`` explains, (n_items, c), is no factor: users have
-        coefficients for it.
+        that root is asked for. Users have coefficients for what ``known`` explains, (n_items, c),
+        so that it is no factor.
         """
         P, p = self.precision[:, 1:, 1:], self.shift[:, 1:]
         p = p - np.einsum("jab,jb->ja", P, self.own) - self.precision[:, 1:, 0] * self.theta[:, :1]

@@ -1,4 +1,4 @@
-"""What is thought of items before they are seen, and what one joint release shows of them.
+"""Priors of items before ratings are seen, and what one joint release shows of them.
 
 The joint release is that of devices, which report once: for user i with n_i ratings y_ij (in
 quarter ranges from the middle of the scale) and own damped mean o_i, the statistic is, but for what

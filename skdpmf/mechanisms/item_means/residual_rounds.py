@@ -69,7 +69,8 @@ CLIP = 0.6
 # Tuned: weights against bias. Exponent of the popularity, in its weights
 EXPONENT = 0.25
 
-# Tuned: noise against bias. Deviation of a mean clip factor from what it is thought to be
+# Tuned: noise against bias. Deviation of a mean clip factor, and of the share of devices with
+# ratings, from what they are thought to be
 CLIP_DEVIATION = 0.1
 
 
@@ -341,7 +342,7 @@ class ResidualAverages:
 
     @property
     def measured(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What was measured of b*_j, and its variance, by noise and by sampling."""
+        """Measured b*_j, and their variance by noise and by sampling."""
         return self.shift / self.precision, 1.0 / self.precision + self.sampling
 
     def choose_rank(self, most: int) -> int:
