@@ -17,21 +17,20 @@ from itertools import product
 
 import numpy as np
 from harness import data_path, parser, print_head, print_row
+from ratings import KINDS as ESTIMATORS
 from ratings import budget_of, liked_of, public_share, split
 from scipy import sparse
 
-from skdpmf import AdaptiveWeightALS, DPCovarianceRecommender, DPItemMeans, DPMFSampler, LocalDPGDDR
+from skdpmf import DPCovarianceRecommender, LocalDPGDDR
 from skdpmf.data import item_features, make_ratings, read_ratings
 from skdpmf.data.loaders import read_items
 from skdpmf.evaluation import recall_at_k, rmse, split_ratings
 
-KNOWN = AdaptiveWeightALS, DPItemMeans, DPCovarianceRecommender, DPMFSampler, LocalDPGDDR
 SETS = {  # users, items, density and deviation of factors
     "300 x 40": (300, 40, 0.2, 0.55),
     "1,500 x 60, weak factors": (1500, 60, 0.3, 0.25),
     "3,000 x 400": (3000, 400, 0.06, 0.55),
 }
-ESTIMATORS = {kind.__name__: kind for kind in KNOWN}
 CLICKS = {"feedback": "implicit"}
 KINDS = ["random", "raters", "genre", "half"]
 PARSER = parser(
