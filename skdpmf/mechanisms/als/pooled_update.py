@@ -46,8 +46,9 @@ from skdpmf.mechanisms.knowledge import Knowledge
 Floats = NDArray[np.float64]
 
 # Guard: least eigenvalue of a Gram matrix, relative to the largest; length of a user's vector,
-# where it is divided by
+# where it is divided by; ratios of variances that are tried
 _LEAST_OF_GRAM, LEAST_LENGTH = 1e-6, 0.1
+_RATIOS = np.geomspace(0.02, 50.0, 100)
 
 # Tuned: what is learnt against what is thought. t, variance of slopes on item columns, in prior
 # variances of theta_j
@@ -371,7 +372,7 @@ def learnt_users(
 
 def likely_ratio(measured: float, error: float, doubt: float = 1.0) -> float:
     """Return a ratio > 0, of 1 but for a factor, from a measurement with an error of this size."""
-    tried = np.append(KNOTS, np.clip(measured, KNOTS[0], KNOTS[-1]))
+    tried = np.append(_RATIOS, np.clip(measured, _RATIOS[0], _RATIOS[-1]))
     density = ((measured - tried) / max(error, 1e-9)) ** 2 + (np.log(tried) / doubt) ** 2
     return geometric_mean(tried, -0.5 * density)
 
