@@ -142,7 +142,7 @@ def test_no_other_model_is_taken(tmp_path):
     refused(r"fitted.*FrozenEstimator", clone(exact))
     refused("how many people", fitted(DPCovarianceRecommender, X, NONPRIVATE))
     refused(r"rating_range \(1\.0, 5\.0\)", DPItemMeans(NONPRIVATE, rating_range=(0, 9)).fit(X))
-    refused("AdaptiveWeightALS and DPItemMeans alone", exact, DPCovarianceRecommender)
+    refused("AdaptiveWeightALS and DPItemMeans of ratings", exact, DPCovarianceRecommender)
     refused("in a private fit", exact, budget=NONPRIVATE)
     refused("public has 8 columns", clone(EXACT[0]).fit(X[:, :8]))
     search = GridSearchCV(DPItemMeans(BUDGET), {"public": [FrozenEstimator(exact)]}, cv=2).fit(X)
