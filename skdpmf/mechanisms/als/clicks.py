@@ -59,7 +59,7 @@ from skdpmf.mechanisms.common import (
     unpack_lower,
 )
 from skdpmf.mechanisms.gram.item_item import TIE
-from skdpmf.mechanisms.item_means.joint_release import HALF_RELIABLE, USER_WEIGHT, users_of
+from skdpmf.mechanisms.item_means.joint_release import USER_WEIGHT, reliability, users_of
 from skdpmf.mechanisms.item_means.popularity import Popularity, estimate_popularity, is_known
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget
@@ -223,8 +223,7 @@ class ClickFit(AlternatingFit):
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most
-        n = self.typical_weight**-2.0
-        self.signal = self.mu * self.typical_popularity * (n / (n + HALF_RELIABLE)) ** 2
+        self.signal = self.mu * self.typical_popularity * reliability(self.typical_weight**-2.0)
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
         # variance of what the rest of the budget would change in the counts

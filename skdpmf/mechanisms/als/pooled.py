@@ -98,6 +98,7 @@ from skdpmf.mechanisms.item_means.joint_release import (
     HALF_RELIABLE,
     PRIOR_VARIANCE,
     SIGNAL_PER_FACTOR,
+    reliability,
 )
 from skdpmf.mechanisms.item_means.residual_rounds import CLIP
 from skdpmf.privacy import clipped_sums as sums
@@ -246,8 +247,11 @@ class PooledRounds(AlternatingFit):
         Returns those of the item step, their w_ij e_ij and phi_i, V, and the ridge of u_i.
         """
 
-    def gradient_round(self, t: int, clip: float, a: float) -> None:
-        """Release gradients and their Gram matrix; update the posterior. clip: C."""
+    def gradient_round(self, t: int, clip: float, a: float) -> NDArray[np.float64]:
+        """Release gradients and their Gram matrix; update the posterior. clip: C.
+
+        Returns what own ratings still add to each v_j.
+        """
         posterior, deviation, N = self.posterior, self.curator.deviation, self.N
         radius = float(np.hypot(1.0, a))
         users, terms, phi, V, ridge = self.user_half()
@@ -261,8 +265,8 @@ class PooledRounds(AlternatingFit):
         own = factor * update.own_ratings(V, N / N.sum(), self.typical_ratings, noise, ridge)
         gradients = self.release(GRADIENTS, G, t).copy()
         gradients[:, 1:] -= OWN_RATINGS * posterior.mass[:, None] * own
-        posterior.own = np.linalg.solve(gram[1:, 1:], (1.0 - OWN_RATINGS) * own.T).T
         posterior.add_gradients(gradients, gram, a, deviation(GRADIENTS))
+        return np.asarray(np.linalg.solve(gram[1:, 1:], (1.0 - OWN_RATINGS) * own.T).T)
 
 
 class PooledFit(PooledRounds):
@@ -309,11 +313,11 @@ class PooledFit(PooledRounds):
                 self.averages.release(name, t)
             self.posterior.theta[:, 0] = self.averages.mean
             return
-        self.gradient_round(t, CLIP, self.constant)
+        own = self.gradient_round(t, CLIP, self.constant)
         sure = not self.private or self.n_known or (self.gram is not None and self.gram.tastes)
         if sure or t != (self.settings.max_iter - 1) // 2:
             return
-        if not self.posterior.shows_factors(self.columns()[:, :N_LEAD]):
+        if not self.posterior.shows_factors(own, self.columns()[:, :N_LEAD]):
             self.averages.precision += self.posterior.alone[0]
             self.averages.shift += self.posterior.alone[1]
             self.rank, self.posterior = 0, self.first_posterior(0)
@@ -321,16 +325,15 @@ class PooledFit(PooledRounds):
     def choose_rank(self) -> int:
         """Factors that the released counts support at this budget.
 
-        The signal is mu times the typical rating's popularity, times the reliability of a typical
-        user's factors when training and again when predicting. Popularities are posterior means:
-        those of counts that drown in noise are small. One factor alone is no more than a sign, as
-        x_i has the norm 1. Less than two free directions gain less than the means lose.
+        They follow from their signal (`joint_release.reliability`). Popularities are posterior
+        means: those of counts that drown in noise are small. One factor alone is no more than a
+        sign, as x_i has the norm 1. Less than two free directions gain less than the means lose.
         """
         most = min(self.settings.n_components, self.n_items)
         if not self.private:
             return most
-        N, n = self.N, self.typical_ratings
-        self.signal = self.mu * (N @ N) / N.sum() * (n / (n + HALF_RELIABLE)) ** 2
+        N, trust = self.N, reliability(self.typical_ratings)
+        self.signal = self.mu * (N @ N) / N.sum() * trust
         if self.known is not None:
             self.signal = float(np.hypot(self.signal, self.known.signal[0]))
         free = float(np.sqrt(self.signal / SIGNAL_PER_FACTOR))

@@ -158,8 +158,8 @@ def fit(
     ``known`` is what earlier fits have released; public: clicks of public people.
     """
     run = _Fit(curator, settings, known)
-    if public is not None:
-        run.people = ng.learn_public(public)
+    run.people = None if public is None else ng.learn_public(public)
+    if run.people is not None:
         own = replace(settings, n_components=MOST_FACTORS, chooses_rank=True)
         plan = make_plan(PrivacyBudget.nonprivate(), own, run.n_items)
         given = public, plan, curator.n_jobs, np.empty((run.n_items, 0))
@@ -196,7 +196,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
         given = (counts, errors), (own.mean, np.sqrt(own.variance)), self.n_users
         _, mean, doubt = ng.with_public_counts(self.people, *given)
         # their number alone may drown in noise where their clicks do not
-        found = mean.sum() * len(self.people.clicks.indptr[1:]) / self.people.counts.sum()
+        found = mean.sum() * self.people.clicks.shape[0] / self.people.counts.sum()
         self.n_users = max(self.n_users, min(float(found), self.curator.n_rows))
         return Popularity(mean, np.log(mean), doubt**2)
 
@@ -230,10 +230,10 @@ class _Fit(pooled.PooledRounds, ClickFit):
 
     def beside_people(self, b: NDArray[np.float64], V: NDArray[np.float64]) -> ClickModel:
         """The model that predicts public people best: by b, by V too, or by W as well."""
-        models = [self.folded(b, V[:, :0]), self.folded(b, V)]
+        models = [self.folded(b, V[:, :k]) for k in sorted({0, V.shape[1]})]
         gains = [self.gain_of_people(model) for model in models]
         if self.taught.shape[1]:
-            V = V[:, : V.shape[1] * (gains[1] >= gains[0])]
+            V = V[:, : V.shape[1] * (gains[-1] >= gains[0])]
             D = b[:, None] * self.tastes_around(b) * np.sqrt(self.taste_variance)
             own, W = np.column_stack((b, D, V)), self.taught.copy()
             chosen, root = self.people.counts > 0.0, np.sqrt(self.popularity.mean)[:, None]
@@ -242,7 +242,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
             zeros = np.zeros((self.n_items, self.settings.n_components - V.shape[1]))
             columns = np.column_stack((b, D, W, V, zeros))
             models.append(self.exact_model(columns, 1 + D.shape[1] + W.shape[1]))
-            gains.append(self.gain_of_people(models[2]))
+            gains.append(self.gain_of_people(models[-1]))
         return models[int(np.argmax(gains))]
 
     def gain_of_people(self, model: ClickModel) -> float:

@@ -121,7 +121,6 @@ class PooledPosterior:
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
-    own: Any  # (n_items, k) what own ratings add to v_j
 
     def __init__(
         self, averages: Any, rank: int, factor_variance: float, known: PooledKnowledge | None = None
@@ -196,19 +195,19 @@ class PooledPosterior:
         self.solve()
         self.spread = gram[1:, 1:] / np.trace(gram[1:, 1:])
 
-    def shows_factors(self, known: Floats) -> bool:
+    def shows_factors(self, own: Floats, known: Floats) -> bool:
         """Return whether the rounds so far show factors: more than noise and chance would.
 
-        Where there are none, the evidence p_j on v_j, less what own ratings add to it, has the
-        covariance P_j. All rounds iterate on the same ratings, so that chance has up to twice its
-        deviation in a direction (the semicircle's end), four times its variance. Then eigenvalues
-        of sum_j p_j p_j', relative to sum_j P_j, are up to (1 + sqrt(k / m))^2 (V. Marchenko and
-        L. Pastur, 1967), m the items that count as much, (sum_j |P_j|)^2 / sum_j |P_j|^2; twice
-        that root is asked for. Users have coefficients for what ``known`` explains, (n_items, c),
-        so that it is no factor.
+        Where there are none, the evidence p_j on v_j, less what ``own`` ratings (n_items, k) add to
+        it, has the covariance P_j. All rounds iterate on the same ratings, so that chance has up to
+        twice its deviation in a direction (the semicircle's end), four times its variance. Then
+        sum_j p_j p_j', relative to sum_j P_j, has eigenvalues up to (1 + sqrt(k / m))^2 (V.
+        Marchenko and L. Pastur, 1967), m the items that count as much, (sum_j |P_j|)^2 over
+        sum_j |P_j|^2; twice that root is asked for. Users have coefficients for what ``known``
+        explains, (n_items, c), so that it is no factor.
         """
         P, p = self.precision[:, 1:, 1:], self.shift[:, 1:]
-        p = p - np.einsum("jab,jb->ja", P, self.own) - self.precision[:, 1:, 0] * self.theta[:, :1]
+        p = p - np.einsum("jab,jb->ja", P, own) - self.precision[:, 1:, 0] * self.theta[:, :1]
         size = np.einsum("jaa->j", P)[:, None]
         root = np.sqrt(size)
         p -= size * known @ np.linalg.lstsq(root * known, p / root, rcond=None)[0]

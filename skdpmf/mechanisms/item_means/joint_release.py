@@ -89,6 +89,14 @@ def estimate_item_means(
     return ItemMeans(N, x, variance, n_users, float(typical_weight))
 
 
+def reliability(n_ratings: float) -> float:
+    """Return that of factors of a user with so many ratings, in training and again in predictions.
+
+    Times mu and the typical rating's popularity, it is the signal that factors have.
+    """
+    return (n_ratings / (n_ratings + HALF_RELIABLE)) ** 2
+
+
 def users_of(released: float, n_rows: float) -> float:
     """Return the number of users with ratings, of so many rows, from what was released of it."""
     return float(np.clip(released / USER_WEIGHT, LEAST_LEVEL * n_rows, n_rows))

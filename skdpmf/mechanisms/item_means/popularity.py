@@ -35,8 +35,8 @@ from skdpmf.mechanisms.common import in_slices
 
 Floats = NDArray[np.float64]
 
-# Guard: parts of the prior and steps of EM; smallest popularity there is, as parts of the noise and
-# of the largest count; bins in one standard deviation of a count, given a part
+# Guard: parts of the prior and steps of EM; smallest popularity there is, as parts of noise and of
+# the largest count; bins in one standard deviation of a count, given a part
 _GRID_SIZE, _STEPS = 80, 200
 _LEAST_OF_NOISE, _LEAST_OF_COUNTS = 0.02, 1e-6
 _BINS = 16.0

@@ -346,14 +346,9 @@ class ResidualAverages:
         return self.shift / self.precision, 1.0 / self.precision + self.sampling
 
     def choose_rank(self, most: int) -> int:
-        """Factors that the released counts support at this budget: 0 to `most`.
-
-        The signal is mu times the typical rating's popularity, times the reliability of a typical
-        user's factors when training and again when predicting.
-        """
-        N, n = self.mass, self.typical_weight**-2.0
-        trust = n / (n + im.HALF_RELIABLE)
-        signal = self.curator.plan.mu * (N @ N) / N.sum() * trust**2
+        """Factors that the released counts support at this budget: 0 to `most`."""
+        N, trust = self.mass, im.reliability(self.typical_weight**-2.0)
+        signal = self.curator.plan.mu * (N @ N) / N.sum() * trust
         if signal < im.LEAST_SIGNAL:
             return 0
         return min(max(round(np.sqrt(signal / im.SIGNAL_PER_FACTOR)), 1), most)
