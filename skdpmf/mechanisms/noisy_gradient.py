@@ -71,7 +71,7 @@ from numpy.typing import NDArray
 
 from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
-from skdpmf.mechanisms.als.item_update import KEPT
+from skdpmf.mechanisms.als.item_update import kept_by
 from skdpmf.mechanisms.als.loop import RatingModel
 from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
 from skdpmf.mechanisms.als.pooled_update import LEAST_LENGTH
@@ -375,7 +375,7 @@ class _Items:
         self.b, self.variance = averages.mean, averages.prior_variance
         self.mean_X, self.mean_P = averages.shift / averages.precision, 1.0 / averages.precision
         self.M, self.S = self.expected_moments()
-        self._shown: dict[str, tuple[Any, float]] = {}
+        self._shown: dict[str, tuple[Any, float, int]] = {}
 
     def expected_moments(self) -> tuple[Floats, Floats]:
         """Return M and S of a typical user's ratings, for u ~ N(0, I)."""
@@ -407,10 +407,11 @@ class _Items:
 
     def _pooled(self, name: str, value: Any, deviation: float, guess: Any, sure: float) -> Any:
         """Posterior mean of a measurement and older ones, and of a guess of this deviation."""
-        total, weight = self._shown.get(name, (0.0, 0.0))
+        total, weight, step = self._shown.get(name, (0.0, 0.0, 1))
         own = max(deviation, 1e-9) ** -2.0
-        total, weight = KEPT * total + own * value, KEPT * weight + own
-        self._shown[name] = total, weight
+        kept = kept_by(step)
+        total, weight = kept * total + own * value, kept * weight + own
+        self._shown[name] = total, weight, step + 1
         return (total + sure**-2.0 * guess) / (weight + sure**-2.0)
 
     @property
@@ -453,10 +454,10 @@ class _Items:
         self._multiply(turn)
         self.tau = self.tau @ turn**2
         inverse = np.linalg.inv(turn)
-        total, weight = self._shown["M"]
-        self._shown["M"] = inverse @ total @ inverse.T, weight
-        total, weight = self._shown["S"]
-        self._shown["S"] = inverse**2 @ total, weight
+        total, *more = self._shown["M"]
+        self._shown["M"] = inverse @ total @ inverse.T, *more
+        total, *more = self._shown["S"]
+        self._shown["S"] = inverse**2 @ total, *more
 
     def _multiply(self, turn: Floats) -> None:
         self.V, self.X, self.P = self.V @ turn, self.X @ turn, self.P @ turn**2

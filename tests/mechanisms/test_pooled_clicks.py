@@ -168,7 +168,7 @@ def test_rounds_release_what_the_formulas_say(monkeypatch):
 
 def test_a_round_measures_what_unobserved_pairs_add(monkeypatch):
     """Gradients of clicks for which `target` solves the items' problems lead to it in a round."""
-    monkeypatch.setattr("skdpmf.mechanisms.als.pooled_update.KEPT", 1.0 - 1e-12)
+    monkeypatch.setattr("skdpmf.mechanisms.als.pooled_update.kept_by", lambda n: 1.0)
     rng = np.random.default_rng(1)
     seen = {}
 

@@ -55,11 +55,12 @@ def user_sums(y, w, point, settings, *, clip, influence):
 class Pool:
     """Mean of measurements, older ones discounted, and of a guess."""
 
-    def __init__(self, kept):
-        self.kept, self.shown = kept, []
+    def __init__(self):
+        self.shown = []
 
     def add(self, value, deviation, guess, sure):
-        self.shown = [(v, self.kept * p) for v, p in self.shown]
+        kept = 1.0 - 1.0 / (len(self.shown) + 1)
+        self.shown = [(v, kept * p) for v, p in self.shown]
         self.shown.append((value, max(deviation, 1e-9) ** -2.0))
         total = sum(p * v for v, p in self.shown) + guess / sure**2
         return total / (sum(p for _, p in self.shown) + sure**-2.0)
@@ -94,8 +95,7 @@ def chain(sums, means, V, settings, *, noise, deviation, clip):
     X, P = np.zeros(V.shape), np.full(V.shape, 1e12)
     mean_X, mean_P = means["X"].copy(), means["P"].copy()
     c = min(1.0, clip / np.hypot(A, 1.0) / constants.NOISE**0.5)
-    seen = Pool(constants.KEPT)
-    M_seen, S_seen, s2_seen = (Pool(constants.KEPT), Pool(constants.KEPT), Pool(constants.KEPT))
+    seen, M_seen, S_seen, s2_seen = Pool(), Pool(), Pool(), Pool()
     first_c, sure = c, constants.SURE
     for t in range(settings.max_iter):
         M0, S0 = expected(V, share, n, alpha * s2)

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from skdpmf.estimators.contract.parameters import Options, PrivatePlanner, is_finite, require
 from skdpmf.estimators.planners import Clicks
 from skdpmf.mechanisms.als import clicks, dpals, loop, pooled, pooled_clicks, variational
-from skdpmf.mechanisms.als.item_update import KEPT
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, FOLD_IN_DAMPING
 from skdpmf.privacy.plan import ReleasePlan
 
@@ -122,8 +121,8 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         return self._solver().make_plan(self.budget, self._settings(), n_items)
 
     def _learnt(self) -> tuple[float, ...] | None:
-        a, rounds = pooled.constant_weight(self.budget), 1.0 - KEPT ** self._n_rounds()
-        terms = self._rank(), a, pooled.CLIP * (1.0 + a * a) ** 0.5, 1.0, rounds / (1.0 - KEPT)
+        a, rounds = pooled.constant_weight(self.budget), 0.5 * (self._n_rounds() + 1)
+        terms = self._rank(), a, pooled.CLIP * (1.0 + a * a) ** 0.5, 1.0, rounds
         return terms if self._shorthand("solver") == "pooled" else None
 
     @property

@@ -9,11 +9,11 @@ where E_j and xi_j are the known Gaussian noise, theta*_j the item's least-squar
 the sampling error. Hence h_j = g_j + A_j theta_j is a measurement A_j theta*_j + error with
 covariance Q_j = s^2 I + v w_j A_j, and the measurements of all rounds combine to the posterior
 
-    P_j = gamma P_j + A_j Q_j^-1 A_j,   p_j = gamma p_j + A_j Q_j^-1 h_j,
+    P_j = gamma P_j + A_j Q_j^-1 A_j,   p_j = gamma p_j + A_j Q_j^-1 h_j,   gamma = 1 - 1 / t,
     theta_j = (P_j + L)^-1 (p_j + L prior_j).
 
-Rounds share their users, hence zeta_j: v = 1 is multiplied by the rounds remembered. Old
-rounds refer to older user vectors and are forgotten by gamma. Without noise gamma = 0 and
+Old rounds refer to older user vectors: the s-th of t has the weight s / t. Rounds share users,
+hence zeta_j: v is the sum of these weights, (t + 1) / 2. Without noise gamma = 0, v = 1 and
 theta_j = (A_j + v w_j L)^-1 (A_j theta_j + g_j + v w_j L prior_j): one exact ridge regression.
 
 Nothing here touches data: all of it is post-processing.
@@ -25,10 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.mechanisms.common import in_slices, unpack_lower
-
-# Tuned: gamma, what is kept of older rounds a round, and of earlier fits by a refresh: users'
-# vectors move, and noise averages out
-KEPT = 0.9
 
 # Guard: least eigenvalue of a pooled Gram matrix, relative to its trace
 _LEAST_EIGENVALUE = 0.02
@@ -53,7 +49,6 @@ class ItemPosterior:
         n_items, d = prior_mean.shape
         self.prior_precision, self.mass, self.weight = prior_precision, mass, weight
         self.noise, self.private = noise, noise > 0
-        self.forgetting = KEPT if self.private else 0.0
         self.pull = prior_mean @ prior_precision
         self.precision = np.zeros((n_items, d, d))
         self.shift = np.zeros((n_items, d))
@@ -62,7 +57,8 @@ class ItemPosterior:
         self.pooled = np.eye(d)
 
     def observe(self, item: Any, precision: Any, mean: Any) -> None:
-        """Add independent knowledge of one coordinate of every item: forgotten like a round."""
+        """Add independent knowledge of one coordinate of every item: it counts as a round."""
+        self.n_rounds += 1
         self.precision[:, item, item] += precision
         self.shift[:, item] += precision * mean
 
@@ -74,8 +70,8 @@ class ItemPosterior:
         """
         self.n_rounds += 1
         self.pooled = lift(unpack_lower(gram.sum(axis=0) / self.mass.sum()))
-        overlap = min(1.0 / (1.0 - self.forgetting), self.n_rounds)
-        spread = overlap * self.weight
+        n_rounds = self.n_rounds if self.private else 1
+        kept, spread = kept_by(n_rounds), 0.5 * (n_rounds + 1) * self.weight
 
         def absorb(items: slice) -> None:
             A = self.mass[items, None, None] * self.pooled
@@ -88,8 +84,8 @@ class ItemPosterior:
                 P, p = gained[:, :, :-1], gained[:, :, -1]
             else:
                 P, p = C / v[:, None], h / v
-            self.precision[items] = self.forgetting * self.precision[items] + P
-            self.shift[items] = self.forgetting * self.shift[items] + p
+            self.precision[items] = kept * self.precision[items] + P
+            self.shift[items] = kept * self.shift[items] + p
             pulled = (self.shift[items] + pull)[:, :, None]
             self.theta[items] = np.linalg.solve(self.precision[items] + L, pulled)[:, :, 0]
 
@@ -102,6 +98,11 @@ class ItemPosterior:
     def _prior(self, items: slice) -> tuple[Any, Any]:
         """Return L, and L times the prior mean."""
         return self.prior_precision, self.pull[items]
+
+
+def kept_by(n_rounds: int) -> float:
+    """Return what the last of so many rounds keeps of older ones: the s-th weighs s / n_rounds."""
+    return 1.0 - 1.0 / n_rounds
 
 
 def lift(matrix: Any) -> NDArray[np.float64]:

@@ -58,8 +58,8 @@ popularity first, has their mean by precision with those of step 1. So lists com
 **The posterior.** In expectation G_j = M_j F (theta*_j - theta_j), theta_j = (b_j, v_j), with M_j
 the expected sum of weights and F = H / n with its first column divided by a. So a round measures
 theta*_j with the precision M_j^2 F'F / rho_j, rho_j the variance of noise, sampling and of what is
-not known about N_j. All rounds add up; what older ones say about v_j is discounted by 0.9 a
-round, since users' vectors move, and what they say about b_j (v_j apart) is not.
+not known about N_j. All rounds add up. Since users' vectors move, the s-th of t rounds has the
+weight s / t in what they say about v_j, and all count alike about b_j (v_j apart).
 
 **A refresh** starts from `PooledKnowledge` of earlier fits, on other people: from their counts and
 averages (`residual_rounds`), their posterior, and their factors, in the frame that all fits share.
@@ -116,8 +116,6 @@ _ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np
 
 # Tuned: bias against noise. Releases of means, and of users' moments
 MEAN_ROUNDS = MOMENT_ROUNDS = 4
-# eigenvalues so many times those of random choices start factors
-BEYOND_CHANCE = 2.0
 # share of what own ratings add to gradients that is taken off: all of it shrinks v_j too far
 OWN_RATINGS = 0.6
 # scales of t_i but for log n_i, whose clip shortens long ones: residuals, in quarter ranges, last
@@ -379,8 +377,7 @@ class PooledFit(PooledRounds):
         """Return the loadings that random choices would not have.
 
         Rows y of norm 1 and random directions give the head's m items eigenvalues up to
-        2 sqrt(n_users / m) off the diagonal. The diagonal, which is filled, adds to them. Where
-        there are no tastes, there are none.
+        2 sqrt(n_users / m) off the diagonal. Where there are no tastes, there are none.
         """
         loadings = gram.loadings
         if not self.private:
@@ -389,7 +386,7 @@ class PooledFit(PooledRounds):
         if self.known is not None and gram.sums is not None:
             n_users = gram.sums.n_users
         chance = 2.0 * np.sqrt(n_users / max(len(loadings), 1))
-        tells = np.sum(loadings**2, axis=0) > BEYOND_CHANCE * chance
+        tells = np.sum(loadings**2, axis=0) > chance
         return loadings[:, tells & (gram.tastes > 0)]
 
     def gram_of_choices(self) -> ng.CleanGram | None:

@@ -20,10 +20,10 @@ is solved coordinate by coordinate in the eigenvectors of the items' mean P_j, w
 nearly diagonal: all rounds measure all items in the same directions.
 
 The posterior starts with what `residual_rounds` knows of the means, of sampling too where there are
-factors. Before a round what P_j and p_j say about v_j given b_j is discounted by `KEPT`, and the
-rest, about b_j alone, is not.
-A refresh adds what earlier fits say (`PooledKnowledge`), discounted in the same way once for every
-refresh, and not by its rounds: other people's sampling and noise are in it.
+factors. Before round t what P_j and p_j say about v_j given b_j is discounted by 1 - 1 / t, so that
+round s has the weight s / t, and the rest, about b_j alone, is not.
+A refresh adds what earlier fits say (`PooledKnowledge`), and does not discount it: other people's
+sampling and noise are in it.
 
 Nothing here touches data: all of it is post-processing.
 """
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
 from skdpmf.kernels.als import invert
-from skdpmf.mechanisms.als.item_update import KEPT, lift
+from skdpmf.mechanisms.als.item_update import kept_by, lift
 from skdpmf.mechanisms.common import in_slices
 from skdpmf.mechanisms.gram.item_item import NO_SUMS, GramSums
 from skdpmf.mechanisms.item_means.joint_release import KNOTS, geometric_mean, item_prior
@@ -160,8 +160,9 @@ class PooledPosterior:
     def pooled_gram(self, gram: Floats, deviation: float, a: float) -> Any:
         """Posterior mean of H / n, from rounds with noise of this deviation, and a weak guess."""
         weight = 1.0 / max(deviation, 1e-9) ** 2
-        self._grams = KEPT * self._grams + weight * gram
-        self._gram_weight = KEPT * self._gram_weight + weight
+        kept = kept_by(self.n_rounds + 1)
+        self._grams = kept * self._grams + weight * gram
+        self._gram_weight = kept * self._gram_weight + weight
         d = len(gram)
         guess = np.full(d, CLIP_FACTOR / (d - 1))
         guess[0] = CLIP_FACTOR * a**2
@@ -174,13 +175,12 @@ class PooledPosterior:
         F[:, 0] /= a
         d = len(F)
         self.n_rounds += 1
-        remembered = min(1.0 / (1.0 - KEPT), self.n_rounds)
         slope, square = self.mass + self.unobserved, F.T @ F
 
         def add(part: slice) -> None:
-            discount(self.precision[part], self.shift[part], KEPT)
+            discount(self.precision[part], self.shift[part], kept_by(self.n_rounds))
             unknown = np.einsum("jbc,bc->j", self.covariance[part], square) / d
-            sampling = remembered * RESIDUAL_VARIANCE * self.squares[part] / (d - 1)
+            sampling = 0.5 * (self.n_rounds + 1) * RESIDUAL_VARIANCE * self.squares[part] / (d - 1)
             doubt = noise**2 + self.mass_variance[part] * unknown
             variance = doubt + sampling
             self.even[part] = variance / (doubt + 4.0 * sampling)
@@ -299,12 +299,11 @@ def packed_evidence(P: Floats, p: Floats, theta: Floats) -> tuple[Floats, Floats
 
 
 def unpacked_evidence(known: PooledKnowledge, n_items: int, d: int) -> tuple[Floats, Floats]:
-    """Return P_j and p_j of earlier fits, discounted, (n_items, d, d) and (n_items, d)."""
+    """Return P_j and p_j of earlier fits, (n_items, d, d) and (n_items, d)."""
     size = len(known.factor_gram)
     P = known.factor_weights[:, 0, None, None] * known.factor_gram
     p = known.factor_shift.copy()
     P[:, 0, 0] += known.factor_weights[:, 1]
-    discount(P, p, KEPT)
     precision, shift = np.zeros((n_items, d, d)), np.zeros((n_items, d))
     precision[:, :size, :size], shift[:, :size] = P, p
     return precision, shift
