@@ -47,7 +47,8 @@ def test_columns_fit_by_names_of_items():
 
 
 def test_ratings_are_clipped_and_rows_prepared_as_private_ones():
-    rows, _ = rows_of([[9.0, -3.0]], np.array([[5.0, 1.0]]))
+    with pytest.warns(UserWarning, match="a tenth of those in public lie outside"):
+        rows, _ = rows_of([[9.0, -3.0]], np.array([[5.0, 1.0]]))
     np.testing.assert_array_equal(rows, [[2.0, -2.0]])
 
 
@@ -64,8 +65,9 @@ def test_what_does_not_fit_is_refused_with_a_remedy():
     with pytest.raises(ValueError, match="must name some of X, such as 'a'"):
         rows_of(RatingMatrix(as_rating_matrix(X), None, [1, 2]), named)
     table = pd.DataFrame({"user": [1], "item": [2], "rating": [3.0]})
-    with pytest.raises(ValueError, match="public has the columns"):
-        rows_of(table, X)
+    for given, what in ((table, "has the columns"), ([[np.inf, 1.0]], "holds infinite"), (3, "=3")):
+        with pytest.raises(ValueError, match=f"^public ?{what}"):
+            rows_of(given, X)
     with pytest.raises(ValueError, match=r"public=.*None for these options"):
         AdaptiveWeightALS(BUDGET, solver="dpals", public=X).plan(2)
     with pytest.raises(ValueError, match=r"public=.*None for these options"):
