@@ -116,6 +116,17 @@ def test_a_model_of_public_people_serves_in_the_place_of_their_rows(estimator, e
         assert one.plan(60, 1000).expected_rmse["without public people"] > 0.0
 
 
+def test_a_model_of_more_factors_than_a_plan_has_room_for_lends_the_strongest():
+    X = make_ratings(1500, 60, n_ratings=45_000, factor_std=1.0, random_state=0)
+    model = fitted(AdaptiveWeightALS, X[:800], NONPRIVATE)
+    assert np.count_nonzero(model.components_.any(axis=1)) > 2
+    rank, held_out = {"n_components": 2}, X[1400:]
+    one = fitted(AdaptiveWeightALS, X[800:1400], public=model, **rank)
+    assert np.count_nonzero(one.components_.any(axis=1)) == 2
+    as_rows = fitted(AdaptiveWeightALS, X[800:1400], public=X[:800], **rank)
+    assert one.score(held_out) == pytest.approx(as_rows.score(held_out), abs=0.02)
+
+
 def test_a_model_fits_by_names_of_items_more_or_fewer():
     X = make_ratings(900, 12, random_state=0)
     names = [f"film {j}" for j in range(12)]
