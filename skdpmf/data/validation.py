@@ -154,13 +154,15 @@ def count_outside(ratings: np.ndarray, rating_range: tuple[float, float]) -> int
     return int(np.count_nonzero(ratings < low) + np.count_nonzero(ratings > high))
 
 
-def warn_of_scale(n_outside: int, n_ratings: int, rating_range: tuple[float, float]) -> None:
+def warn_of_scale(
+    n_outside: int, n_ratings: int, rating_range: tuple[float, float], name: str = "X"
+) -> None:
     """Warn where more than a tenth of the ratings lies outside of the range."""
     low, high = rating_range
     if n_outside > n_ratings / 10:
         warnings.warn(
             f"rating_range=({low:g}, {high:g}) must be the scale that the ratings were given on, "
-            "and more than a tenth of those in X lie outside and are clipped: pass their scale as "
+            f"and more than a tenth of those in {name} lie outside and are clipped: pass their scale as "
             "rating_range. For plays and clicks use feedback='implicit', which some estimators "
             "have. (This warning has read the ratings, and is for their curator alone.)",
             stacklevel=2,

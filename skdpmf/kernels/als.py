@@ -33,8 +33,8 @@ _JITTER_GROWTH = 100
 _ATTEMPTS = 9
 
 # From so many factors on conjugate gradients solve rows in single precision, to an error of eight
-# units of rounding, with at most a step for so many factors: more takes longer than Cholesky's way.
-_MANY, _ENOUGH, _A_STEP = 32, 2.0**-20, 4
+# units of rounding. A step takes as long as a Gram matrix of so many factors.
+_MANY, _ENOUGH, _A_STEP = 64, 2.0**-20, 10
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
@@ -373,19 +373,21 @@ def conjugate_rows(
     """Solve `solve_rows_weighted` for a diagonal ridge by conjugate gradients, or write NaN.
 
     With the row's ridge and penalty D as preconditioner, a system is the identity and what ratings
-    add: few steps where penalties grow with ratings. A step has 4 k operations a rating, and a Gram
-    matrix k^2. Since A >= D, the error of x in the norm of D is at most the residual's in that of
-    D^-1: steps end where this is `_ENOUGH` times the norm of x. With too many a row is NaN.
+    add: few steps where penalties grow with ratings. Since A >= D, the error of x in the norm of D
+    is at most the residual's in that of D^-1: steps end where this is `_ENOUGH` times the norm of
+    x. A row is NaN as soon as the later half of its steps promises more time than Cholesky's way,
+    n k^2 for n ratings and k^3 / 3, would take.
     """
     k, zero = factors.shape[1], factors.dtype.type(0)
-    D, r, x, p, q = [np.empty(k, factors.dtype) for _ in range(5)]
+    D, r, x, p, q, sizes = [np.empty(k + 1, factors.dtype) for _ in range(6)]
     for i in range(start, stop):
         last, size = indptr[i + 1] - 1, factors.dtype.type(np.inf)
+        most = k / _A_STEP * (1 + k / (3 * max(last + 1 - indptr[i], 1)))
         for c in range(k):
             D[c], r[c], x[c], p[c] = diagonal[c], zero, zero, zero
             if row_ridge.shape[0] > 0:
                 D[c] += row_ridge[i]
-        for step in range(k // _A_STEP + 1):  # the first one finds the right-hand side
+        for step in range(min(int(most), k) + 1):  # the first one finds the right-hand side
             for c in range(k):
                 q[c] = D[c] * p[c]
             _add_step(indices, values, weights, factors, indptr[i], last, step, p, q)
@@ -400,8 +402,11 @@ def conjugate_rows(
                 length += x[c] * x[c] * D[c]
             for c in range(k):
                 p[c] = r[c] / D[c] + size / before * p[c]
-            goal = length * factors.dtype.type(_ENOUGH**2)
+            goal, sizes[step], half = length * factors.dtype.type(_ENOUGH**2), size, step // 2
             if not size > goal:
+                break
+            left = (step - half) * np.log(size / goal) if step > 1 else 0.0
+            if left > (most - step) * np.log(sizes[half] / size):
                 break
         for c in range(k):
             out[i, c] = x[c] if size <= goal else np.nan

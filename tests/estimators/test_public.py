@@ -47,7 +47,8 @@ def test_columns_fit_by_names_of_items():
 
 
 def test_ratings_are_clipped_and_rows_prepared_as_private_ones():
-    rows, _ = rows_of([[9.0, -3.0]], np.array([[5.0, 1.0]]))
+    with pytest.warns(UserWarning, match="a tenth of those in public lie outside"):
+        rows, _ = rows_of([[9.0, -3.0]], np.array([[5.0, 1.0]]))
     np.testing.assert_array_equal(rows, [[2.0, -2.0]])
 
 
@@ -64,8 +65,9 @@ def test_what_does_not_fit_is_refused_with_a_remedy():
     with pytest.raises(ValueError, match="must name some of X, such as 'a'"):
         rows_of(RatingMatrix(as_rating_matrix(X), None, [1, 2]), named)
     table = pd.DataFrame({"user": [1], "item": [2], "rating": [3.0]})
-    with pytest.raises(ValueError, match="public has the columns"):
-        rows_of(table, X)
+    for given, what in ((table, "has the columns"), ([[np.inf, 1.0]], "holds infinite"), (3, "=3")):
+        with pytest.raises(ValueError, match=f"^public ?{what}"):
+            rows_of(given, X)
     with pytest.raises(ValueError, match=r"public=.*None for these options"):
         AdaptiveWeightALS(BUDGET, solver="dpals", public=X).plan(2)
     with pytest.raises(ValueError, match=r"public=.*None for these options"):
@@ -112,6 +114,17 @@ def test_a_model_of_public_people_serves_in_the_place_of_their_rows(estimator, e
     assert not factors_too or one.score(held_out) == pytest.approx(as_rows, abs=0.01)
     if estimator is DPItemMeans:
         assert one.plan(60, 1000).expected_rmse["without public people"] > 0.0
+
+
+def test_a_model_of_more_factors_than_a_plan_has_room_for_lends_the_strongest():
+    X = make_ratings(1500, 60, n_ratings=45_000, factor_std=1.0, random_state=0)
+    model = fitted(AdaptiveWeightALS, X[:800], NONPRIVATE)
+    assert np.count_nonzero(model.components_.any(axis=1)) > 2
+    rank, held_out = {"n_components": 2}, X[1400:]
+    one = fitted(AdaptiveWeightALS, X[800:1400], public=model, **rank)
+    assert np.count_nonzero(one.components_.any(axis=1)) == 2
+    as_rows = fitted(AdaptiveWeightALS, X[800:1400], public=X[:800], **rank)
+    assert one.score(held_out) == pytest.approx(as_rows.score(held_out), abs=0.02)
 
 
 def test_a_model_fits_by_names_of_items_more_or_fewer():

@@ -1,6 +1,7 @@
 """People who said yes: their rows, or a model of them, in the columns and the units of a fit."""
 
 import os
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +11,11 @@ from skdpmf.data.labelled_rows import RatingMatrix, as_index, catalogue_of, labe
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import (
     as_rating_matrix,
+    count_outside,
     middle_and_quarter,
     refuse_infinite,
     refuse_table,
+    warn_of_scale,
 )
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.mechanisms.als.pooled import N_LEAD
@@ -72,8 +75,11 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
     refuse_table(given, "public")
     names, own, ids, known = catalogue_of(given), catalogue_of(X), _people(given), _people(X)
     R = given.read_rows() if isinstance(given, ParquetRatings) else given
-    refuse_infinite(R)
-    R = as_rating_matrix(R)
+    try:
+        refuse_infinite(R)
+        R = as_rating_matrix(R)
+    except ValueError as error:
+        raise ValueError(re.sub(r"\bX\b", "public", str(error))) from None
     if _places(names, own, R.shape[1], n_items) is not None:
         assert names is not None
         named = RatingMatrix(R, None, names.items)
@@ -81,6 +87,8 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
     if not R.nnz:
         return None
     bounds = None if estimator._implicit else estimator._value_range
+    if bounds is not None:
+        warn_of_scale(count_outside(R.data, bounds), R.nnz, bounds, "public")
     rows = estimator._prepared(as_rating_matrix(R, rating_range=bounds))
     others = None if ids is None or known is None else ~known.isin(ids)
     return Public(rows, None if others is None or others.all() else others)
