@@ -338,8 +338,8 @@ def test_counts_get_what_their_noise_asks_for():
     at_one = randomiser.variance * n_items  # devices for a noise of length 1
     for r, n_rounds, s in (
         (0.24, 3, 1.0),
-        (0.26, 1, 1.0),
-        (0.4, 1, 1.2),
+        (0.26, 1, 1.04),
+        (0.35, 1, 1.4),
         (0.6, 1, 1.5),
         (9, 1, 1.5),
     ):

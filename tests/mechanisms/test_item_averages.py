@@ -51,8 +51,12 @@ def test_the_statistic_of_ratings_is_counts_and_sums(noise):
     _, (record,) = made(X, noise)
     known = ~np.isnan(X)
     expected = np.stack((ia.COUNT_WEIGHT * known.sum(axis=0), np.nansum(X, axis=0) / 2.0))
-    np.testing.assert_array_equal(record.statistic, expected)
-    assert record.sensitivity == pytest.approx(1.5 if noise == "laplace" else 1.25**0.5, rel=1e-9)
+    np.testing.assert_allclose(record.statistic, expected, rtol=1e-9)
+    s = ia.COUNT_WEIGHT
+    assert record.sensitivity == pytest.approx(1 + s if noise == "laplace" else np.hypot(1, s))
+    # the noise of a mean whose square is expected to be 2 * 0.1 is least
+    noises = [(1.0 + x**2) * (1.0 + 0.2 / (2.0 * x) ** 2) for x in (0.99 * s, s, 1.01 * s)]
+    assert noises[1] == min(noises)
 
 
 def test_averages_without_noise_are_the_published_ones():
@@ -107,7 +111,7 @@ def test_sums_are_combined_by_their_precision(noise):
     assert one.noise_multiplier != two.noise_multiplier
     a, b = deviation(one) ** -2.0, deviation(two) ** -2.0
     counts, sums = (a * one.output + b * two.output) / (a + b)
-    np.testing.assert_allclose(found.counts, counts / 0.5, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.counts, counts / ia.COUNT_WEIGHT, rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.shift / found.precision, 2.0 * sums / found.popularity.mass)
     N = found.popularity.mass
     expected = 4.0 / ((a + b) * N**2) + im.RATING_VARIANCE / N

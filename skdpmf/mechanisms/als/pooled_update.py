@@ -121,6 +121,8 @@ class PooledPosterior:
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
+    alone: Any = None  # of ratings: evidence on b_j by noise alone, without factors
+    even: Any = None  # and variance over that with four samplings
 
     def __init__(
         self, averages: Any, rank: int, factor_variance: float, known: PooledKnowledge | None = None
@@ -138,6 +140,7 @@ class PooledPosterior:
         prior[:, 0] = 1.0 / variance
         sampled = (rank > 0) * (1.0 - 1.0 / (1.0 + P * averages.sampling))
         self.start(prior, known, (known_mean[0] - sampled * P, known_mean[1] - sampled * p))
+        self.alone, self.even = np.zeros((2, self.mass.size)), np.ones(self.mass.size)
         self.solve()
 
     def start(self, prior: Floats, known: PooledKnowledge | None, mean: Any = (0.0, 0.0)) -> None:
@@ -153,9 +156,7 @@ class PooledPosterior:
             n = known.rank
             self.base = unpacked_evidence(known, n_items, d)
             self.spread[:n, :n] = known.spread * n / max(d - 1, 1)
-        # evidence on b_j by noise alone, without factors; variance over that with four samplings
-        self.n_rounds, self.alone, self.even = 0, np.zeros((2, n_items)), np.ones(n_items)
-        self._grams, self._gram_weight = np.zeros((d, d)), 0.0
+        self.n_rounds, self._grams, self._gram_weight = 0, np.zeros((d, d)), 0.0
 
     def pooled_gram(self, gram: Floats, deviation: float, a: float) -> Any:
         """Posterior mean of H / n, from rounds with noise of this deviation, and a weak guess."""
@@ -183,11 +184,13 @@ class PooledPosterior:
             sampling = 0.5 * (self.n_rounds + 1) * RESIDUAL_VARIANCE * self.squares[part] / (d - 1)
             doubt = noise**2 + self.mass_variance[part] * unknown
             variance = doubt + sampling
-            self.even[part] = variance / (doubt + 4.0 * sampling)
             gain = slope[part] / variance
             self.precision[part] += (gain * slope[part])[:, None, None] * square
             measured = gradients[part] + self.mass[part, None] * (self.theta[part] @ F.T)
             self.shift[part] += gain[:, None] * (measured @ F)
+            if self.alone is None:
+                return
+            self.even[part] = variance / (doubt + 4.0 * sampling)
             first = slope[part] * F[0, 0]
             self.alone[:, part] += first / doubt * np.stack((first, measured[:, 0]))
 

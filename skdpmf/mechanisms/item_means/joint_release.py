@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Guard: values tried for a variance, times its guess; as many steps are between two of them
+# Guard: values tried for a variance, times its guess
 KNOTS = np.geomspace(1e-3, 10.0, 13)
 # share of rows that are not empty, and mean clip factor of gradients, at least; that of means
 LEAST_LEVEL, LEAST_CLIP_FACTOR = 0.1, 0.3
@@ -148,9 +148,9 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     from scipy.interpolate import CubicSpline  # heavy
     from scipy.special import expit
 
-    # many items know t better than the distance of two values tried
+    # items know log t up to a deviation of sqrt(2 / n_items) at best, twice the steps of `logs`
     tried = np.log(guess * KNOTS)
-    logs = np.linspace(tried[0], tried[-1], tried.size * (tried.size - 1) + 1)
+    logs = np.linspace(tried[0], tried[-1], int(tried.size * x.size**0.5))
     prior = -0.5 * (logs - np.log(guess)) ** 2
     density = prior + CubicSpline(tried, [fitted(t, design)[0] for t in np.exp(tried)])(logs)
     t, top = geometric_mean(np.exp(logs), density), float(density.max())
