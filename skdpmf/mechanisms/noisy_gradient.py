@@ -73,7 +73,7 @@ from skdpmf.mechanisms import common
 from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import kept_by
 from skdpmf.mechanisms.als.loop import RatingModel
-from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, RESIDUAL_SCALE, posteriors
+from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, SCALE, posteriors
 from skdpmf.mechanisms.als.pooled_update import LEAST_LENGTH
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.common import unpack_lower
@@ -345,7 +345,7 @@ def _solve_users(
     T = np.zeros((n, width))
     T[:, : k + 1] = phi
     T[:, width // 2 : width // 2 + k] = _spread_scale(k) * np.sqrt(spread[:, 1:])
-    T[:, -1] = RESIDUAL_SCALE * np.sqrt(losses / np.maximum(rows.n_ratings, 1))
+    T[:, -1] = SCALE * np.sqrt(losses / np.maximum(rows.n_ratings, 1))
     return weight * (y - common.predictions(rows, Z, factors)), phi, T
 
 
@@ -392,7 +392,7 @@ class _Items:
     def learn_users(self, H: Floats, scale: float, deviation: float) -> None:
         """Learn c, M, S and s2 from H / n_users with noise of this deviation."""
         k, half = len(self.tau), len(H) // 2
-        a, h, g = CONSTANT**2, _spread_scale(k) ** 2, RESIDUAL_SCALE**2
+        a, h, g = CONSTANT**2, _spread_scale(k) ** 2, SCALE**2
         c, first = self.first_clip_factor, self.expected_moments()
         self.clip_factor = c = float(
             np.clip(self._pooled("c", H[0, 0] / a, deviation / a, c, SURE), LEAST_LEVEL, 1.0)

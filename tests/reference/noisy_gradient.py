@@ -44,7 +44,7 @@ def user_sums(y, w, point, settings, *, clip, influence):
         t = np.zeros(width)
         t[: k + 1] = phi
         t[width // 2 : width // 2 + k] = np.sqrt(spread[1:] / k)
-        t[-1] = constants.RESIDUAL_SCALE * np.sqrt(loss / len(own))
+        t[-1] = constants.SCALE * np.sqrt(loss / len(own))
         share = min(1.0, f * clip / np.linalg.norm(g))
         G[own] += share * g
         share = min(share, f, f * (A**2 + 1.0) / (t @ t))
@@ -109,7 +109,7 @@ def chain(sums, means, V, settings, *, noise, deviation, clip):
         h = 1.0 / k
         S = S_seen.add(np.diag(H)[half : half + k] / h, own / h, c * S0, c * sure) / c
         S = np.clip(S, 0.0, 2.0)
-        g = constants.RESIDUAL_SCALE**2
+        g = constants.SCALE**2
         s2 = s2_seen.add(H[-1, -1] / g, own / g, c * constants.NOISE, c * sure)
         s2 = min(max(s2 / c, 1e-3 * constants.NOISE), 10.0 * constants.NOISE)
         doubt = s2 * means["typical_weights"] / weights

@@ -118,8 +118,8 @@ _ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np
 MEAN_ROUNDS = MOMENT_ROUNDS = 4
 # share of what own ratings add to gradients that is taken off: all of it shrinks v_j too far
 OWN_RATINGS = 0.6
-# scales of t_i but for log n_i, whose clip shortens long ones: residuals, in quarter ranges, last
-SCALE, RESIDUAL_SCALE = 0.5, 0.35
+# scale of t_i but for log n_i, whose clip shortens long ones, in quarter ranges
+SCALE = 0.5
 
 COUNTS, MEANS, LISTS, RATED, GRADIENTS, GRAM, MOMENTS = (
     ir.COUNTS,
@@ -601,7 +601,7 @@ def posteriors(
 
 def moment_scales(size: int) -> NDArray[np.float64]:
     """Return the scales of t_i for `size` coefficients."""
-    return np.array([LOG_SCALE, *(2 * size * [SCALE]), RESIDUAL_SCALE])
+    return np.array([LOG_SCALE, *((2 * size + 1) * [SCALE])])
 
 
 def moment_vectors(
