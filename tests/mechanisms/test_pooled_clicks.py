@@ -145,7 +145,7 @@ def test_rounds_release_what_the_formulas_say(monkeypatch):
     for (theta, N, s), G, H in zip(before, gradients, grams, strict=True):
         k = theta.shape[1] - 1
         b, V = a * theta[:, 0], theta[:, 1:]
-        penalty = s.alpha * pooled_clicks.TRAINING_RIDGE * k * np.eye(k)
+        penalty = s.alpha * pooled_clicks.FACTOR_RIDGE * k * np.eye(k)
         own_G, own_H = np.zeros((N_ITEMS, k + 1)), np.zeros((k + 1, k + 1))
         for c in C:
             known = c > 0.0
@@ -204,7 +204,7 @@ def test_fold_in_minimises_the_stated_loss(epsilon):
     penalty = [0.0] * columns.shape[1]
     if private:
         penalty[:2] = 1.0, pooled_clicks.POPULARITY_RIDGE
-    penalty[-k:] = [rank * pooled_clicks.FOLD_IN_RIDGE if private else 0.0] * k
+    penalty[-k:] = [rank * pooled_clicks.FACTOR_RIDGE if private else 0.0] * k
     each = 0.0 if private else pooled_clicks.CLICK_RIDGE
 
     def loss(z, c):

@@ -7,6 +7,7 @@ import numpy as np
 
 from skdpmf.mechanisms.als import clicks as constants
 from skdpmf.mechanisms.als import loop
+from skdpmf.mechanisms.item_means.residual_rounds import ITEM_DAMPING
 from tests.reference.weighted_als import leading
 
 
@@ -42,7 +43,7 @@ def start(weights, k):
 def users(C, V, weights, alpha, unobserved):
     """Ridge regressions of users on their clicks and, by V'V, on everything else."""
     U = np.zeros((len(C), V.shape[1]))
-    ridge = unobserved * V.T @ V + alpha * constants.EXACT_RIDGE * np.eye(V.shape[1])
+    ridge = unobserved * V.T @ V + alpha * loop.FOLD_IN_RIDGE * np.eye(V.shape[1])
     for i in range(len(C)):
         A, h = ridge.copy(), np.zeros(V.shape[1])
         for j in np.flatnonzero(C[i]):
@@ -57,7 +58,7 @@ def items(U, weights, alpha, unobserved):
     K, k = U.T @ U, U.shape[1]
     V = np.zeros((weights.w.shape[1], k))
     for j in range(len(V)):
-        A = weights.click[j] * (unobserved * K + alpha * constants.ITEM_RIDGE * np.eye(k))
+        A = weights.click[j] * (unobserved * K + alpha * ITEM_DAMPING * np.eye(k))
         h = np.zeros(k)
         for i in np.flatnonzero(weights.w[:, j]):
             A += weights.w[i, j] * np.outer(U[i], U[i])

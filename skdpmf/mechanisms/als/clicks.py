@@ -76,9 +76,6 @@ CLIP = 0.7
 # ridge of u_i, times alpha, while training
 TRAINING_RIDGE = 0.1
 
-# Tuned: without privacy: ridges of u_i and v_j, times alpha
-EXACT_RIDGE, ITEM_RIDGE = 0.5, 5.0
-
 COUNTS, EVERYBODY = "item counts", "Gram matrix of all users"
 NOTES = (
     "The rank in use is chosen from the released item counts, up to n_components: planned shapes "
@@ -244,7 +241,7 @@ class ClickFit(AlternatingFit):
     def ridge(self, V: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
         """Return the weight of unobserved items and the penalty, for u_i."""
         a0 = self.settings.unobserved_weight
-        strength = strength if self.private else EXACT_RIDGE
+        strength = strength if self.private else FOLD_IN_RIDGE
         penalty = np.eye(V.shape[1]) * self.settings.alpha * strength
         return np.asarray(a0 * (V.T @ V) + penalty)
 

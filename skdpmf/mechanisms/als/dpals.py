@@ -255,7 +255,7 @@ class _ClickPosterior(ItemPosterior):
     def __init__(self, run: _ClickFit) -> None:
         s, V = run.settings, run.factors
         d, weight = V.shape[1], run.click_weight
-        precision = np.eye(d) * clicks.ITEM_RIDGE * s.alpha
+        precision = np.eye(d) * ITEM_DAMPING * s.alpha
         super().__init__(np.zeros(V.shape), precision, run.mass, weight, run.curator.deviation(RHS))
         self.unobserved = s.unobserved_weight * weight
         self.n_users, self.alpha, self.theta, self.K = run.n_users, s.alpha, V, np.eye(d)

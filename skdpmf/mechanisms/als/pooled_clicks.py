@@ -108,11 +108,8 @@ from skdpmf.privacy.users import Rows
 
 # Tuned: bias against noise. C, below a typical user's root mean squared residual, and a
 CLIP, CONSTANT = 0.4, 0.5
-# sqrt(t_a) at first, divided by sqrt(alpha)
-FACTOR_DEVIATION = 0.8
-# ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank: weaker
-# while training, as |x_i| = 1 regularises as well
-POPULARITY_RIDGE, TRAINING_RIDGE, FOLD_IN_RIDGE = 0.15, 0.006, 0.05
+# ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank
+POPULARITY_RIDGE, FACTOR_RIDGE = 0.15, 0.05
 # ridge of tastes for item features times their variance, which is lowered by so many errors
 TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
 
@@ -311,7 +308,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
     def user_half(self) -> tuple[Any, ...]:  # type: ignore[override]
         posterior, users = self.posterior, self.weighted
         b, V = CONSTANT * posterior.theta[:, 0], np.ascontiguousarray(posterior.theta[:, 1:])
-        ridge, centre = self.everywhere(b, V, TRAINING_RIDGE * self.rank * np.eye(self.rank))
+        ridge, centre = self.everywhere(b, V, FACTOR_RIDGE * self.rank * np.eye(self.rank))
         phi = self.users.map(_solve_users, b, V, ridge, centre)
         terms = users.map(weighted_residuals, self.weight, phi, posterior.theta, of_clicks=True)
         return users, terms, phi, V, ridge
@@ -332,7 +329,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
             D *= 0.0
         columns = np.column_stack((np.ones(self.n_items), b, D, V))
         tastes = [TASTE_RIDGE / max(self.taste_variance, 1e-3)] * d
-        factors = [FOLD_IN_RIDGE * rank] * rank
+        factors = [FACTOR_RIDGE * rank] * rank
         penalty = np.diag([1.0, POPULARITY_RIDGE, *tastes, *factors])
         ridge, centre = self.everywhere(b, columns, penalty)
         # the plan's rank: columns of zeros, so that shapes do not show the rank
@@ -400,8 +397,8 @@ class _Posterior(update.PooledPosterior):
         self.unobserved = run.settings.unobserved_weight * run.click_weight * run.n_users
         self.line = b / CONSTANT
         # of theta_j: what counts leave open of b_j, and relative affinities
-        factors = FACTOR_DEVIATION**2 / run.settings.alpha
-        of_factors = np.repeat(np.maximum(factors * b**2, 1e-12)[:, None], V.shape[1], axis=1)
+        factors = np.maximum(b**2 / run.settings.alpha, 1e-12)
+        of_factors = np.repeat(factors[:, None], V.shape[1], axis=1)
         own = np.column_stack((self.line**2 * (variance / N**2 + 1e-4), of_factors))
         self.start(1.0 / own, run.known)
         if run.known is None:
