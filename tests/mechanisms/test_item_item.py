@@ -326,6 +326,24 @@ def test_rounds_on_a_few_vectors_are_those_on_all(deviation):
     assert error < 0.02  # where noise is as large as the signal; 1e-4 where there is little
 
 
+@pytest.mark.parametrize("deviation", [30.0, 3.0])
+def test_lists_are_those_of_a_full_decomposition(deviation, monkeypatch):
+    exact, _, released = noisy_low_rank(deviation, m=500, rank=4)
+    N, X = exact.diagonal(), np.random.default_rng(1).random((50, 500)) < 0.05
+    ranked = []
+
+    def full(M, k):
+        return [part[..., : -k - 1 : -1] for part in np.linalg.eigh(M)]
+
+    for largest in (solver.largest, full):
+        monkeypatch.setattr(solver, "largest", largest)
+        L, own, tastes = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
+        assert 2 <= tastes <= 4
+        lists = solver.lists_of(solver.CleanGram(np.arange(500), L, own, 9.0, True), N, 900)
+        ranked.append(np.argsort(-scores(lists, X), axis=1)[:, :20])
+    np.testing.assert_array_equal(*ranked)
+
+
 def test_a_round_shrinks_eigenvalues_beyond_the_edge():
     _, _, released = noisy_low_rank(100.0)
     L = solver.clean_gram(released, 100.0, [])[0]

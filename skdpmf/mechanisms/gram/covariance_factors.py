@@ -45,19 +45,22 @@ values", IEEE Transactions on Information Theory 63 (2017), for the Frobenius no
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsymv
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
-
-from skdpmf.mechanisms.gram.item_item import LEAST_OWN, N_ROUNDS
 
 Floats = NDArray[np.float64]
 
 # Tuned: noise against bias of covariances, as a relative weight of omega v^2 / t^2
 _SHRINKAGE = 0.5
 
-# Guard: time of an eigendecomposition, and the accuracy at which it stops
-_DENSE = 300  # up to so many items a full decomposition is faster
+# Guard: an item's own part above 0, of the mean diagonal
+LEAST_OWN = 0.06
+
+# Guard: time of eigendecompositions, and the accuracy at which they stop
+N_ROUNDS = 4  # of cleaning, and of factoring
+_DENSE = 30  # with at most so many items a vector a full decomposition is faster
 _TOLERANCE, _ROUGHLY = 1e-6, 1e-2  # of eigenvalues, relative
 _RESTARTS = 10  # of Lanczos; those that stand out of the noise take two or three
 
@@ -214,7 +217,7 @@ def leading_factors(
         if cleaning:
             edge = _edge(M, mass / root)
         # eigenvalues within the bulk lie so close that they would take most of the time
-        values, vectors = _largest(M, min(n_components, len(M)), _RESTARTS if cleaning else None)
+        values, vectors = largest(M, min(n_components, len(M)), _RESTARTS if cleaning else None)
         keep = values > edge
         values, vectors = np.sqrt(values[keep] ** 2 - edge**2), vectors[:, keep]
         np.fill_diagonal(M, (vectors**2) @ values)
@@ -236,16 +239,17 @@ def noise_level(
     return psi, psi / max(whole / damping**2, LEAST_OWN * psi)
 
 
-def _largest(M: Floats, k: int, restarts: int | None) -> tuple[Any, Any]:
+def largest(M: Floats, k: int, restarts: int | None = None) -> tuple[Any, Any]:
     """Return the k largest eigenvalues, descending, and their vectors.
 
     After so many restarts (None: any number) those that are still missing are given up.
     """
-    if len(M) <= _DENSE:
-        values, vectors = np.linalg.eigh(M)
+    if len(M) <= _DENSE * k:
+        ends = max(len(M) - k, 0), len(M) - 1
+        values, vectors = scipy.linalg.eigh(M, subset_by_index=ends)
     else:
         values, vectors = _lanczos(_products(M), k, "LA", _TOLERANCE, restarts)
-    order = np.argsort(-values)[:k]
+    order = np.argsort(-values)
     return values[order], vectors[:, order]
 
 
@@ -276,7 +280,7 @@ def _lanczos(
     """Eigenvalues and eigenvectors at one end; those that were found, if not all are."""
     h = operator.shape[0]
     try:
-        k, start = min(k, h - 1), np.ones(h)
+        k, start = min(k, h - 1), np.cos(np.arange(h))  # near no constant
         return eigsh(operator, k, which=which, v0=start, tol=tolerance, maxiter=restarts)
     except ArpackNoConvergence as error:
         return error.eigenvalues, error.eigenvectors

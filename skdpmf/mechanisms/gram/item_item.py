@@ -37,8 +37,9 @@ l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
     lambda <- sqrt(lambda^2 - e^2),   U diag(lambda) U' = L L',   l_j <- (L L')_jj,
 
 and so fills the diagonal by what the other entries say of it. Rounds stay near leading vectors of
-block iteration; then all eigenvalues above e are found, once. The items' own part is what is left
-of the released diagonal, shrunk to its mean by moments. The result is G ~ L L' + diag(o).
+block iteration; then those of L, and no others, are found by Lanczos, once. The items' own part is
+what is left of the released diagonal, shrunk to its mean by moments. The result is
+G ~ L L' + diag(o).
 
 **Tastes.** Where all choose by popularity alone, entry jl has the variance a_j a_l of chance,
 a_j = d_j / sqrt(n_users), besides the noise's s^2. Divided by the root of (s + a_j) (s + a_l) its
@@ -105,7 +106,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -121,6 +121,7 @@ from skdpmf.mechanisms.common import (
     strength_of,
     unpack_lower,
 )
+from skdpmf.mechanisms.gram.covariance_factors import LEAST_OWN, N_ROUNDS, largest
 from skdpmf.mechanisms.item_means.joint_release import LEAST_LEVEL
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
 from skdpmf.privacy import clipped_sums as sums
@@ -137,13 +138,12 @@ MOST_CENTRE, _N_CENTRES = 4.0, 512
 _STEP = MOST_CENTRE / _N_CENTRES
 
 # Guard: memory and time of eigenvectors
-N_ROUNDS = 4  # of cleaning, and of factoring covariances
+BASIS = 32  # vectors beside those of tastes, of which rounds find leading ones
 MOST_HEAD = 3000  # items: the matrix has 72 MB, and a dozen of it are worked on
 EXACT_HEAD, EXACT_RANK = 6000, 1024
 DENSE = 32  # with m^2 below so many times the clicks a dense matrix takes less time
 
-# Guard: values above 0, and an order where there is no taste
-LEAST_OWN = 0.06  # of an item's own part, of the mean diagonal
+# Guard: an order where there is no taste
 TIE = 1e-3  # score of the most popular item for a user without clicks
 
 # Tuned: counts against tastes. Users times strength, over the root of the number of items, from
@@ -589,18 +589,16 @@ def clean_gram(
     known = np.zeros((m, 0)) if features is None else features
     work = released - known @ known.T
     np.fill_diagonal(work, 0.0)
-    # noise has less than a twentieth of its eigenvalues beyond the edge, and tastes are few
-    basis = leading_vectors(work.__matmul__, diagonal, min(m, m // 20 + 32))[1]
-    for _ in rounds:  # near these vectors: a tenth of the time, and 1e-3 of the result
+    basis = leading_vectors(work.__matmul__, diagonal, min(m, BASIS))[1]
+    for _ in rounds:  # near leading vectors: 1e-3 of the result
         Q = np.linalg.qr(np.column_stack((basis, work @ basis)))[0]
         values, turn = np.linalg.eigh(Q.T @ (work @ Q))
-        r = basis.shape[1]
+        r = min(BASIS + np.sum(values > edge / EDGE), values.size)
         values, basis = values[-r:], Q @ turn[:, -r:]
         np.fill_diagonal(work, np.sum(_loadings(values, basis, edge) ** 2, axis=1))
-    values, vectors = scipy.linalg.eigh(work, subset_by_value=(edge, np.inf), driver="evr")
-    tastes = _count_tastes(work, vectors, deviation / np.sqrt(2.0) + chance)
-    most = VECTORS_A_TASTE * max(tastes, 1)
-    loadings = _loadings(values, vectors, edge)[:, ::-1][:, :most]
+    tastes = _count_tastes(work, basis, deviation / np.sqrt(2.0) + chance)
+    values, vectors = largest(work, VECTORS_A_TASTE * max(tastes, 1))
+    loadings = _loadings(values, vectors, edge)[:, values > edge]
     filled = np.sum(loadings**2, axis=1)
     filled = filled + np.sum(known**2, axis=1)
     mean, spread = max(diagonal.mean(), 0.0), diagonal.var()
@@ -610,18 +608,19 @@ def clean_gram(
 
 
 def _count_tastes(work: Floats, vectors: Any, deviation: Any) -> int:
-    """Return how many directions in the span of vectors neither noise nor chance explains.
+    """Return how many directions near the span of vectors neither noise nor chance explains.
 
     deviation: s + a_j of the module's notes, for each item or the same for all.
     """
     root = np.reshape(np.sqrt(deviation), (-1, 1))
-    Q = np.linalg.qr(vectors / root)[0] / root
+    near = np.column_stack((vectors / root, work @ (vectors / root**2) / root))
+    Q = np.linalg.qr(near)[0] / root
     return int(np.sum(np.linalg.eigvalsh(Q.T @ work @ Q) > 2.0 * np.sqrt(len(work))))
 
 
 def _loadings(values: Any, vectors: Any, edge: float) -> Floats:
     """Return loadings whose squares are the eigenvalues without what noise adds to them."""
-    return np.asarray(vectors * np.sqrt(np.sqrt(np.maximum(values**2 - edge**2, 0.0))))
+    return np.asarray(vectors * np.sqrt(np.sqrt(np.maximum(values, edge) ** 2 - edge**2)))
 
 
 def exact_gram(rows: Rows, chosen: Floats, rounds: Iterable[int] = ()) -> CleanGram:
