@@ -162,9 +162,9 @@ def warn_of_scale(
     if n_outside > n_ratings / 10:
         warnings.warn(
             f"rating_range=({low:g}, {high:g}) must be the scale that the ratings were given on, "
-            f"and more than a tenth of those in {name} lie outside and are clipped: pass their scale as "
-            "rating_range. For plays and clicks use feedback='implicit', which some estimators "
-            "have. (This warning has read the ratings, and is for their curator alone.)",
+            f"and more than a tenth of those in {name} lie outside and are clipped: pass their "
+            "scale as rating_range. For plays and clicks use feedback='implicit', which some "
+            "estimators have. (This warning has read the ratings, and is for their curator alone.)",
             stacklevel=2,
         )
 

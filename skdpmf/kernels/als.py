@@ -33,8 +33,8 @@ _JITTER_GROWTH = 100
 _ATTEMPTS = 9
 
 # From so many factors on conjugate gradients solve rows in single precision, to an error of eight
-# units of rounding. A step takes as long as a Gram matrix of so many factors.
-_MANY, _ENOUGH, _A_STEP = 64, 2.0**-20, 10
+# units of rounding. A step takes as long as so many columns of a Gram matrix.
+_MANY, _ENOUGH, _A_STEP = 64, 2.0**-20, 8
 
 # Systems that are factored by turns: their Gram matrices stay in the second-level cache.
 _MOST_SYSTEMS, _SYSTEM_BYTES = 4, 256 << 10
