@@ -5,7 +5,7 @@ Ratings are y = (r - middle) / quarter range, modelled as
     y_ij ~ N(b_j + o_i + u_i . v_j, s2),    u_i ~ N(0, I),    v_j ~ N(0, diag(tau)).
 
 Counts N_j and a few rounds of item means come first. They are the releases of `residual_rounds`,
-where their sensitivities are proved. Where the released counts promise no factor, all that follows
+where their sensitivities are proved. Where what is released promises no factor, all that follows
 is released as residuals of that module too, at the planned noise multipliers: the fit is then that
 of `DPItemMeans`. Else every step t is
 
@@ -48,7 +48,8 @@ cannot learn, or that are not there, vanish**, and the constant coordinate a has
 itself. b_j likewise, with the prior of `residual_rounds`. After a step the coordinates of u change
 such that M + S = I, so that the ridge of users is s2, and V'V is diagonal. In the first steps tau
 is a guess and V keeps the length at which a user's ratings know half of u_i: factors have to be
-found before their size can be learnt.
+found before their size can be learnt. Half of the steps must show more than chance would
+(`_Items.shows_factors`), or the other half releases residuals.
 
 It is the Langevin diffusion of the clipped objective, preconditioned, at the temperature that the
 noise sets: with preconditioner P constant and step eta, inverse temperature 1 / (sigma C sqrt(eta))
@@ -74,7 +75,7 @@ from skdpmf.mechanisms.als import pooled
 from skdpmf.mechanisms.als.item_update import kept_by
 from skdpmf.mechanisms.als.loop import RatingModel
 from skdpmf.mechanisms.als.pooled import MEAN_ROUNDS, SCALE, posteriors
-from skdpmf.mechanisms.als.pooled_update import LEAST_LENGTH
+from skdpmf.mechanisms.als.pooled_update import LEAST_LENGTH, exceeds_chance
 from skdpmf.mechanisms.als.variational import VariationalFit
 from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.mechanisms.item_means import residual_rounds as ir
@@ -193,15 +194,14 @@ def fit(
     for t in range(MEAN_ROUNDS):
         averages.release(MEANS, t)
     rank = averages.choose_rank(min(settings.n_components, run.n_items))
-    is_led = run.is_led(rank)
-    if rank and not is_led:
-        items = run.descend(rank, rounds)
-        factors[:, :rank] = items.V
-        return RatingModel(items.b, factors, settings.alpha * items.noise, popularity)
+    factored = rank and not run.is_led(rank)
+    items = _Items(averages, rank, settings.alpha, run.clip) if factored else None
     for t in rounds:
-        averages.release(MOMENTS, t)
-        averages.release(GRADIENTS, t)
-    if is_led:
+        items = run.step(items, t)
+    if items is not None:
+        factors[:, : items.rank] = items.V
+        return RatingModel(items.b, factors, settings.alpha * items.noise, popularity)
+    if run.is_led(0):
         return run.beside.with_means(averages)
     return RatingModel(averages.mean, factors, settings.alpha * NOISE, popularity)
 
@@ -279,22 +279,27 @@ class _Fit:
         known = 0 if self.beside is None else self.beside.rank
         return known >= max(rank, 1) and self.averages.public_lead
 
-    def descend(self, rank: int, steps: Iterable[int]) -> "_Items":
-        """Take all steps and return the items."""
-        n_users, release = self.averages.n_users, self.curator.release
-        items = _Items(self.averages, rank, self.settings.alpha, self.clip)
+    def step(self, items: "_Items | None", t: int) -> "_Items | None":
+        """Take a step and return the items, or None where there are no factors."""
+        release, averages = self.curator.release, self.averages
+        if items is None:
+            averages.release(MOMENTS, t)
+            averages.release(GRADIENTS, t)
+            return None
         noise, deviation = (self.curator.deviation(name) for name in (GRADIENTS, MOMENTS))
-        starting = int(STARTING * self.settings.max_iter)
-        for t in steps:
-            scale = items.scale()
-            gradient, moments = self.user_sums(items, scale)
-            G = release(GRADIENTS, gradient, t)[:, : rank + 1]
-            H = unpack_lower(release(MOMENTS, moments, t)) / n_users
-            items.learn_users(H, scale, deviation / n_users)
-            items.step_means(G[:, 0], noise)
-            items.step_factors(scale * G[:, 1:], scale * noise, starting=t < starting)
-            items.turn()
-        return items
+        scale = items.scale()
+        gradient, moments = self.user_sums(items, scale)
+        G = release(GRADIENTS, gradient, t)[:, : items.rank + 1]
+        H = unpack_lower(release(MOMENTS, moments, t)) / averages.n_users
+        items.learn_users(H, scale, deviation / averages.n_users)
+        items.step_means(G[:, 0], noise)
+        starting = t < int(STARTING * self.settings.max_iter)
+        items.step_factors(scale * G[:, 1:], scale * noise, starting=starting)
+        items.turn()
+        if t != (self.settings.max_iter - 1) // 2 or items.shows_factors():
+            return items
+        averages.precision, averages.shift = 1.0 / items.mean_P, items.mean_X / items.mean_P
+        return None
 
     def user_sums(self, items: "_Items", scale: float) -> tuple[sums.BoundedSum, sums.BoundedSum]:
         """Sums of the clipped gradients and (packed) second moments, as wide as planned."""
@@ -344,14 +349,10 @@ def _solve_users(
     phi = np.column_stack((np.full(n, CONSTANT), x))
     T = np.zeros((n, width))
     T[:, : k + 1] = phi
-    T[:, width // 2 : width // 2 + k] = _spread_scale(k) * np.sqrt(spread[:, 1:])
+    # the squares of h S_i^1/2 add up to 1 at most
+    T[:, width // 2 : width // 2 + k] = np.sqrt(spread[:, 1:] / k)
     T[:, -1] = SCALE * np.sqrt(losses / np.maximum(rows.n_ratings, 1))
     return weight * (y - common.predictions(rows, Z, factors)), phi, T
-
-
-def _spread_scale(rank: int) -> float:
-    """Return h: the squares of h S_i^1/2 add up to 1 at most."""
-    return 1.0 / float(np.sqrt(rank))
 
 
 class _Items:
@@ -363,7 +364,7 @@ class _Items:
     """
 
     def __init__(self, averages: ir.ResidualAverages, rank: int, alpha: float, clip: float) -> None:
-        self.averages, self.alpha = averages, alpha
+        self.averages, self.rank, self.alpha = averages, rank, alpha
         self.typical_ratings = averages.typical_weight**-2.0  # of a user
         self.popularity = averages.mass / averages.mass.sum()
         self.noise, self.first_clip_factor = NOISE, expected_clip_factor(clip / moment_bound())
@@ -379,7 +380,7 @@ class _Items:
 
     def expected_moments(self) -> tuple[Floats, Floats]:
         """Return M and S of a typical user's ratings, for u ~ N(0, I)."""
-        k, ridge = len(self.tau), self.alpha * self.noise
+        k, ridge = self.rank, self.alpha * self.noise
         gram = (self.V * self.popularity[:, None]).T @ self.V
         doubt = ridge * np.linalg.inv(self.typical_ratings * gram + ridge * np.eye(k))
         return np.eye(k) - doubt, np.diag(doubt).copy()
@@ -391,8 +392,8 @@ class _Items:
 
     def learn_users(self, H: Floats, scale: float, deviation: float) -> None:
         """Learn c, M, S and s2 from H / n_users with noise of this deviation."""
-        k, half = len(self.tau), len(H) // 2
-        a, h, g = CONSTANT**2, _spread_scale(k) ** 2, SCALE**2
+        k, half = self.rank, len(H) // 2
+        a, h, g = CONSTANT**2, 1.0 / k, SCALE**2
         c, first = self.first_clip_factor, self.expected_moments()
         self.clip_factor = c = float(
             np.clip(self._pooled("c", H[0, 0] / a, deviation / a, c, SURE), LEAST_LEVEL, 1.0)
@@ -443,6 +444,19 @@ class _Items:
             size = self.popularity @ self.V**2
             wanted = self.noise / self.typical_ratings
             self._multiply(np.diag(np.sqrt(wanted / np.maximum(size, 1e-30 * wanted))))
+
+    def shows_factors(self) -> bool:
+        """Return whether X shows more than noise and chance would, as `PooledPosterior` does.
+
+        All steps iterate on the same ratings. In the leading direction chance has, of m items and n
+        users, 2 + sqrt(m / n) times its deviation (`exceeds_chance`'s edge, without the diagonal).
+        A user's offset, which is the same for all items, is no factor.
+        """
+        chance = (2.0 + np.sqrt(len(self.X) / self.averages.n_users)) ** 2
+        evidence = 1.0 / (self.P + chance * self.doubt[:, None])
+        total = evidence.sum(axis=0)
+        p = evidence * (self.X - np.sum(evidence * self.X, axis=0) / total)
+        return exceeds_chance(p, np.diag(total), evidence.sum(axis=1))
 
     def turn(self) -> None:
         """Change the coordinates of u such that M + S = I and V'V, by popularity, is diagonal."""

@@ -188,7 +188,7 @@ def test_steps_come_from_public_numbers_alone():
 
 def test_blocks_of_noise_are_not_the_same(monkeypatch):
     """However many rows are drawn at a time, no two of them get the same noise."""
-    monkeypatch.setattr(langevin, "_BLOCK", 64)
+    monkeypatch.setattr(langevin, "batch_rows", lambda *_: 21)
     target = random_target(n_users=200, a=0.0)
     for table_size in TABLES:
         state = run(chain_of(target, table_size=table_size), 3)

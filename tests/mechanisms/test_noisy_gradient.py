@@ -57,6 +57,7 @@ def known(monkeypatch):
         real(self, averages, *more)
 
     monkeypatch.setattr(solver._Items, "__init__", init)
+    monkeypatch.setattr(solver._Items, "shows_factors", lambda _: True)
     return found
 
 
@@ -163,6 +164,19 @@ def test_private_releases_are_the_twins_gradients(name, one_key, known):
     assert ranks == [used(model)] * settings.max_iter
     np.testing.assert_allclose(model.components_[: used(model)].T, V, rtol=0, atol=1e-6)
     np.testing.assert_allclose(model.item_means_, 3.0 + b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.8])
+def test_factors_that_are_not_there_are_given_up(strength):
+    """Offsets of users, which a fit damps, are no factor."""
+    stds = {"factor_std": strength, "user_bias_std": 1.0}
+    X = make_ratings(800, 100, n_ratings=10_000, random_state=0, **stds)
+    model, records = recorded_fit(X, budget=PrivacyBudget(20.0, 1e-5), max_iter=20)
+    assert bool(model.components_.any()) == (strength > 0.0)
+    sums = [record.statistic.shape for record in records if record.name == solver.GRADIENTS]
+    assert len(set(sums[:10])) == 1
+    assert len(sums) == 20
+    assert (sums[-1] != sums[0]) == (strength == 0.0)
 
 
 def used(model):

@@ -203,20 +203,16 @@ class PooledPosterior:
 
         Where there are none, the evidence p_j on v_j, less what ``own`` ratings (n_items, k) add to
         it, has the covariance P_j. All rounds iterate on the same ratings, so that chance has up to
-        twice its deviation in a direction (the semicircle's end), four times its variance. Then
-        sum_j p_j p_j', relative to sum_j P_j, has eigenvalues up to (1 + sqrt(k / m))^2 (V.
-        Marchenko and L. Pastur, 1967), m the items that count as much, (sum_j |P_j|)^2 over
-        sum_j |P_j|^2; twice that root is asked for. Users have coefficients for what ``known``
-        explains, (n_items, c), so that it is no factor.
+        twice its deviation in a direction (the semicircle's end), four times its variance. Users
+        have coefficients for what ``known`` explains, (n_items, c), so that it is no factor. Twice
+        the root of `exceeds_chance` is asked for.
         """
         P, p = self.precision[:, 1:, 1:], self.shift[:, 1:]
         p = p - np.einsum("jab,jb->ja", P, own) - self.precision[:, 1:, 0] * self.theta[:, :1]
         size = np.einsum("jaa->j", P)[:, None]
         root = np.sqrt(size)
         p -= size * known @ np.linalg.lstsq(root * known, p / root, rcond=None)[0]
-        largest = eigvalsh((p * self.even[:, None]).T @ p, P.sum(axis=0))[-1]
-        doubt = np.sqrt(P.shape[1] * np.sum(size**2)) / size.sum()
-        return bool(largest > (1.0 + 2.0 * doubt) ** 2)
+        return exceeds_chance(p * np.sqrt(self.even)[:, None], P.sum(axis=0), size, 2.0)
 
     def knowledge(self, averages: Knowledge, signal: float, choices: Any = None) -> PooledKnowledge:
         """Return what a refresh starts from."""
@@ -266,6 +262,17 @@ class PooledPosterior:
             gram = (D * W[:, c, None]).T @ D + np.eye(D.shape[1]) / _COLUMN_VARIANCE
             B[:, c] = np.linalg.solve(gram, D.T @ s[:, c])
         return np.asarray(D @ B @ turn.T / root)
+
+
+def exceeds_chance(p: Floats, total: Floats, size: Floats, roots: float = 1.0) -> bool:
+    """Return whether evidence p_j (k,) is more than noise: of covariance P_j, it is noise alone.
+
+    total: sum_j P_j. Relative to it, sum_j p_j p_j' of noise has eigenvalues up to
+    (1 + sqrt(k / m))^2 (V. Marchenko and L. Pastur, 1967), m the items that count as much,
+    (sum_j |P_j|)^2 over sum_j |P_j|^2, where size_j = |P_j|.
+    """
+    doubt = np.sqrt(len(total) * np.sum(size**2)) / size.sum()
+    return bool(eigvalsh(p.T @ p, total)[-1] > (1.0 + roots * doubt) ** 2)
 
 
 def knowledge_of(

@@ -66,6 +66,8 @@ DRAW = "item factors"
 HALF_RANGE = 2.0  # h
 _DIAGNOSED_CHAINS = 4
 MAX_RHAT, MIN_ESS = 1.01, 400.0
+# Normal scores of ranks: G. Blom, Statistical Estimates and Transformed Beta-Variables, 1958
+_BLOM = 0.375
 
 
 @dataclass(frozen=True)
@@ -343,9 +345,8 @@ def _ranked(x: Any) -> Any:
     from scipy.stats import rankdata  # heavy
 
     n = x.shape[0] * x.shape[1]
-    return special.ndtri((rankdata(x.reshape(n, -1), axis=0) - 3 / 8) / (n + 1 / 4)).reshape(
-        x.shape
-    )
+    place = (rankdata(x.reshape(n, -1), axis=0) - _BLOM) / (n + 1.0 - 2.0 * _BLOM)
+    return special.ndtri(place).reshape(x.shape)
 
 
 def _rhat(z: Any) -> Any:

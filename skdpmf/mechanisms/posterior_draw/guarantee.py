@@ -76,7 +76,7 @@ CALIBRATIONS = ("tight", "paper")
 
 # Guard: all float roundings of bounds, weights and levels together (each 2**-53, some ten of them),
 # subnormal numbers, and time
-_DOWN, _UP = 1.0 - 2.0**-48, 1.0 + 2.0**-50
+_ROUNDED = 1.0 + 2.0**-48
 _NEGLIGIBLE = 1e-100  # levels below this part of epsilon count as 0: no subnormal numbers
 _PER_OCTAVE = 256  # solved levels between epsilon and its half: others get the next one below
 
@@ -191,7 +191,7 @@ def inverse_temperature(
     rule = f"one of {CALIBRATIONS}: 'tight' for the proven bound, 'paper' for the published one."
     require_that(calibration in CALIBRATIONS, "calibration", calibration, rule)
     factor = 4.0 if calibration == "paper" else _factor(neighbors)
-    return total / (factor * loss) * _DOWN
+    return total / (factor * loss) / _ROUNDED**2
 
 
 def posterior_epsilon(
@@ -212,7 +212,7 @@ def posterior_epsilon(
     a = require_number("inverse_temperature", inverse_temperature, positive=False, remedy=remedy)
     loss = _require("bound", bound, "finite and > 0, from loss_bound or item_loss_bound")
     check_relation("user", neighbors)
-    return _factor(neighbors) * a * loss * _UP
+    return _factor(neighbors) * a * loss * _ROUNDED
 
 
 def rounding_share(release: Release, bound: float) -> float:
@@ -230,7 +230,7 @@ def rounding_share(release: Release, bound: float) -> float:
     Examples
     --------
     >>> release = Release("sums", "sums", (100,), 1.0, noise_multiplier=2.0)
-    >>> rounding_share(release, 1000.0) == 40 * 2.0**-40 * (1 + 2.0**-50)
+    >>> rounding_share(release, 1000.0) == 40 * 2.0**-40 * (1 + 2.0**-48)
     True
     """
     if release.noise_multiplier == 0.0:
@@ -244,7 +244,7 @@ def rounding_share(release: Release, bound: float) -> float:
         layout=layout,
     ).bits
     root = math.sqrt(math.prod(release.shape))
-    return 2.0 * release.noise_multiplier * root * 2.0**-bits * _UP
+    return 2.0 * release.noise_multiplier * root * 2.0**-bits * _ROUNDED
 
 
 def personal_scales(
@@ -291,7 +291,7 @@ def personal_scales(
     distinct, inverse = np.unique(given, return_inverse=True)
     least = SamplerSlack.checked(**sampler).epsilon
     mus = [gaussian_mu(e, delta, **sampler) if e > least else 0.0 for e in distinct.tolist()]
-    scales = np.maximum((np.array(mus) / whole * _DOWN - share) / (1.0 - share) * _DOWN, 0.0)
+    scales = np.maximum((np.array(mus) / whole / _ROUNDED - share) / (1.0 - share) / _ROUNDED, 0.0)
     return np.where(distinct >= total, 1.0, np.minimum(scales, 1.0))[inverse.reshape(-1)]
 
 

@@ -58,13 +58,11 @@ from skdpmf.mechanisms.sgd.rating_batches import MatrixBatches, Scale, Workers
 from skdpmf.privacy.frame import with_rows
 from skdpmf.privacy.sampler.noise import NoiseSource
 
-# Guard: time, stability of Euler steps, and a cache
+# Guard: time, and stability of Euler steps
 # Rounds from one draw of the precisions to the next: all rows must be diffused before.
 PRECISION_EVERY = 4
 # A rating adds at most this share of a user's row to the item's, and the other way round.
-_LARGEST_CHANGE = 1.0 / 4.0
-# Normals that are drawn at a time: they stay in the L2 cache.
-_BLOCK = 1 << 15
+_LARGEST_CHANGE = 0.25
 
 Array = NDArray[Any]
 
@@ -148,7 +146,9 @@ class LangevinChain:
         # batches of consecutive users, of the ratings of those with any weight
         weighted = with_rows(target.R, target.weights > 0.0)
         with Workers(1) as workers:
-            cut = (-1.0, 1.0), batch_rows(n_users, k, 1), workers, Scale(0.0, 1.0)
+            #: a batch's users, and rows that are diffused at a time: they stay in the L2 cache
+            self._rows = batch_rows(n_users, k, 1)
+            cut = (-1.0, 1.0), self._rows, workers, Scale(0.0, 1.0)
             self._batches = MatrixBatches(weighted, *cut)
         self._weights = np.append(target.weights, 0.0).astype(np.float32)
         #: diffusion that has not been done yet, as a share of a round's
@@ -223,9 +223,8 @@ class LangevinChain:
         """Diffuse the rows of F."""
         dtype = np.float64 if self._table is None else np.float32
         decay, scale = (part.astype(dtype) for part in diffusion(precision, time))
-        n = max(1, _BLOCK if self._table is not None else _BLOCK // len(precision))
-        for start in range(0, len(F), n):
-            noise = self._noise_for(min(n, len(F) - start), len(precision))
+        for start in range(0, len(F), self._rows):
+            noise = self._noise_for(min(self._rows, len(F) - start), len(precision))
             diffuse_rows(F, start, decay, scale, *noise)
 
     def _noise_for(self, n_rows: int, k: int) -> tuple[Array, Array]:
