@@ -245,8 +245,7 @@ def largest(M: Floats, k: int, restarts: int | None = None) -> tuple[Any, Any]:
     After so many restarts (None: any number) those that are still missing are given up.
     """
     if len(M) <= _DENSE * k:
-        ends = max(len(M) - k, 0), len(M) - 1
-        values, vectors = scipy.linalg.eigh(M, subset_by_index=ends)
+        values, vectors = scipy.linalg.eigh(M, subset_by_index=(max(len(M) - k, 0), len(M) - 1))
     else:
         values, vectors = _lanczos(_products(M), k, "LA", _TOLERANCE, restarts)
     order = np.argsort(-values)

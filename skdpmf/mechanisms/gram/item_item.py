@@ -29,7 +29,8 @@ H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_
 D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows.
 
 Where the rest of the budget would still change counts of popular items (`popularity.is_known`),
-better ones are worth more than a matrix with whatever tastes, and there is no head.
+better ones are worth more than a matrix with whatever tastes, and there is no head. A matrix has as
+much to say as it has items: a head of so many times `LIST` may have so many times the doubt.
 
 **Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
 l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
@@ -123,7 +124,7 @@ from skdpmf.mechanisms.common import (
 )
 from skdpmf.mechanisms.gram.covariance_factors import LEAST_OWN, N_ROUNDS, largest
 from skdpmf.mechanisms.item_means.joint_release import LEAST_LEVEL
-from skdpmf.mechanisms.item_means.popularity import estimate_popularity, is_known
+from skdpmf.mechanisms.item_means.popularity import LIST, estimate_popularity, is_known
 from skdpmf.privacy import clipped_sums as sums
 from skdpmf.privacy.budget import PrivacyBudget, public_rows
 from skdpmf.privacy.curator_release import Curator
@@ -559,15 +560,14 @@ def choose_head(popularity: Floats, n_users: float, deviation: float, doubt: Flo
     deviation: of the noise on the diagonal; doubt (n_items,): deviations of the popularity,
     or what better counts would take of them.
     """
-    if not is_known(popularity, doubt):
-        return 0
     N = np.sort(popularity)[::-1][:MOST_HEAD]
     t = n_users / max(float(popularity.sum()), n_users)
     expected = N * t
     noise = deviation / np.sqrt(2.0)
     signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
     seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
-    return int(seen[-1]) + 1 if seen.size else 0
+    size = int(seen[-1]) + 1 if seen.size else 0
+    return size if is_known(popularity, doubt * (LIST / max(size, LIST))) else 0
 
 
 def clean_gram(
