@@ -22,8 +22,9 @@ that is computed of them is a public value. Every private release has the sensit
 5. *Users*: where public people show more of the same factors than the rounds do, what is thought of
    the variances of `pooled` is what the public model has, but for their error of sampling.
 
-Where items have many public ratings and rounds would show next to nothing beside these, means are
-released in the place of gradients, and correct b_j of the public model; all else of it stays.
+Where items have many public ratings and rounds would show next to nothing beside these, or there
+is one factor at most, means are released in the place of gradients, and correct b_j of the public
+model; all else of it stays. Without factors users' variances are learnt as well.
 """
 
 from collections.abc import Iterable
@@ -98,13 +99,16 @@ class PublicFit(pooled.PooledFit):
         n_ratings = self.n_ratings.sum() if self.beside is None else self.beside.R.nnz
         for t in range(pooled.MEAN_ROUNDS):
             self.averages.release(pooled.MEANS, t)
-        self.n_known = k if self.averages.public_lead else 0
-        self.rank = self.choose_rank()
+        leads = self.averages.public_lead
+        self.n_known = k if leads else 0
+        is_known = leads and n_ratings >= _KNOWN_WELL * self.n_items
+        few = k < 2  # rounds of one factor would show no more than a sign
+        self.rank = k if is_known and few else self.choose_rank()
         self.start(self.rank)
-        same = 0 < self.n_known == self.rank
-        worth = self.worth_of_rounds() if same else 1.0
-        is_known = same and n_ratings >= _KNOWN_WELL * self.n_items
-        self.shows_means, self.mostly_private = is_known and worth < _LEAST_WORTH, worth > 0.5
+        same = leads and self.rank == k
+        worth = float(not same) if few or not same else self.worth_of_rounds()
+        self.shows_means = worth < _LEAST_WORTH and (is_known or few)
+        self.mostly_private = worth > 0.5
 
     def learn(self) -> PublicModel:
         """Fit the public people."""
@@ -146,16 +150,19 @@ class PublicFit(pooled.PooledFit):
 
     def model(self) -> pooled.PooledModel:
         """Release the users' moments; where no gradients were, take the public model."""
-        model, m, a = super().model(), self.shown, self.averages
+        m, a = self.shown, self.averages
         if not self.shows_means:
-            return model
+            return super().model()
         centre, known = float(np.average(m.means, weights=self.N)), m.known.precision
+        means, prior = np.where(known > 0.0, m.means, centre), 1.0 / a.prior_variance
         trust = 1.0 / (1.0 + a.shifted * a.prior_variance * known)
         private = 1.0 / (1.0 + a.precision * a.sampling)
-        own = trust * known + private * a.precision + 1.0 / a.prior_variance
-        b = trust * np.where(known > 0.0, m.means * (known + 1.0 / a.prior_variance), 0.0)
-        b += np.where(known > 0.0, 1.0 - trust, 1.0) * centre / a.prior_variance
-        b = (b + private * a.shift) / own
+        b = trust * (known + prior) * means + (1.0 - trust) * prior * centre + private * a.shift
+        b /= trust * known + private * a.precision + prior
+        if not self.rank:
+            self.posterior.theta[:, 0] = b
+            return super().model()
+        model = super().model()
         self.posterior.theta = np.column_stack((b, m.factors))
         ridge = m.ridge.copy()
         ridge[N_LEAD:, N_LEAD:] *= self.settings.alpha
@@ -197,14 +204,15 @@ class PublicFit(pooled.PooledFit):
         Its slopes are not used: those of few people are mostly chance.
         """
         m, first = self.shown, super().first_users(guess)
-        if self.mostly_private:
+        if self.mostly_private or not m.ridge.size:
             return first
         V, weight = self.posterior.theta[:, 1:], self.posterior.mass[:, None]
         kept = np.linalg.lstsq(weight * V, weight * m.factors, rcond=None)[0]
         turn = block_diag(np.eye(N_LEAD), kept)
         ridge = np.diag(1.0 / np.diag(turn @ np.linalg.inv(m.ridge) @ turn.T))
         doubt = min(float(np.sqrt(2.0 / self.public.n_users)), first.doubt)  # by sampling
-        return first._replace(ridge=ridge, noise=self.noise, doubt=doubt)
+        noise = self.noise if self.rank else first.noise
+        return first._replace(ridge=ridge, noise=noise, doubt=doubt)
 
 
 def _strongest(model: PublicModel, most: int) -> PublicModel:
