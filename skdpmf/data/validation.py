@@ -134,17 +134,17 @@ def as_rating_matrix(X: Any, *, rating_range: Any = None, dtype: Any = np.float6
     return R
 
 
-def clipped(R: Any, rating_range: Any, *, warns: bool = False) -> Any:
+def clipped(R: Any, rating_range: Any, *, warns: str = "") -> Any:
     """Return canonical ratings clipped to a range.
 
-    With `warns` a warning says where most likely the range is not theirs: one bit, that more than a
-    tenth lies outside, for the curator.
+    With `warns`, their name, a warning says where most likely the range is not theirs: one bit,
+    that more than a tenth lies outside, for the curator.
     """
     low, high = check_rating_range(rating_range)
     if not R.nnz or (R.data.min() >= low and R.data.max() <= high):
         return R
     if warns:
-        warn_of_scale(count_outside(R.data, (low, high)), R.nnz, (low, high))
+        warn_of_scale(count_outside(R.data, (low, high)), R.nnz, (low, high), warns)
     return sparse.csr_array((np.clip(R.data, low, high), R.indices, R.indptr), shape=R.shape)
 
 
@@ -543,7 +543,7 @@ def check_ratings(
         X = labelled_rows(X, catalogue, n_items)[0]
     if isinstance(X, RatingMatrix):
         R, dtype = _checked_labelled(estimator, X, reset), np.dtype(np.float64)
-        return R if rating_range is None else clipped(R, rating_range, warns=warns), dtype
+        return R if rating_range is None else clipped(R, rating_range, warns="X" * warns), dtype
     columns: Any = getattr(X, "columns", None)
     if not getattr(columns, "is_unique", True):
         raise _repeated(columns)
@@ -571,7 +571,7 @@ def check_ratings(
         words = f"X must hold finite real numbers, or NaN where unknown: {trouble}. {remedy}"
         raise kind(words) from None
     R = as_rating_matrix(X)
-    return R if rating_range is None else clipped(R, rating_range, warns=warns), X.dtype
+    return R if rating_range is None else clipped(R, rating_range, warns="X" * warns), X.dtype
 
 
 def refuse_what_is_no_matrix(X: Any) -> None:

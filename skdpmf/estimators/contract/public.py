@@ -11,11 +11,10 @@ from skdpmf.data.labelled_rows import RatingMatrix, as_index, catalogue_of, labe
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import (
     as_rating_matrix,
-    count_outside,
+    clipped,
     middle_and_quarter,
     refuse_infinite,
     refuse_table,
-    warn_of_scale,
 )
 from skdpmf.estimators.contract.parameters import require
 from skdpmf.mechanisms.als.pooled import N_LEAD
@@ -71,7 +70,10 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
     if is_model(given):
         model = exact_model(given, estimator)
         place = _places(model._catalogue_, catalogue_of(X), model.n_features_in_, n_items)
-        return Public(None, model=_said_by(model, place))
+        most = (
+            estimator._rank() if hasattr(estimator, "_rank") else 0
+        )  # factors with room in a plan
+        return Public(None, model=_said_by(model, place, most))
     refuse_table(given, "public")
     names, own, ids, known = catalogue_of(given), catalogue_of(X), _people(given), _people(X)
     R = given.read_rows() if isinstance(given, ParquetRatings) else given
@@ -87,9 +89,7 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
     if not R.nnz:
         return None
     bounds = None if estimator._implicit else estimator._value_range
-    if bounds is not None:
-        warn_of_scale(count_outside(R.data, bounds), R.nnz, bounds, "public")
-    rows = estimator._prepared(as_rating_matrix(R, rating_range=bounds))
+    rows = estimator._prepared(R if bounds is None else clipped(R, bounds, warns="public"))
     others = None if ids is None or known is None else ~known.isin(ids)
     return Public(rows, None if others is None or others.all() else others)
 
@@ -141,10 +141,14 @@ def _places(names: Any, own: Any, n_columns: int, n_items: int) -> Any:
     return names.items.get_indexer(own.items)
 
 
-def _said_by(model: Any, place: Any) -> PublicModel:
-    """Return what a model says of the items of a fit, in quarters of the rating range."""
+def _said_by(model: Any, place: Any, rank: float) -> PublicModel:
+    """Return what a model says of the items of a fit, in quarters of the rating range.
+
+    It has as many of its factors, the strongest ones, as the plan has room for.
+    """
     items, V = model._item_model_, model.components_.T
-    (middle, unit), alive = middle_and_quarter(model.rating_range), V.any(axis=0)
+    (middle, unit), size = middle_and_quarter(model.rating_range), np.sum(V**2, axis=0)
+    alive = (size > 0.0) & (np.argsort(np.argsort(-size)) < rank)
     known, ridge = model._knowledge_, np.zeros((0, 0))
     doubts = np.zeros(len(V)) if items.item_ridge is None else items.item_ridge
     if items.item_ridge is None:

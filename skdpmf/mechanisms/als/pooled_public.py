@@ -68,8 +68,7 @@ class PublicFit(pooled.PooledFit):
 
     def __init__(self, curator: Curator, settings: Any, public: Any) -> None:
         if isinstance(public, PublicModel):
-            self.shown = _strongest(public, settings.n_components)
-            self.public = ir.averages_of_model(public.known)
+            self.shown, self.public = public, ir.averages_of_model(public.known)
         else:
             exact = replace(settings, max_iter=_ROUNDS, alpha=1.0)
             plan = pooled.make_plan(PrivacyBudget.nonprivate(), exact, public.shape[1])
@@ -213,18 +212,6 @@ class PublicFit(pooled.PooledFit):
         doubt = min(float(np.sqrt(2.0 / self.public.n_users)), first.doubt)  # by sampling
         noise = self.noise if self.rank else first.noise
         return first._replace(ridge=ridge, noise=noise, doubt=doubt)
-
-
-def _strongest(model: PublicModel, most: int) -> PublicModel:
-    """Return a model with as many of its factors, the strongest, as a plan has room for."""
-    k, size = model.factors.shape[1], len(model.ridge)
-    if k <= most:
-        return model
-    kept = np.argsort(-np.sum(model.factors**2, axis=0), kind="stable")[:most]
-    place = np.append(np.arange(size - k), size - k + kept)
-    ridge = np.linalg.inv(np.linalg.inv(model.ridge)[np.ix_(place, place)])
-    prior = model.prior[np.append(0, 1 + place)][:, place]
-    return model._replace(factors=model.factors[:, kept], ridge=ridge, prior=prior)
 
 
 def fit(
