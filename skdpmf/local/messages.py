@@ -317,7 +317,7 @@ class ReleasedModel(_Message, frozen=True, eq=False, tag="model"):
     n_reports : tuple of int
         Reports of each round.
     significant : bool
-        Whether the reports distinguish items; if not, all m_j are the same, or public people's.
+        Whether the m_j differ by more than their errors.
     popularity : ndarray of float64, shape (n_items,)
         Estimated number of people who choose an item, > 0: those with many items count less, and
         those who like it more.

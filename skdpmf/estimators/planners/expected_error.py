@@ -158,8 +158,7 @@ class _Expected:
         length = devices.statistics_length(devices.count_weight(*public))
         unit = r.n_items**0.5 / (length * devices.mean_noise(*public) * r.n_users)
         shown = (min(1.0 / ir.CLIP, (self.loose + self.item) ** -0.5) * W * unit) ** 2
-        error = devices.LEAST_SIGNIFICANCE * (2.0 * self.items @ W**4) ** 0.5
-        return self.error(shown * (self.item * self.items @ (W**2 * shown) > error))
+        return self.error(shown)
 
     def error(self, shown: Any, rank: int = 0, noise: Any = np.inf, pairs: Any = 0.0) -> float:
         """Return the expected root mean squared error.

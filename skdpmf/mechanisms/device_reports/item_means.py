@@ -1,4 +1,4 @@
-r"""Item means from local reports: what a device sends, and what the server makes of it.
+"""Item means from local reports: what a device sends, and what the server makes of it.
 
 Ratings y are in quarter ranges from the middle of the scale; m items. Every device sends one
 report, in one of the rounds, with its whole epsilon:
@@ -22,16 +22,14 @@ reports, of variance v / n for each value, and combines the rounds by precision
 **Counts.** The first values count choices. Over n devices the noise of a mean of unit vectors has
 the length r = sqrt(m / n) / c, c as for `PrivUnit`; the mean itself has a length of .3 to .5 where
 people choose by popularity, whatever m is. So the public r decides: from 1/4 on all devices report
-in one round, because a part of them would say too little of the counts, and s is r over 1/4, within
-[1, 3/2], because larger weights take more from the means than they give to the counts. With an s
-above 1 favourites count more: they are other people's favourites as well, and stand out first.
+in one round, because a part of them would say too little of the counts, and s = 1 + r - 1/4,
+within [1, 3/2], because larger weights take more from the means than they give to the counts. With
+an s above 1 favourites count more: they are other people's favourites as well, and stand out first.
 This takes a bit of the spread from the means, far less than noise does then.
 
-**Gate.** With S_j and N_j the estimated sums, sd their noise, item means are released only if
-
-.. math:: \sum_j N_j^2 (S_j^2 - sd^2) > 2 \sqrt{2 \sum_j N_j^4}\, sd^2,
-
-as far as released values show; else they are all the same, and a user's own mean predicts.
+Unless released values make it more likely that items differ than that they do not
+(`joint_release.item_prior`), their means are all the same but for a hair, and a user's own mean
+predicts.
 """
 
 from typing import Any, NamedTuple
@@ -64,7 +62,6 @@ _LEAST_LIKING = 0.1  # a_ij
 
 # Tuned: parts of a device's one report, and of the devices, against each other
 _MOST_COUNT_WEIGHT = 1.5  # s
-LEAST_SIGNIFICANCE = 2.0  # standard errors
 _ONE_ROUND = 0.25  # r: more leaves too little of the counts of a part of the devices
 ROUNDS = 3
 
@@ -84,7 +81,7 @@ class Model(NamedTuple):
 
     item_means: Floats
     user_damping: float  # fictitious ratings 0 of y - b in a user's offset
-    significant: bool  # whether item means differ
+    significant: bool  # whether item means differ by more than their errors
     popularity: Floats  # > 0, in the unit of a device that chose nothing else
 
 
@@ -102,7 +99,7 @@ def mean_noise(epsilon: float, n_items: int, n_devices: int) -> float:
 def count_weight(epsilon: float, n_items: int, n_devices: int) -> float:
     """Return s, from public numbers, as for `mean_noise`."""
     r = mean_noise(epsilon, n_items, n_devices)
-    return float(np.clip(r / _ONE_ROUND, 1.0, _MOST_COUNT_WEIGHT))
+    return float(np.clip(1.0 + r - _ONE_ROUND, 1.0, _MOST_COUNT_WEIGHT))
 
 
 def fractions_of(noise: float, n_rounds: int | None = None) -> tuple[float, ...]:
@@ -260,7 +257,6 @@ class LocalItemMeans:
         self.popularity = np.ones(n_items)
         self.means: Any = None  # im.ItemMeans, once round "statistics" has ended
         self.n_devices = 0  # of round "statistics", with or without ratings
-        self.significant = False
         self.overall, self.overall_variance = 0.0, im.PRIOR_VARIANCE
         self.precision = self.shift = np.zeros(n_items)
 
@@ -292,10 +288,6 @@ class LocalItemMeans:
         self.n_devices = n_devices
         self.precision = 1.0 / (self.means.variance + doubted)
         self.shift = self.precision * self.means.raw_mean
-        N, S = self.means.mass, statistic[1, :-1]
-        excess = float(np.sum(N**2 * (S**2 - noise**2)))
-        error = noise**2 * float(np.sqrt(2.0 * np.sum(N**4)))
-        self.significant = excess > LEAST_SIGNIFICANCE * error
         scale = 2.0 / (im.USER_WEIGHT * self.means.n_users)
         error = (scale * noise) ** 2
         trust = im.PRIOR_VARIANCE / (im.PRIOR_VARIANCE + error)
@@ -338,11 +330,12 @@ class LocalItemMeans:
 
     @property
     def item_means(self) -> Floats:
-        """Released means b, relative to the users' own; 0 unless they are significant."""
-        means = self.means
-        if not self.significant and self.public is None:
-            return np.zeros(self.n_items)
-        variance, mass = 1.0 / self.precision, means.mass
+        """Released means b, relative to the users' own."""
+        return self._posterior()[0]
+
+    def _posterior(self) -> tuple[Floats, Floats]:
+        """Return means b and their variances."""
+        variance, mass = 1.0 / self.precision, self.mass
         x = self.shift * variance
         if self.public is not None:
             own = self.public.precision
@@ -354,16 +347,17 @@ class LocalItemMeans:
             x, variance, *_ = shown.averaged(x, variance, everywhere, im.PRIOR_VARIANCE)
             mass = np.maximum(mass, mass[own > 0.0].min())  # lines go no further than is known
         design = im.design_of(mass, np.log(mass))
-        return im.posterior(x, variance, design, im.PRIOR_VARIANCE)[0]
+        return im.posterior(x, variance, design, im.PRIOR_VARIANCE, decide=True)
 
     def model(self) -> Model:
         """Return what is released at the end."""
-        b, N = self.item_means, self.mass
+        (b, variance), N = self._posterior(), self.mass
+        significant = bool(np.var(b) > np.mean(variance))
         b = b + (self.overall - float(N @ b) / float(N.sum()))
         # an offset varies around the overall mean, which is not quite known
         spread = im.RATING_VARIANCE / min(self.user_damping, im.FOLD_IN_DAMPING)
         damping = float(im.RATING_VARIANCE / (spread + self.overall_variance))
-        return Model(np.clip(b, -2.0, 2.0), damping, bool(self.significant), self.popularity)
+        return Model(np.clip(b, -2.0, 2.0), damping, significant, self.popularity)
 
 
 def _mean(rows: Rows, n_devices: int, dimension: int) -> Floats:

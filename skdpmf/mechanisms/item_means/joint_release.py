@@ -113,14 +113,18 @@ def design_of(mass: Any, log_mass: Any, columns: Any = None) -> Floats:
     return np.column_stack(design)
 
 
-def posterior(x: Floats, variance: Floats, design: Floats, guess: float) -> tuple[Floats, Floats]:
+def posterior(
+    x: Floats, variance: Floats, design: Floats, guess: float, *, decide: bool = False
+) -> tuple[Floats, Floats]:
     """Means and variances of b* given x ~ N(b*, variance), with the prior of `item_prior`."""
-    t, line = item_prior(x, variance, design, guess)
+    t, line = item_prior(x, variance, design, guess, decide=decide)
     trust = t / (t + variance)
     return line + trust * (x - line), trust * variance
 
 
-def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tuple[float, Floats]:
+def item_prior(
+    x: Floats, variance: Floats, design: Floats, guess: float, *, decide: bool = False
+) -> tuple[float, Floats]:
     """Find t and line of b* ~ N(line, t), line = design @ beta, given x ~ N(b*, variance).
 
     Items differ, in the mean of a rating, or they do not: either is as likely beforehand. If they
@@ -130,8 +134,9 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     there are none, the prediction is nearly the user's own mean.
 
     x, variance (n_items,): measurements and the variance of their errors; design (n_items, 2 + d):
-    of `design_of`; guess: of t. Returns t > 0: its posterior geometric mean, of `KNOTS` times the
-    guess, times the probability that items differ; line (n_items,).
+    of `design_of`; guess: of t; decide: items do not differ at all where that is more likely.
+    Returns t > 0: its posterior geometric mean, of `KNOTS` times the guess, times the probability
+    that items differ; line (n_items,).
     """
 
     def fitted(t: float, design: Floats) -> tuple[float, Floats]:
@@ -156,7 +161,7 @@ def item_prior(x: Floats, variance: Floats, design: Floats, guess: float) -> tup
     t, top = geometric_mean(np.exp(logs), density), float(density.max())
     alike, level = fitted(0.0, design[:, :1])
     odds = top - alike + np.log(np.exp(density - top).sum() / np.exp(prior).sum())
-    differ = float(expit(odds))
+    differ = 0.0 if decide and odds <= 0.0 else float(expit(odds))
     return max(differ * t, guess * KNOTS[0]), level + differ * (fitted(t, design)[1] - level)
 
 
