@@ -337,9 +337,9 @@ def test_counts_get_what_their_noise_asks_for():
     at_one = randomiser.variance * n_items  # devices for a noise of length 1
     for r, n_rounds, s in (
         (0.24, 3, 1.0),
-        (0.26, 1, 1.01),
-        (0.35, 1, 1.1),
-        (0.6, 1, 1.35),
+        (0.26, 1, 1.0),
+        (0.4, 1, 1.2),
+        (0.6, 1, 1.5),
         (9, 1, 1.5),
     ):
         found = design(round(at_one / r**2))

@@ -22,9 +22,9 @@ reports, of variance v / n for each value, and combines the rounds by precision
 **Counts.** The first values count choices. Over n devices the noise of a mean of unit vectors has
 the length r = sqrt(m / n) / c, c as for `PrivUnit`; the mean itself has a length of .3 to .5 where
 people choose by popularity, whatever m is. So the public r decides: from 1/4 on all devices report
-in one round, because a part of them would say too little of the counts, and s = 1 + r - 1/4,
-within [1, 3/2], because larger weights take more from the means than they give to the counts. With
-an s above 1 favourites count more: they are other people's favourites as well, and stand out first.
+in one round, because a part of them would say too little of the counts, and s = 3 r within
+[1, 3/2], because larger weights take more from the means than they give to the counts. With an s
+above 1 favourites count more: they are other people's favourites as well, and stand out first.
 This takes a bit of the spread from the means, far less than noise does then.
 
 Unless released values make it more likely that items differ than that they do not
@@ -61,8 +61,8 @@ Floats = NDArray[np.float64]
 _LEAST_LIKING = 0.1  # a_ij
 
 # Tuned: parts of a device's one report, and of the devices, against each other
-_MOST_COUNT_WEIGHT = 1.5  # s
-_ONE_ROUND = 0.25  # r: more leaves too little of the counts of a part of the devices
+_MOST_COUNT_WEIGHT, _WEIGHT_OF_NOISE = 1.5, 3.0  # s
+_ONE_ROUND = 0.25  # more noise leaves too little of the counts of a part of the devices
 ROUNDS = 3
 
 SAMPLED = "sampled statistics"
@@ -99,7 +99,7 @@ def mean_noise(epsilon: float, n_items: int, n_devices: int) -> float:
 def count_weight(epsilon: float, n_items: int, n_devices: int) -> float:
     """Return s, from public numbers, as for `mean_noise`."""
     r = mean_noise(epsilon, n_items, n_devices)
-    return float(np.clip(1.0 + r - _ONE_ROUND, 1.0, _MOST_COUNT_WEIGHT))
+    return float(np.clip(_WEIGHT_OF_NOISE * r, 1.0, _MOST_COUNT_WEIGHT))
 
 
 def fractions_of(noise: float, n_rounds: int | None = None) -> tuple[float, ...]:
