@@ -12,9 +12,9 @@ what is not known about theta_j badly. So h_j = G_j + M_j F theta_j measures M_j
     theta_j = (P_j + L)^-1 (p_j + L (line_j, 0)),
 
 line_j linear in E log N_j. With public item columns D_j, theta_j ~ N((line_j, 0) + B' D_j, L^-1),
-the entries of B ~ N(0, t / L). With everything in units of L^-1/2 and C_j = (I + P_j)^-1,
+the entries of B ~ N(0, L^-1), as without privacy. In units of L^-1/2, with C_j = (I + P_j)^-1,
 
-    [sum_j D_j D_j' W_jc + I / t] B_c = sum_j D_j s_jc,   W_j = C_j P_j,   s_j = C_j p_j,
+    [sum_j D_j D_j' W_jc + I] B_c = sum_j D_j s_jc,   W_j = C_j P_j,   s_j = C_j p_j,
 
 is solved coordinate by coordinate in the eigenvectors of the items' mean P_j, where the W_j are
 nearly diagonal: all rounds measure all items in the same directions.
@@ -49,10 +49,6 @@ Floats = NDArray[np.float64]
 # where it is divided by; ratios of variances that are tried
 _LEAST_OF_GRAM, LEAST_LENGTH = 1e-6, 0.1
 _RATIOS = np.geomspace(0.02, 50.0, 100)
-
-# Tuned: what is learnt against what is thought. t, variance of slopes on item columns, in prior
-# variances of theta_j
-_COLUMN_VARIANCE = 0.25
 
 
 class PooledKnowledge(NamedTuple):
@@ -259,7 +255,7 @@ class PooledPosterior:
         s, W = np.einsum("jab,jb->ja", C, p @ turn), 1.0 - np.einsum("jaa->ja", C)
         B = np.empty((D.shape[1], len(turn)))
         for c in range(len(turn)):
-            gram = (D * W[:, c, None]).T @ D + np.eye(D.shape[1]) / _COLUMN_VARIANCE
+            gram = (D * W[:, c, None]).T @ D + np.eye(D.shape[1])
             B[:, c] = np.linalg.solve(gram, D.T @ s[:, c])
         return np.asarray(D @ B @ turn.T / root)
 
