@@ -62,7 +62,8 @@ class LocalAggregator:
         Identity of this run, 32 hexadecimal digits. None: random. Two runs must not share one.
     public : matrix-like of shape (n_people, n_items), default=None
         Rows of people who agreed that their ratings are used openly, as for `LocalDPGDDR`: what
-        they show is combined with the first reports. Only their sums are kept.
+        they show is combined with the first reports. Only their sums are kept, and the statement
+        counts those who have ratings.
 
     Attributes
     ----------

@@ -352,15 +352,24 @@ def test_devices_start_from_public_people(randomizer, epsilon):
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 4.0])
-@pytest.mark.parametrize("estimator", [DPCovarianceRecommender, DPMFSampler])
-def test_beside_public_people_it_is_no_worse_than_either(estimator, epsilon):
-    X = make_ratings(4000, 100, random_state=1)
-    budget, rows, later = PrivacyBudget(epsilon, 1e-5), X[400:3000], X[3000:]
-    parts = (rows, budget), (X[:400], PrivacyBudget.nonprivate())
+@pytest.mark.parametrize(
+    ("estimator", "size", "public", "std"),
+    [
+        (DPCovarianceRecommender, (4000, 100), 400, 0.55),
+        (DPMFSampler, (4000, 100), 400, 0.55),
+        (AdaptiveWeightALS, (1300, 40), 150, 0.55),  # who show no factor
+        (AdaptiveWeightALS, (2500, 60), 300, 0.25),  # one, or none
+    ],
+)
+def test_beside_public_people_it_is_no_worse_than_either(estimator, size, public, std, epsilon):
+    X = make_ratings(*size, random_state=1, factor_std=std)
+    end = size[0] - 1000
+    budget, rows, later = PrivacyBudget(epsilon, 1e-5), X[public:end], X[end:]
+    parts = (rows, budget), (X[:public], PrivacyBudget.nonprivate())
     lost = []
     for seed in range(3):
         better = max(fitted(estimator, *part, random_state=seed).score(later) for part in parts)
-        both = fitted(estimator, rows, budget, public=X[:400], random_state=seed).score(later)
+        both = fitted(estimator, rows, budget, public=X[:public], random_state=seed).score(later)
         lost.append(better - both)
     assert np.mean(lost) < 0.002
 

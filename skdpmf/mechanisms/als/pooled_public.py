@@ -22,9 +22,9 @@ that is computed of them is a public value. Every private release has the sensit
 5. *Users*: where public people show more of the same factors than the rounds do, what is thought of
    the variances of `pooled` is what the public model has, but for their error of sampling.
 
-Where items have many public ratings and rounds would show next to nothing beside these, or there
-is one factor at most, means are released in the place of gradients, and correct b_j of the public
-model; all else of it stays. Without factors users' variances are learnt as well.
+Where items have many public ratings and these show one factor at most, or rounds would show next to
+nothing beside them, means are released in the place of gradients, and correct b_j of the public
+model; all else of it stays. Where nobody shows factors, users' variances are learnt as well.
 """
 
 from collections.abc import Iterable
@@ -101,12 +101,12 @@ class PublicFit(pooled.PooledFit):
         leads = self.averages.public_lead
         self.n_known = k if leads else 0
         is_known = leads and n_ratings >= _KNOWN_WELL * self.n_items
-        few = k < 2  # rounds of one factor would show no more than a sign
-        self.rank = k if is_known and few else self.choose_rank()
+        few = is_known and k < 2  # rounds of one factor would show no more than a sign
+        self.rank = k if few else self.choose_rank()
         self.start(self.rank)
         same = leads and self.rank == k
-        worth = float(not same) if few or not same else self.worth_of_rounds()
-        self.shows_means = worth < _LEAST_WORTH and (is_known or few)
+        worth = float(not same) if few or not same or not k else self.worth_of_rounds()
+        self.shows_means = worth < _LEAST_WORTH and (is_known or not k)
         self.mostly_private = worth > 0.5
 
     def learn(self) -> PublicModel:
