@@ -97,7 +97,7 @@ def naive_head(N, n_users, deviation, doubt):
         if t * N[j] / s >= solver.ITEM_SIGNAL * np.sqrt(total / (s * np.sqrt(m))):
             size = m
     top = order[:LIST]
-    return size if doubt[top].sum() <= DOUBT * N[top].sum() * max(size / LIST, 1.0) else 0
+    return size if doubt[top].sum() <= DOUBT * N[top].sum() else 0
 
 
 def test_head_is_that_of_the_formula():
@@ -110,6 +110,17 @@ def test_head_is_that_of_the_formula():
         assert sizes[-1] == naive_head(N, n_users, deviation, doubt)
     assert 40 < sizes.count(0) < 360
     assert len(set(sizes)) > 20
+
+
+def test_a_head_of_many_items_may_have_more_doubt(monkeypatch):
+    nothing, doubts = solver.CleanGram(np.empty(0, int), *np.empty((2, 0)), 1.0, True), []
+    monkeypatch.setattr(
+        solver, "noisy_gram", lambda *terms, **_: doubts.append(terms[5]) or nothing
+    )
+    for size in (LIST, 3 * LIST):
+        monkeypatch.setattr(solver, "choose_head", lambda *_, size=size: size)
+        run(clicks(), SMALL)
+    np.testing.assert_allclose(doubts[0], 3.0 * doubts[1])
 
 
 def test_counts_of_both_slots_are_combined_by_inverse_variance(monkeypatch):
@@ -319,19 +330,16 @@ def test_rounds_on_a_few_vectors_are_those_on_all(deviation):
 
 @pytest.mark.parametrize("deviation", [30.0, 3.0])
 def test_lists_are_those_of_a_full_decomposition(deviation, monkeypatch):
-    exact, _, released = noisy_low_rank(deviation, m=500, rank=4)
-    N, X = exact.diagonal(), np.random.default_rng(1).random((50, 500)) < 0.05
-    ranked = []
-
-    def full(M, k):
-        return [part[..., : -k - 1 : -1] for part in np.linalg.eigh(M)]
-
-    for largest in (solver.largest, full):
+    N, _, released = noisy_low_rank(deviation, m=500, rank=4)
+    X, ranked = np.random.default_rng(1).random((50, 500)) < 0.05, []
+    for largest in (
+        solver.largest,
+        lambda M, k: [a[..., : -k - 1 : -1] for a in np.linalg.eigh(M)],
+    ):
         monkeypatch.setattr(solver, "largest", largest)
-        L, own, tastes = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
-        assert 2 <= tastes <= 4
-        lists = solver.lists_of(solver.CleanGram(np.arange(500), L, own, 9.0, True), N, 900)
-        ranked.append(np.argsort(-scores(lists, X), axis=1)[:, :20])
+        L, own, _ = solver.clean_gram(released, deviation, range(solver.N_ROUNDS))
+        clean = solver.CleanGram(np.arange(500), L, own, 9.0, True)
+        ranked.append(np.argsort(scores(solver.lists_of(clean, N.diagonal(), 900), X))[:, -20:])
     np.testing.assert_array_equal(*ranked)
 
 

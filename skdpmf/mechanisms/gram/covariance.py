@@ -405,8 +405,7 @@ class _Fit:
         chance = own * np.sqrt(n_users) / N.sum()
         L, diagonal, _ = clean_gram(G, deviation, range(N_ROUNDS), None, chance)
         ridge = ridge_of(own * (n_users / N.sum())) + deviation
-        clean = CleanGram(head[place], L, diagonal, ridge, True)
-        return lists_of(clean, N, n_users)
+        return lists_of(CleanGram(head[place], L, diagonal, ridge, True), N, n_users)
 
     def noisy_sums(
         self, total: PiecedSum, rounds: Iterable[int]

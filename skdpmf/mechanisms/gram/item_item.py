@@ -29,8 +29,8 @@ H is the largest set of most popular items with d_m / s >= `ITEM_SIGNAL` sqrt(D_
 D_m = (d_1 + ... + d_m) / (s sqrt(m)): a rarer item adds more noise than it shows.
 
 Where the rest of the budget would still change counts of popular items (`popularity.is_known`),
-better ones are worth more than a matrix with whatever tastes, and there is no head. A matrix has as
-much to say as it has items: a head of so many times `LIST` may have so many times the doubt.
+better ones are worth more than a matrix with whatever tastes, and there is no head. Where nothing
+else shows tastes (`fit`), a head of so many times `LIST` may have so many times the doubt.
 
 **Cleaning.** With `EDGE` of the semicircle's end as e, each round takes the released matrix with
 l_j on the diagonal (0 at first), keeps the eigenvalues above e, shrinks them,
@@ -320,6 +320,8 @@ def fit(
     counts, deviation, popularity, doubt, people = of_all_cohorts(own, by_noise)
     # variance that the other release would take away, were it one of counts
     gain = doubt * (deviation / np.hypot(deviation, curator.deviation(GRAM, COUNTS)))
+    size = choose_head(popularity, n_rows, curator.deviation(GRAM), nothing)
+    gain *= LIST / max(size, LIST)  # a matrix has as much to say as it has items
     terms = curator, users, users.map(_clicks), GRAM, popularity, gain
     clean = noisy_gram(*terms, rounds, known=earlier, public=people)
     held, n_users = clean.sums, float(exposure.max())
@@ -399,8 +401,7 @@ def noisy_gram(
         head, released = head[place], released[np.ix_(place, place)]
     if public is not None:
         given = popularity * (n_users / n_rows), n_users, curator.item_columns, rounds
-        both = with_public_gram(public, *given, (head, released, deviation))
-        return both._replace(sums=held)
+        return with_public_gram(public, *given, (head, released, deviation))._replace(sums=held)
     features = _of_features(released, curator.item_columns, diagonal, head, deviation)
     chance = diagonal[head] / np.sqrt(n_users)
     loadings, own, tastes = clean_gram(released, deviation, rounds, features[head], chance)
@@ -560,14 +561,15 @@ def choose_head(popularity: Floats, n_users: float, deviation: float, doubt: Flo
     deviation: of the noise on the diagonal; doubt (n_items,): deviations of the popularity,
     or what better counts would take of them.
     """
+    if not is_known(popularity, doubt):
+        return 0
     N = np.sort(popularity)[::-1][:MOST_HEAD]
     t = n_users / max(float(popularity.sum()), n_users)
     expected = N * t
     noise = deviation / np.sqrt(2.0)
     signal = np.cumsum(expected) / (noise * np.sqrt(np.arange(1.0, N.size + 1.0)))
     seen = np.flatnonzero(expected >= ITEM_SIGNAL * noise * np.sqrt(signal))
-    size = int(seen[-1]) + 1 if seen.size else 0
-    return size if is_known(popularity, doubt * (LIST / max(size, LIST))) else 0
+    return int(seen[-1]) + 1 if seen.size else 0
 
 
 def clean_gram(
@@ -599,8 +601,7 @@ def clean_gram(
     tastes = _count_tastes(work, basis, deviation / np.sqrt(2.0) + chance)
     values, vectors = largest(work, VECTORS_A_TASTE * max(tastes, 1))
     loadings = _loadings(values, vectors, edge)[:, values > edge]
-    filled = np.sum(loadings**2, axis=1)
-    filled = filled + np.sum(known**2, axis=1)
+    filled = np.sum(np.column_stack((loadings, known)) ** 2, axis=1)
     mean, spread = max(diagonal.mean(), 0.0), diagonal.var()
     trust = 1.0 - deviation**2 / max(spread, deviation**2)
     whole = np.maximum(mean + trust * (diagonal - mean), filled + LEAST_OWN * mean)
