@@ -241,7 +241,8 @@ class _Fit(pooled.PooledRounds, ClickFit):
         plan = make_plan(PrivacyBudget.nonprivate(), exact, self.n_items)
         given = clicks, plan, self.n_jobs, np.empty((self.n_items, 0))
         W: Any = _Fit(curator_of_public(*given), exact).run(range(EXACT_ROUNDS)).columns
-        if W.shape[1] < 2 and clicks is self.people.clicks:  # popularity alone
+        W = W[:, : W.shape[1] * (W.shape[1] > 1)]  # one alone is popularity
+        if not W.shape[1] and clicks is self.people.clicks:
             return
         D = b[:, None] * self.tastes_around(b)
         lead = np.column_stack((b, D * np.sqrt(self.taste_variance)))
