@@ -52,7 +52,7 @@ from skdpmf.mechanisms.als.item_update import lift
 from skdpmf.mechanisms.als.loop import FOLD_IN_RIDGE, START, AlternatingFit, head_release
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge
 from skdpmf.mechanisms.common import (
-    INSIDE,
+    count_weights,
     head_directions,
     planned_gram,
     predictions,
@@ -133,7 +133,7 @@ class ClickFit(AlternatingFit):
         self.signal = 0.0  # of all cohorts so far: see `choose_rank`
         self.statistic = sums.item_scalars(
             self.kept,
-            self.kept.map(_count_weights),
+            self.kept.map(count_weights),
             clip=1.0,
             grid=self.grid,
             presence=USER_WEIGHT,
@@ -266,12 +266,6 @@ class ClickFit(AlternatingFit):
 
 
 # Maps of `Users`: values of each user alone
-
-
-def _count_weights(rows: Rows) -> NDArray[np.float64]:
-    """Weights 1 / sqrt(n_i), a hair less, of each user's clicks."""
-    own = INSIDE / np.sqrt(np.maximum(rows.n_ratings, 1))
-    return np.repeat(own, rows.n_ratings)
 
 
 def _of_clicks(rows: Rows, weight: Any) -> NDArray[np.float64]:

@@ -32,8 +32,8 @@ and v_j would grow on it. As with ratings (`own_ratings`), most of it is taken o
 
 **Item features.** With public columns D_j, less their mean by b, the fold-in has columns b_j D_j
 for a user's tastes. Their variance is estimated from the moments of the start: these are expected
-to hold f A A' / n, A_j = M_j (1 - b_j) D_j, and f is the regression's share less two of its errors
-by noise (`share_of_features`). Where it is 0 there are no tastes.
+to hold f A A' / n, A_j = M_j (1 - b_j) D_j, and f is the regression's share less its error by
+noise (`share_of_features`). Where it is 0 there are no tastes.
 
 **A refresh** starts from `PooledKnowledge` of earlier fits, on other people: from their counts,
 their posterior, and their factors, in the frame that all fits share. A larger signal adds factors,
@@ -53,10 +53,11 @@ below is fitted to their clicks, and what is made of it is a public value. No re
 but through popularity, which is the mean, by precision, of both parts. A user's regression has
 columns of both: the factors W of public people beside b and V, in the exact model's form, which it
 is where V = 0. An item that no public person chose has the W_j that b_j and V_j let expect, by
-regression on the other items, weighted by popularity. Where public clicks are as random ones would
-be, there is no W. The model is by b alone, by b and V, or by these and W: the one that ranks every
-other click of public people best, by discounted gain. Released values are judged by rows that no
-release has seen. W has seen them, and goes only where it is worse all the same.
+regression on the other items, weighted by popularity. V is as large as it is, or as exact fits
+would have it. The model is by b alone, by b and V, by b and W, or by all three on either scale: the
+one that ranks every other click of public people best, by discounted gain. W has not seen who
+judges it: it is fitted to the other parts of public people, one in turn being left out, and to all
+of them in the end.
 
 **Without privacy** there is neither clip nor noise, nothing limits what is read off the clicks, and
 none of the constants of private fits holds. With n_i the clicks of user i and N_j those on item j,
@@ -73,12 +74,13 @@ clicks would not have, leaves out that of popularity, and makes two factors for 
 at least one factor, and at most `MOST_FACTORS`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from skdpmf.kernels.als import solve_rows_weighted
 from skdpmf.kernels.jit_and_threads import run_blocks
@@ -110,12 +112,15 @@ from skdpmf.privacy.users import Rows
 CLIP, CONSTANT = 0.4, 0.5
 # ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank
 POPULARITY_RIDGE, FACTOR_RIDGE = 0.15, 0.05
-# ridge of tastes for item features times their variance, which is lowered by so many errors
-TASTE_RIDGE, SURE_OF_TASTES = 0.2, 2.0
+# ridge of tastes for item features times their variance
+TASTE_RIDGE = 0.2
 
 # Tuned: without privacy, where nothing above holds: l; rounds, as recall of held-out users is flat
 # from 4 on; factors
 CLICK_RIDGE, EXACT_ROUNDS, MOST_FACTORS = 0.06, 10, 128
+
+# Tuned: time against bias. Parts of public people, each of which judges the factors of the others
+PARTS = 5
 
 # Tuned: share of the budget (of mu^2) for the start
 START_SHARE = 0.15
@@ -156,18 +161,11 @@ def fit(
     """
     run = _Fit(curator, settings, known)
     run.people = None if public is None else ng.learn_public(public)
-    if run.people is not None:
-        own = replace(settings, n_components=MOST_FACTORS, chooses_rank=True)
-        plan = make_plan(PrivacyBudget.nonprivate(), own, run.n_items)
-        given = public, plan, curator.n_jobs, np.empty((run.n_items, 0))
-        W = _Fit(curator_of_public(*given), own).run(range(EXACT_ROUNDS)).columns
-        run.taught = W[:, : W.shape[1] * (W.shape[1] > 1)]  # one alone is popularity
     return run.run(rounds)
 
 
 class _Fit(pooled.PooledRounds, ClickFit):
-    people: Any = None  # what public people choose, and their factors
-    taught: Any = None
+    people: Any = None  # what public people choose
     taste_variance = 0.0
     tastes = 0.0, 0.0  # precision of f in all cohorts, and precision times f
 
@@ -211,9 +209,7 @@ class _Fit(pooled.PooledRounds, ClickFit):
     def with_factors(self, V: NDArray[np.float64]) -> ClickModel:
         if not self.private:
             V[:, : self.rank] = self.factors
-            if self.settings.chooses_rank:
-                V = V[:, : self.rank].copy()
-            return self.exact_model(V)
+            return self.exact_model(self.factors.copy() if self.settings.chooses_rank else V)
         theta = self.posterior.theta
         values, vectors = np.linalg.eigh(self.rank * self.posterior.spread)
         b, V = CONSTANT * theta[:, 0], (theta[:, 1:] @ (vectors * np.sqrt(values))) @ vectors.T
@@ -226,42 +222,65 @@ class _Fit(pooled.PooledRounds, ClickFit):
         return ClickModel(self.offset, V, everywhere, rating_ridge=penalty, n_lead=n_lead)
 
     def beside_people(self, b: NDArray[np.float64], V: NDArray[np.float64]) -> ClickModel:
-        """The model that predicts public people best: by b, by V too, or by W as well."""
-        models = [self.folded(b, V[:, :k]) for k in sorted({0, V.shape[1]})]
-        gains = [self.gain_of_people(model) for model in models]
-        if self.taught.shape[1]:
-            V = V[:, : V.shape[1] * (gains[-1] >= gains[0])]
-            D = b[:, None] * self.tastes_around(b) * np.sqrt(self.taste_variance)
-            own, W = np.column_stack((b, D, V)), self.taught.copy()
-            chosen, root = self.people.counts > 0.0, np.sqrt(self.popularity.mean)[:, None]
-            slopes = np.linalg.lstsq((root * own)[chosen], (root * W)[chosen], rcond=None)[0]
-            W[~chosen] = own[~chosen] @ slopes
-            zeros = np.zeros((self.n_items, self.settings.n_components - V.shape[1]))
-            columns = np.column_stack((b, D, W, V, zeros))
-            models.append(self.exact_model(columns, 1 + D.shape[1] + W.shape[1]))
-            gains.append(self.gain_of_people(models[-1]))
-        return models[int(np.argmax(gains))]
+        """The model that predicts public people best of whom its factors W know nothing."""
+        R, gains = self.people.clicks, np.zeros(5)
+        scaled, part = self.balanced(V, R), np.arange(R.shape[0]) % PARTS
+        for t in range(min(PARTS, R.shape[0])):
+            own, others = (sparse.csr_array(R[part == t]), sparse.csr_array(R[part != t]))
+            for k, model in enumerate(self.models(b, V, scaled, others)):
+                gains[k] += self.gain_of(model, own)
+        models = list(self.models(b, V, scaled, R))
+        return models[int(np.argmax(gains[: len(models)]))]
 
-    def gain_of_people(self, model: ClickModel) -> float:
+    def models(self, b: Any, V: Any, scaled: Any, clicks: Any) -> Iterator[ClickModel]:
+        """By b, by V too, and by W of the clicks: without V, with it, and with it on W's scale."""
+        for k in (0, V.shape[1]):
+            yield self.folded(b, V[:, :k])
+        most = self.settings.n_components
+        exact = replace(self.settings, n_components=MOST_FACTORS, chooses_rank=True)
+        plan = make_plan(PrivacyBudget.nonprivate(), exact, self.n_items)
+        given = clicks, plan, self.n_jobs, np.empty((self.n_items, 0))
+        W: Any = _Fit(curator_of_public(*given), exact).run(range(EXACT_ROUNDS)).columns
+        W = W[:, : W.shape[1] * (W.shape[1] > 1)]  # one alone is popularity
+        if not W.shape[1] and clicks is self.people.clicks:
+            return
+        D = b[:, None] * self.tastes_around(b)
+        lead = np.column_stack((b, D * np.sqrt(self.taste_variance)))
+        chosen = np.bincount(clicks.indices, minlength=self.n_items)[:, None] > 0
+        weight = chosen * np.sqrt(self.popularity.mean)[:, None]
+        for F in (V[:, :0], V, scaled):
+            own, zeros = np.column_stack((lead, F)), np.zeros((self.n_items, most - F.shape[1]))
+            slopes = np.linalg.lstsq(weight * own, weight * W, rcond=None)[0]
+            columns = np.column_stack((lead, np.where(chosen, W, own @ slopes), F, zeros))
+            yield self.exact_model(columns, lead.shape[1] + W.shape[1])
+
+    def balanced(self, V: NDArray[np.float64], R: Any) -> NDArray[np.float64]:
+        """V on the scale of exact fits to R, where penalties of users and of items are equal."""
+        n, N = np.diff(R.indptr), np.bincount(R.indices, minlength=self.n_items)
+        for _ in range(EXACT_ROUNDS if V.shape[1] else 0):
+            X = self.half(R.indptr, R.indices, np.ones(R.nnz), R.data, V)
+            V = V * np.sqrt(np.sqrt(n @ X**2) / np.maximum(np.sqrt(N @ V**2), 1e-300))
+        return V
+
+    def gain_of(self, model: ClickModel, R: Any) -> float:
         """The discounted gain of every other click of public people, known by the others.
 
         It ranks the items that any of them chose: they may not have had the others to choose.
         """
-        R, (b, C, ridge), size = self.people.clicks, model[:3], 512
+        b, C, ridge = model[:3]
         hidden, user = np.arange(R.nnz) % 2 == 1, common.rows_of(R)
         centre = np.zeros(C.shape[1]) if model.prior is None else model.prior[1]
         penalty = np.maximum(np.bincount(user, ~hidden, R.shape[0]), 1.0) * model.rating_ridge
         X, target = np.empty((R.shape[0], C.shape[1])), (1.0 - b - C @ centre)[R.indices]
         given = R.indptr, R.indices, target, np.where(hidden, 0.0, R.data), C, ridge
         solve_rows_weighted(*given, penalty, 0, len(X), X)
-        X, nobodys, gain = X + centre, self.people.counts == 0.0, 0.0
-        for start in range(0, len(X), size):
-            for i, scores in enumerate(b + X[start : start + size] @ C.T, start):
-                own = slice(R.indptr[i], R.indptr[i + 1])
-                items, asked = R.indices[own], hidden[own]
-                scores[nobodys] = scores[items[~asked]] = -np.inf
-                better = np.searchsorted(np.sort(-scores), -scores[items[asked]])
-                gain += float(np.sum(1.0 / np.log2(better + 2.0)))
+        nobodys, gain = self.people.counts == 0.0, 0.0
+        for i, z in enumerate(X + centre):
+            own = slice(R.indptr[i], R.indptr[i + 1])
+            items, asked, scores = R.indices[own], hidden[own], b + C @ z
+            scores[nobodys] = scores[items[~asked]] = -np.inf
+            better = np.searchsorted(np.sort(-scores), -scores[items[asked]])
+            gain += float(np.sum(1.0 / np.log2(better + 2.0)))
         return gain
 
     def model(self) -> ClickModel:
@@ -292,10 +311,9 @@ class _Fit(pooled.PooledRounds, ClickFit):
         share, error = common.share_of_features(scaled, A, deviation * self.n_users)
         if error:
             precision, shift = np.array(self.tastes) + np.array([1.0, share]) / error**2
-            if self.tastes[0]:
-                share, error = shift / precision, precision**-0.5
+            share, error = shift / precision, precision**-0.5
             self.tastes = float(precision), float(shift)
-        self.taste_variance = max(float(share - SURE_OF_TASTES * error), 0.0)
+        self.taste_variance = max(float(share - error), 0.0)
         V = common.head_directions(noisy, head, self.mass, self.rank, deviation)
         scale = np.sqrt(np.mean(V[head] ** 2))
         return np.asarray(V * (b / max(scale, 1e-300))[:, None])
@@ -323,10 +341,8 @@ class _Fit(pooled.PooledRounds, ClickFit):
 
     def folded(self, b: NDArray[np.float64], V: NDArray[np.float64]) -> ClickModel:
         """The model in which a user also has an offset and a slope on b."""
-        k, rank = self.settings.n_components, V.shape[1]
-        D, d = b[:, None] * self.tastes_around(b), self.curator.item_columns.shape[1]
-        if not self.taste_variance:
-            D *= 0.0
+        D = b[:, None] * self.tastes_around(b) * (self.taste_variance > 0.0)
+        k, rank, d = self.settings.n_components, V.shape[1], D.shape[1]
         columns = np.column_stack((np.ones(self.n_items), b, D, V))
         tastes = [TASTE_RIDGE / max(self.taste_variance, 1e-3)] * d
         factors = [FACTOR_RIDGE * rank] * rank
@@ -398,8 +414,7 @@ class _Posterior(update.PooledPosterior):
         self.line = b / CONSTANT
         # of theta_j: what counts leave open of b_j, and relative affinities
         factors = np.maximum(b**2 / run.settings.alpha, 1e-12)
-        of_factors = np.repeat(factors[:, None], V.shape[1], axis=1)
-        own = np.column_stack((self.line**2 * (variance / N**2 + 1e-4), of_factors))
+        own = np.column_stack((self.line**2 * (variance / N**2 + 1e-4), *V.shape[1] * [factors]))
         self.start(1.0 / own, run.known)
         if run.known is None:
             self.theta, self.covariance = (
