@@ -102,7 +102,7 @@ def test_the_gram_matrix_is_a_weighted_mean_of_all_rounds_and_a_guess():
     np.testing.assert_allclose(found, np.average(rounds, axis=0, weights=[1, 2, 3]), rtol=1e-6)
     posterior = new_posterior(rank=2)
     found = posterior.pooled_gram(100.0 * rng.normal(size=(3, 3)), 1e6, 0.8)
-    factor = 0.6 / np.sqrt(0.7)  # the clip over the deviation of a rating
+    factor = (0.3 + 1.0) / 2.0  # between a clip factor's ends
     np.testing.assert_allclose(found, factor * np.diag([0.64, 0.5, 0.5]), atol=1e-6)
 
 

@@ -117,8 +117,8 @@ class PooledPosterior:
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
-    alone: Any = None  # of ratings: evidence on b_j by noise alone, without factors
-    even: Any = None  # and variance over that with four samplings
+    # of ratings: evidence on b_j by noise alone; `even`: variance over that with four samplings
+    alone: Any = None
 
     def __init__(
         self, averages: Any, rank: int, factor_variance: float, known: PooledKnowledge | None = None

@@ -69,17 +69,20 @@ CLIP = 0.6
 # Tuned: weights against bias. Exponent of the popularity, in its weights
 EXPONENT = 0.25
 
-# Tuned: noise against bias. Deviation of a mean clip factor, and of the share of devices with
-# ratings, from what they are thought to be
-CLIP_DEVIATION = 0.1
-
 
 def expected_clip_factor(clip: float) -> float:
     """Return the mean clip factor of typical residuals, as it is thought to be at first."""
     return min(clip / float(np.sqrt(im.RATING_VARIANCE)), 1.0)
 
 
-CLIP_FACTOR = expected_clip_factor(CLIP)
+def _evenly(least: float) -> tuple[float, float]:
+    """Return mean and deviation of what is anywhere between `least` and 1."""
+    return 0.5 * (least + 1.0), (1.0 - least) / float(np.sqrt(12))
+
+
+# of a mean clip factor before anything is released; also the deviation of the share of devices
+# with ratings
+CLIP_FACTOR, CLIP_DEVIATION = _evenly(im.LEAST_CLIP_FACTOR)
 
 # Tuned: trust in public people. Variance of their means' shift, over that of items, beyond which
 # nothing but their means is used, as with fans of a genre
