@@ -197,7 +197,7 @@ _ALL = [
     sampler("sampler, rank 0", epsilon=0.1),
     sampler("sampler, features", epsilon=20.0, params={**_SMALL, **_FEATURES}),
     sampler("sampler, public people", epsilon=20.0, params={**_SMALL, **_PUBLIC}),
-    sampler("sampler, other public people", epsilon=20.0, params={**_SMALL, **_OTHERS}),
+    sampler("sampler, other public people", epsilon=40.0, params={**_SMALL, **_OTHERS}),
     sampler("sampler, trimmed", epsilon=20.0, params={**_SMALL, "max_ratings_per_user": 6}),
     sampler(
         "sampler, levels",
@@ -205,7 +205,9 @@ _ALL = [
         params={**_SMALL, "random_state": 1},
         levels=_levels(5.0),
     ),
-    sampler("sampler, level 0", epsilon=20.0, levels=_levels(0.0)),
+    sampler(
+        "sampler, level 0", epsilon=20.0, params={**_SMALL, "random_state": 1}, levels=_levels(0.0)
+    ),
     selector("selector of users"),
     selector("selector of users, Laplace", delta=0.0),
     selector("selector of ratings", unit="rating"),

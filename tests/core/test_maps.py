@@ -82,7 +82,7 @@ def check(call):
     """Raise AssertionError if a row of the result depends on another row."""
     name, rng = call.function.__name__, np.random.default_rng(0)
     before = results(call)
-    for user in (0, SLOT, call.rows.n_users - 1):
+    for user in (0, min(SLOT, call.rows.n_users - 1), call.rows.n_users - 1):
         for length in (None, 0, call.rows.n_items):
             changed = with_user(call, user, length, rng)
             with np.errstate(all="ignore"):

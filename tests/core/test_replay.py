@@ -65,6 +65,8 @@ def test_cases_are_what_they_are_named():
             assert (noisy_gram.GRAM in shapes) == name.startswith("lists")
             slots = {r.statistic.shape for r in records if r.name == pooled_als.GRADIENTS}
             assert (len(slots) > 1) == name.endswith("later"), (name, neighbors)
+            if name.startswith("clicks") and "public" in name:
+                continue  # public people say which factors stay
             if hasattr(model, "components_") and name.startswith(("als", "clicks", "sampler")):
                 assert np.any(model.components_) == ("rank 0" not in name), (name, neighbors)
             if name.startswith("covariance"):

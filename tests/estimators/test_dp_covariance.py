@@ -96,16 +96,18 @@ def test_more_rows_than_a_fine_grid_holds_only_cost_more(unit):
     assert (few.sensitivity < many.sensitivity) == (unit == "rating")
 
 
-def test_the_predictor_changes_neither_what_is_released_nor_the_embedding(small):
+def test_the_predictor_changes_neither_what_is_released_nor_the_embedding(data):
+    train = data[0]
     same = {"shares": SHARES, "random_state": 1}
-    svd, knn = (fitted(small, predictor=predictor, **same) for predictor in ("svd", "knn"))
+    svd, knn = (fitted(train, predictor=predictor, **same) for predictor in ("svd", "knn"))
+    assert svd.components_.any()
     np.testing.assert_array_equal(svd.components_, knn.components_)
     np.testing.assert_array_equal(svd.item_means_, knn.item_means_)
     V = knn.components_[:, knn.covariance_items_]  # neighbours know what the factors do
     np.testing.assert_allclose(knn.covariance_, V.T @ V, atol=1e-12)
-    np.testing.assert_array_equal(svd.transform(small), knn.transform(small))
+    np.testing.assert_array_equal(svd.transform(train), knn.transform(train))
     assert svd.privacy_spent_ == knn.privacy_spent_
-    assert not np.allclose(svd.predict(small), knn.predict(small))
+    assert not np.allclose(svd.predict(train), knn.predict(train))
 
 
 def rmse(data, budget, seeds=3, **params):

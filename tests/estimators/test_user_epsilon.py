@@ -63,6 +63,7 @@ ROWS = {
 def test_a_user_of_level_0_changes_no_bit(mode, neighbors, monkeypatch):
     # so few users would not be given factors at every step
     monkeypatch.setattr(noisy_gradient.ir.ResidualAverages, "choose_rank", lambda self, most: 2)
+    monkeypatch.setattr(noisy_gradient._Items, "shows_factors", lambda self: True)
     X, levels = some_ratings(), some_levels(0.0)
     budget = PrivacyBudget(EPSILON, 1e-5, neighbors=neighbors)
     states = []
