@@ -178,4 +178,5 @@ class AdaptiveWeightALS(AdaptiveWeightALSPlanner, PrivateRecommender):
         if self._implicit or not self._takes_public:
             return super()._item_weights()
         unit = middle_and_quarter(self.rating_range)[1]
-        return pooled.released_popularity(self._item_model_.factors / unit) ** 0.5
+        log_popularity = self._item_model_.factors[:, 2] / (unit * pooled.LOG_SCALE)
+        return np.exp(0.5 * log_popularity)

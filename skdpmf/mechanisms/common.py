@@ -43,17 +43,12 @@ def strength_of(budget: PrivacyBudget) -> float:
     return max(budget.mu, 1.0 / _MOST_MU) if budget.is_private else _MOST_MU
 
 
-def share_beside(strength: float) -> float:
-    """Share of counts or means beside a richer release: small budgets are theirs."""
-    return 2.0 * SHARE / (2.0 * SHARE + strength)
-
-
 def with_means_and_rest(
     shares: dict[str, float], budget: PrivacyBudget, means: str, rest: str
 ) -> dict[str, float]:
-    """Divide what these shares leave between the items' means and the gradients."""
+    """Divide what these shares leave: small budgets are the items' means, others the gradients."""
     left = 1.0 - sum(shares.values())
-    own = left * share_beside(float(np.sqrt(strength_of(budget))))
+    own = left * 2.0 * SHARE / (2.0 * SHARE + float(np.sqrt(strength_of(budget))))
     return {**shares, means: own, rest: left - own}
 
 

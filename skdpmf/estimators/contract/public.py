@@ -70,8 +70,8 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
     if is_model(given):
         model = exact_model(given, estimator)
         place = _places(model._catalogue_, catalogue_of(X), model.n_features_in_, n_items)
-        rank = estimator._rank() if hasattr(estimator, "_rank") else 0
-        return Public(None, model=_said_by(model, place, rank))
+        room = getattr(estimator, "_rank", int)()  # of a plan, for factors
+        return Public(None, model=_said_by(model, place, room))
     refuse_table(given, "public")
     names, own, ids, known = catalogue_of(given), catalogue_of(X), _people(given), _people(X)
     R = given.read_rows() if isinstance(given, ParquetRatings) else given

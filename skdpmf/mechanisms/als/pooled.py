@@ -159,11 +159,6 @@ class PooledModel(NamedTuple):
     knowledge: update.PooledKnowledge | None = None
 
 
-def released_popularity(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the popularity of items, of any scale, from their columns."""
-    return np.exp(columns[:, 2] / LOG_SCALE)
-
-
 def constant_weight(budget: PrivacyBudget) -> float:
     """Return a: the less noise, the smaller."""
     return float((1.0 + common.strength_of(budget)) ** -0.5)
@@ -369,9 +364,13 @@ class PooledFit(PooledRounds):
         else:
             loadings = self.telling_loadings(self.gram)[:, :rank]
             by_choice = common.spread_over_head(loadings, self.gram.head, mass)
-        moments, head = self.release_start(self.kept, self.averages.residuals(), N, CLIP)
-        by_rating = common.head_directions(moments, head, mass, rank, self.curator.deviation(START))
-        return np.column_stack((by_choice, by_rating))
+        return np.column_stack((by_choice, self.rating_directions(rank)))
+
+    def rating_directions(self, rank: int) -> NDArray[np.float64]:
+        """Release second moments of residuals; return their directions, (n_items, rank)."""
+        moments, head = self.release_start(self.kept, self.averages.residuals(), self.N, CLIP)
+        at = head, self.posterior.mass, rank, self.curator.deviation(START)
+        return common.head_directions(moments, *at)
 
     def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
         """Return the loadings that random choices would not have.
@@ -379,10 +378,7 @@ class PooledFit(PooledRounds):
         Rows y of norm 1 and random directions give the head's m items eigenvalues up to
         2 sqrt(n_users / m) off the diagonal. Where there are no tastes, there are none.
         """
-        loadings = gram.loadings
-        if not self.private:
-            return loadings
-        n_users = self.n_users
+        loadings, n_users = gram.loadings, self.n_users
         if self.known is not None and gram.sums is not None:
             n_users = gram.sums.n_users
         chance = 2.0 * np.sqrt(n_users / max(len(loadings), 1))

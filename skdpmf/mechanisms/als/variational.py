@@ -88,8 +88,7 @@ class VariationalFit(pooled.PooledFit):
     def start(self, rank: int) -> None:
         """Begin with the means, and few factors; the first user step takes them as they are."""
         self.posterior, lead = PooledPosterior(self.averages, 0, 1.0), self.n_lead
-        found, self.noise = self.directions(rank), RESIDUAL_VARIANCE
-        self.spare = found[:, found.shape[1] - rank :]
+        self.spare, self.noise = self.rating_directions(rank), RESIDUAL_VARIANCE
         self.rank, self.most = 0, self.spare.shape[1]
         self.variance, self.centre = np.zeros((2, self.n_items, 1))
         self.centre += self.overall

@@ -40,18 +40,10 @@ N_ROUNDS = max(ir.ROUNDS.values())  # the most of all kinds
 GLOBAL, STATISTICS = "global effects", "item counts and sums"
 FIRST = {"rating": STATISTICS, "user": ir.COUNTS}  # release of averages, by unit
 
-
-def _count_weight() -> float:
-    """Return s, of counts beside sums of halved ratings.
-
-    Noise of length (1 + s^2)^1/2 gives a mean m the variance 4 (1 + s^2) (1 + (m / (2 s))^2), but
-    for a factor, which is least at s^2 = |m| / 2; m^2 is expected to be the variance of the level
-    and that of items, each `PRIOR_VARIANCE`.
-    """
-    return float(np.sqrt(np.sqrt(2.0 * im.PRIOR_VARIANCE) / 2.0))
-
-
-COUNT_WEIGHT = _count_weight()
+# Fixed: s, of counts beside sums of halved ratings. Noise of length (1 + s^2)^1/2 gives a mean m
+# the variance 4 (1 + s^2) (1 + (m / (2 s))^2), but for a factor, which is least at s^2 = |m| / 2;
+# m^2 is expected to be the variance of the level and that of items, each `PRIOR_VARIANCE`
+COUNT_WEIGHT = float(np.sqrt(np.sqrt(2.0 * im.PRIOR_VARIANCE) / 2.0))
 
 
 def average_releases(

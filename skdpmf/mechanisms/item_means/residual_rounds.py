@@ -75,14 +75,11 @@ def expected_clip_factor(clip: float) -> float:
     return min(clip / float(np.sqrt(im.RATING_VARIANCE)), 1.0)
 
 
-def _evenly(least: float) -> tuple[float, float]:
-    """Return mean and deviation of what is anywhere between `least` and 1."""
-    return 0.5 * (least + 1.0), (1.0 - least) / float(np.sqrt(12))
-
-
-# of a mean clip factor before anything is released; also the deviation of the share of devices
-# with ratings
-CLIP_FACTOR, CLIP_DEVIATION = _evenly(im.LEAST_CLIP_FACTOR)
+# Fixed: mean and deviation of what is anywhere between its least value and 1, as a mean clip factor
+# is thought to be before anything is released; also the deviation of the share of devices with
+# ratings
+CLIP_FACTOR = 0.5 * (im.LEAST_CLIP_FACTOR + 1.0)
+CLIP_DEVIATION = (1.0 - im.LEAST_CLIP_FACTOR) / float(np.sqrt(12.0))
 
 # Tuned: trust in public people. Variance of their means' shift, over that of items, beyond which
 # nothing but their means is used, as with fans of a genre
