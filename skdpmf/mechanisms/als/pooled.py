@@ -364,13 +364,9 @@ class PooledFit(PooledRounds):
         else:
             loadings = self.telling_loadings(self.gram)[:, :rank]
             by_choice = common.spread_over_head(loadings, self.gram.head, mass)
-        return np.column_stack((by_choice, self.rating_directions(rank)))
-
-    def rating_directions(self, rank: int) -> NDArray[np.float64]:
-        """Release second moments of residuals; return their directions, (n_items, rank)."""
-        moments, head = self.release_start(self.kept, self.averages.residuals(), self.N, CLIP)
-        at = head, self.posterior.mass, rank, self.curator.deviation(START)
-        return common.head_directions(moments, *at)
+        moments, head = self.release_start(self.kept, self.averages.residuals(), N, CLIP)
+        by_rating = common.head_directions(moments, head, mass, rank, self.curator.deviation(START))
+        return np.column_stack((by_choice, by_rating))
 
     def telling_loadings(self, gram: ng.CleanGram) -> NDArray[np.float64]:
         """Return the loadings that random choices would not have.
@@ -379,6 +375,8 @@ class PooledFit(PooledRounds):
         2 sqrt(n_users / m) off the diagonal. Where there are no tastes, there are none.
         """
         loadings, n_users = gram.loadings, self.n_users
+        if not self.private:
+            return loadings
         if self.known is not None and gram.sums is not None:
             n_users = gram.sums.n_users
         chance = 2.0 * np.sqrt(n_users / max(len(loadings), 1))

@@ -52,8 +52,8 @@ _LEAST_VARIANCE = 1e-9
 
 # Tuned: factors that are missed against chance. Share of posterior means in each factor's second
 # moment above which there may be more of them, and in one below which it goes; variance of b_j, and
-# of all v_j together, before the first round; factors to start with
-_LIVELY, _START_VARIANCE, _FIRST_RANK = 0.02, 0.3, 8
+# of all v_j together, before the first round; factors to start with, and how many of choices
+_LIVELY, _START_VARIANCE, _FIRST_RANK, _CHOICES = 0.02, 0.3, 8, 6
 
 
 def fit(curator: Curator, settings: Any, *, rounds: Iterable[int]) -> pooled.PooledModel:
@@ -88,7 +88,9 @@ class VariationalFit(pooled.PooledFit):
     def start(self, rank: int) -> None:
         """Begin with the means, and few factors; the first user step takes them as they are."""
         self.posterior, lead = PooledPosterior(self.averages, 0, 1.0), self.n_lead
-        self.spare, self.noise = self.rating_directions(rank), RESIDUAL_VARIANCE
+        found, self.noise = self.directions(rank), RESIDUAL_VARIANCE
+        chosen = found[:, : found.shape[1] - rank][:, :_CHOICES]
+        self.spare = np.column_stack((chosen, found[:, chosen.shape[1] - rank :]))[:, :rank]
         self.rank, self.most = 0, self.spare.shape[1]
         self.variance, self.centre = np.zeros((2, self.n_items, 1))
         self.centre += self.overall
