@@ -153,9 +153,9 @@ def item_prior(
     from scipy.interpolate import CubicSpline  # heavy
     from scipy.special import expit
 
-    # items know log t up to a deviation of sqrt(2 / n_items) at best, twice the steps of `logs`
+    # items know log t up to a deviation of sqrt(2 / n_items) at best, four steps of `logs`
     tried = np.log(guess * KNOTS)
-    logs = np.linspace(tried[0], tried[-1], int(tried.size * x.size**0.5))
+    logs = np.linspace(tried[0], tried[-1], int(2 * tried.size * x.size**0.5))
     prior = -0.5 * (logs - np.log(guess)) ** 2
     density = prior + CubicSpline(tried, [fitted(t, design)[0] for t in np.exp(tried)])(logs)
     t, top = geometric_mean(np.exp(logs), density), float(density.max())
