@@ -101,7 +101,7 @@ EXACT = [
 def test_a_model_of_public_people_serves_in_the_place_of_their_rows(estimator, exact, tmp_path):
     """As it is, or as its file; it helps as their rows do, and the statement counts them."""
     X = make_ratings(2500, 60, random_state=0)
-    rows, held_out, budget = X[1000:2000], X[2000:], PrivacyBudget(0.5, 1e-5)
+    rows, held_out, budget = X[1000:2000], X[2000:], PrivacyBudget(0.25, 1e-5)
     model = clone(exact).fit(X[:1000])
     model.save(tmp_path / "model")
     one = fitted(estimator, rows, budget, public=model)
@@ -321,7 +321,7 @@ def test_lists_know_what_public_people_choose():
 @pytest.mark.parametrize("estimator", SOLVERS)
 def test_they_help(estimator):
     X = make_ratings(2500, 60, random_state=0)
-    budget, rows, held_out = PrivacyBudget(0.5, 1e-5), X[1000:2000], X[2000:]
+    budget, rows, held_out = PrivacyBudget(0.25, 1e-5), X[1000:2000], X[2000:]
     alone = fitted(estimator, rows, budget).score(held_out)
     both = fitted(estimator, rows, budget, public=X[:1000]).score(held_out)
     assert both > alone
