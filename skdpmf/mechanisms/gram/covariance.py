@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdpmf.kernels.jit_and_threads import in_threads
-from skdpmf.mechanisms.common import most_popular, shows_tastes, unpack_lower
+from skdpmf.mechanisms.common import most_popular, shows_tastes, strength_of, unpack_lower
 from skdpmf.mechanisms.gram import covariance_factors as factors
 from skdpmf.mechanisms.gram.item_item import (
     EXACT_HEAD,
@@ -458,12 +458,13 @@ def _shares(
     """Share of the budget by release."""
     overall, averages, covariance = settings.shares or (0.0, 0.0, 0.0)
     if settings.shares is None:
-        unit, strength = _unit(budget), item_averages.noise_strength(budget, settings.noise)
-        half = HALF_SHARE if (unit, settings.noise) == ("rating", "gaussian") else _HALF_SHARE
+        laplace = settings.noise == "laplace"
+        strength = budget.epsilon if laplace and budget.is_private else strength_of(budget)
+        half = HALF_SHARE if _unit(budget) == "rating" and not laplace else _HALF_SHARE
         averages = share_of_first(strength, n_rows, n_items, half)
         # shares of epsilon are as roots of those of mu^2: where averages would have most of it, and
         # for users, two releases know less
-        if settings.noise == "laplace" and (by_user or np.sqrt(averages) > 0.5):
+        if laplace and (by_user or np.sqrt(averages) > 0.5):
             averages = 1.0
         covariance = 1.0 - averages
         overall = averages * item_averages.global_share(n_items) if by_user else 0.0

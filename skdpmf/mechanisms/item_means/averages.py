@@ -23,12 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.mechanisms.common import strength_of
 from skdpmf.mechanisms.item_means import joint_release as im
 from skdpmf.mechanisms.item_means import residual_rounds as ir
 from skdpmf.mechanisms.item_means.popularity import estimate_popularity
 from skdpmf.mechanisms.knowledge import Knowledge
-from skdpmf.privacy.budget import PrivacyBudget
 from skdpmf.privacy.curator_release import Curator
 from skdpmf.privacy.other_sums import rating_sums, ratings_bound, user_scalars, users_bound
 from skdpmf.privacy.plan import Release
@@ -82,12 +80,6 @@ def uncalibrated(
     if noise == "laplace":
         return PureRelease(name, statistic, shape, np.inf, "laplace", sensitivity, "l1", count)
     return Release(name, statistic, shape, sensitivity, count=count)
-
-
-def noise_strength(budget: PrivacyBudget, noise: str) -> float:
-    """Gaussian DP's mu, or the epsilon of Laplace noise."""
-    by_epsilon = budget.is_private and noise == "laplace"
-    return float(budget.epsilon) if by_epsilon else strength_of(budget)
 
 
 def global_share(n_items: int) -> float:
