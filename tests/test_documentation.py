@@ -165,4 +165,4 @@ def test_numbers_of_the_readme_were_measured():
     assert f"(docs/{page})" in text
     assert len(re.findall(r"\.\d{3}\b", table)) > 15
     assert unmeasured_in(table, page) == []
-    assert unmeasured_in(table.replace(".925", ".725"), page) == [(page, ".725")]
+    assert unmeasured_in(table.replace(".923", ".723"), page) == [(page, ".723")]
