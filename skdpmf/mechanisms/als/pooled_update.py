@@ -117,7 +117,7 @@ class PooledPosterior:
     """
 
     unobserved: Any = 0.0  # what pairs without a click add to M_j
-    # of ratings: evidence on b_j by noise alone; `even`: variance over that with four samplings
+    # evidence of ratings on b_j by noise alone; `even`: variance over that with four samplings
     alone: Any = None
 
     def __init__(
