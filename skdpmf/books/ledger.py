@@ -112,9 +112,6 @@ class PrivacyLedger(BudgetKeeper):
     allow_seeded : bool, default=False
         Whether fits with ``random_state=int`` are admitted. They are charged and marked; whoever
         guesses the seed sees through their noise.
-    allow_nonprivate : bool, default=False
-        Whether fits without noise, or with ``nonprivate_*`` extras, are admitted. They are
-        recorded, but no limit holds for what they release.
     user : str, default=None
         Who spends, for the record. None records nobody.
 
@@ -132,9 +129,9 @@ class PrivacyLedger(BudgetKeeper):
 
     Notes
     -----
-    ``allow_seeded``, ``allow_nonprivate`` and ``user`` belong to this object and its copies, not to
-    the file. A pickle holds the path and opens nothing: a model that was fitted with a ledger can
-    be loaded where the file is not. Estimators without a budget do not know of ledgers.
+    ``allow_seeded`` and ``user`` belong to this object and its copies, not to the file. A pickle
+    holds the path and opens nothing: a model that was fitted with a ledger can be loaded where the
+    file is not. Estimators without a budget do not know of ledgers.
 
     A ledger by person charges every id in the rows, also that of an empty row; None is a slot of
     nobody. Each fit counts: a private step of a pipeline and the model after it are two, a stock
@@ -189,11 +186,10 @@ class PrivacyLedger(BudgetKeeper):
         rule: str | None = None,
         at_most: int | None = None,
         allow_seeded: bool = False,
-        allow_nonprivate: bool = False,
         user: str | None = None,
     ) -> None:
         self._path = ledger_file.checked_path(path)
-        self._allow_seeded, self._allow_nonprivate = bool(allow_seeded), bool(allow_nonprivate)
+        self._allow_seeded = bool(allow_seeded)
         self._user = None if user is None else str(user)
         remedy = f"one of {tuple(rules.RULES)}: leave it out if in doubt."
         require_that(rule is None or rule in rules.RULES, "rule", rule, remedy)
@@ -282,7 +278,7 @@ class PrivacyLedger(BudgetKeeper):
             Nothing is charged.
         PrivacyParameterError
             If the plan's unit or neighbouring relation is another, the plan cannot be charged by
-            the rule, or it is seeded or not private and this is not allowed. By person, if it is a
+            the rule, or it is not private, or seeded and this is not allowed. By person, if it is a
             search, or users are not the id of one person each.
         LedgerError
             If the file cannot be written. Nothing may be released then.
@@ -301,8 +297,7 @@ class PrivacyLedger(BudgetKeeper):
         0.25
         """
         spending = plan.spending if isinstance(plan, SearchPlan) else Spending.of(plan)
-        private = spending.is_private and not nonprivate
-        self._check_admissible(plan, spending, private, seeded)
+        self._check_admissible(plan, spending, nonprivate, seeded)
         people = self._people(plan, shape, users)
         cost = self._charge(spending)
         facts = {
@@ -314,7 +309,6 @@ class PrivacyLedger(BudgetKeeper):
             "epsilon": recordable(plan.epsilon),
             "delta": plan.delta,
             "mu": recordable(plan.mu),
-            "private": private,
             "seeded": bool(seeded),
             "condition": plan.condition,
             "local": plan.local,
@@ -432,7 +426,7 @@ class PrivacyLedger(BudgetKeeper):
         return hash(self._key)
 
     def __repr__(self) -> str:
-        names = ("allow_seeded", "allow_nonprivate", "user")
+        names = ("allow_seeded", "user")
         own = [f", {k}={v!r}" for k, v in zip(names, self._key[2:], strict=True) if v]
         return f"PrivacyLedger({self._path!r}{''.join(own)})"
 
@@ -444,17 +438,14 @@ class PrivacyLedger(BudgetKeeper):
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        own = self._allow_seeded, self._allow_nonprivate, self._user
-        return self._path, self._identity, *own
+        return self._path, self._identity, self._allow_seeded, self._user
 
     @property
     def _order(self) -> float | None:
         return rules.order_of(self._rule, float(self._limit.epsilon), self._allowed)
 
     def _charge(self, spending: Spending) -> Amount:
-        """Return what is charged: nothing where no charge would be true."""
-        if not spending.is_private:
-            return Amount(0, 0)
+        """Return what is charged."""
         return rules.charge(self._rule, spending, self._order)
 
     def _wrong(self, connection: sqlite3.Connection, spent: Amount) -> str:
@@ -550,7 +541,7 @@ class PrivacyLedger(BudgetKeeper):
             require_that(asked is None or asked == kept, name, asked, words)
 
     def _check_admissible(
-        self, plan: ReleasePlan | SearchPlan, spending: Spending, private: bool, seeded: bool
+        self, plan: ReleasePlan | SearchPlan, spending: Spending, nonprivate: bool, seeded: bool
     ) -> None:
         for name in ("unit", "neighbors"):
             asked, kept = getattr(plan.budget, name), getattr(self, name)
@@ -558,18 +549,17 @@ class PrivacyLedger(BudgetKeeper):
             words += f"up. Make a ledger with {name}={asked!r}, or pass a budget without ledger."
             words += " (Each device keeps count of its own reports.)" if plan.local else ""
             require_that(asked == kept, name, asked, words)
-        if not private and not self._allow_nonprivate:
+        if nonprivate or not spending.is_private:
             what = "nonprivate=True must be False" if spending.is_private else ""
             raise PrivacyParameterError(
                 f"{what or 'epsilon=inf must be finite'} for a data set with a ledger: a release "
                 "without noise spends everything. Pass a finite epsilon and ask for no "
-                f"nonprivate_* extras, or open {self._path!r} with allow_nonprivate=True, which "
-                "records the fit, although no limit then holds for it."
+                "nonprivate_* extras, or pass a budget without ledger, which no limit holds for."
             )
         words = "False for a data set with a ledger: noise from a seed (random_state=int) hides "
         words += "nothing from anybody who guesses it. Pass random_state=None, or open "
         words += f"{self._path!r} with allow_seeded=True."
-        require_that(not (seeded and private) or self._allow_seeded, "seeded", bool(seeded), words)
+        require_that(not seeded or self._allow_seeded, "seeded", bool(seeded), words)
 
     def _exceeded(
         self, plan: ReleasePlan | SearchPlan, spending: Spending, asked: Amount, left: Amount

@@ -123,7 +123,7 @@ class LedgerReport(Kept):
         """Return the last entries, aligned."""
         rows = [_HEAD] if self.entries else []
         for entry in self.entries[-_SHOWN:]:
-            is_search = entry["private"] and math.isinf(float(entry["mu"]))
+            is_search = math.isinf(float(entry["mu"]))
             remarks = _marks(entry)
             if "people" in entry:
                 people = counted(entry["people"], "person", "people")
@@ -137,7 +137,7 @@ class LedgerReport(Kept):
                     outward(float(entry["epsilon"])),
                     f"{entry['delta']:.4g}",
                     "-" if is_search else f"{float(entry['mu']):.4g}",
-                    f"{100 * self._share(entry['charge']):.1f} %" if entry["private"] else "-",
+                    f"{100 * self._share(entry['charge']):.1f} %",
                     ", ".join(remarks),
                 )
             )
@@ -147,15 +147,13 @@ class LedgerReport(Kept):
 
 
 _REMARKS = {
-    "nonprivate": "released something exact, for which no limit holds.",
     "seeded": "had noise from a seed, which hides nothing from anybody who guesses the seed.",
     "conditional": "had a guarantee with a condition, which no code checks.",
 }
 
 
 def _marks(entry: dict[str, Any]) -> list[str]:
-    exact, seeded, conditional = not entry["private"], entry.get("seeded"), entry["condition"]
-    found = zip(_REMARKS, (exact, seeded, conditional), strict=True)
+    found = zip(_REMARKS, (entry.get("seeded"), entry["condition"]), strict=True)
     return [mark for mark, holds in found if holds]
 
 
@@ -170,7 +168,7 @@ def read_entry(row: Sequence[Any]) -> dict[str, Any]:
     rules.Spending.from_dict(plain["releases"])
     for name in ("epsilon", "delta", "mu"):
         float(plain[name])
-    if not isinstance(plain["estimator"], str) or not {"private", "condition"} <= plain.keys():
+    if not isinstance(plain["estimator"], str) or "condition" not in plain:
         raise ValueError("it is no record of an entry")
     return {**facts, **plain}
 

@@ -167,8 +167,7 @@ class Spending(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
-        pure = [("inf" if math.isinf(level) else level, count) for level, count in self.pure]
-        plain = {**self._asdict(), "pure": pure}
+        plain = self._asdict()
         search = plain.pop("search")  # so that entries without one read as they always did
         return plain if search is None else {**plain, "search": search._asdict()}
 

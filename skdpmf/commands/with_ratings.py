@@ -1,7 +1,6 @@
 """The work of verbs on ratings; `skdpmf.commands.cli` has their words and options."""
 
 import argparse
-import csv
 import inspect
 import json
 import sys
@@ -228,12 +227,9 @@ def _print_table(table: Any, options: argparse.Namespace) -> None:
         plain = [{first: label, "items": own.to_dict("records")} for label, own in of_each]
         print(json.dumps(plain, indent=1, default=lambda value: value.item()))
         return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(table)
-    numbers = [name in ("score", "contribution") for name in table]
-    for row in table.itertuples(index=False):
-        cells = zip(row, numbers, strict=True)
-        writer.writerow([f"{part:.4f}" if number else _cell(part) for part, number in cells])
+    numbers = {"score", "contribution"} & {*table}
+    digits = {name: table[name].map("{:.4f}".format) for name in numbers}
+    table.map(_cell).assign(**digits).to_csv(sys.stdout, index=False, lineterminator="\n")
 
 
 def _lists(model: Any, name: str, known: Any, held_out: Any) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from .labelled_rows import as_frame, as_pandas, require_columns
-from .validation import is_integer, require
+from .validation import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +29,7 @@ _TITLE_YEAR = r"\((\d{4})\)\s*$"
 _YEARS = {"year", "releaseyear", "yearofrelease", "publicationyear", "yearofpublication"}
 _TOO_PRIVATE = re.compile(r"rating|rank|popular|count|score|(vote|view|play|like)s?\b", re.I)
 _FEWEST = 2  # items with a label
+_N_PERIODS = 5  # of years
 
 
 class ItemColumns(NamedTuple):
@@ -175,8 +176,6 @@ def item_features(
     *,
     labels: Sequence[str] | None = None,
     years: str | None = None,
-    numbers: Sequence[str] = (),
-    n_periods: int = 5,
 ) -> "pd.DataFrame":
     """Make features of items from a table of public facts about them.
 
@@ -193,27 +192,22 @@ def item_features(
         Columns of texts such as ``"Comedy|Drama"``: a feature of 0 or 1 for each label that at
         least two items have. None: ``"genres"``, if there is such a column.
     years : str, default=None
-        Column of years: a feature of 0 or 1 for each of `n_periods` periods with about as many
-        items. None: ``"year"``, ``"release_year"`` or ``"publication_year"``, in any writing, else
-        the years at the end of titles such as ``"Up (2009)"``, if there are any.
-    numbers : sequence of str, default=()
-        Columns of numbers, such as a price: a feature each, and one that says where it is missing,
-        if it is.
-    n_periods : int, default=5
-        Periods of years, at least 2.
+        Column of years: a feature of 0 or 1 for each of five periods with about as many items.
+        None: ``"year"``, ``"release_year"`` or ``"publication_year"``, in any writing, else the
+        years at the end of titles such as ``"Up (2009)"``, if there are any.
 
     Returns
     -------
     pandas.DataFrame
         Columns are float64, the index has the items' ids. No value is missing: an item without
-        labels or year has zeros there.
+        labels or year has zeros there. Other public numbers, such as prices, may be added as
+        columns.
 
     Raises
     ------
     ValueError
         If an id is missing or there twice, a column is not in the table or looks like something
-        that is made of ratings or counts, a parameter is out of range, or there is nothing to make
-        features of. Columns that are named in `numbers` or `labels` are refused by their name too.
+        that is made of ratings or counts, or there is nothing to make features of.
 
     Examples
     --------
@@ -222,39 +216,35 @@ def item_features(
     >>> titles = ["Up (2009)", "Ran (1985)", "Alien (1979)"]
     >>> films = pd.DataFrame({"item": [7, 9, 4], "title": titles})
     >>> films["genres"] = ["Comedy|Drama", "Drama", "Horror"]
-    >>> item_features(films, n_periods=2).astype(int)
-          genres=Drama  year<1985  year>=1985
+    >>> item_features(films).astype(int)
+          genres=Drama  year<1985  1985<=year<2009  year>=2009
     item
-    7                1          0           1
-    9                1          0           1
-    4                0          1           0
+    7                1          0                0           1
+    9                1          0                1           0
+    4                0          1                0           0
     """
     import pandas as pd
 
     table = _by_item(items)
-    holds = is_integer(n_periods, 2)
-    require(holds, "n_periods", n_periods, "an integer >= 2", "use the default")
     if labels is None:
         labels = [name for name in ("genres",) if name in table]
     if years is None:
         plain = {name: "".join(filter(str.isalpha, str(name).lower())) for name in table.columns}
         years = next((name for name, letters in plain.items() if letters in _YEARS), None)
-    asked = [("labels", name) for name in labels] + [("numbers", name) for name in numbers]
-    asked += [("years", years)] if years else []
+    asked = [("labels", name) for name in labels] + ([("years", years)] if years else [])
     for role, name in asked:
         _require_public(role, name, table)
     parts = [_label_columns(table[name], name) for name in labels]
     if years is not None:
-        parts.append(_periods(pd.to_numeric(table[years], errors="coerce"), n_periods))
+        parts.append(_periods(pd.to_numeric(table[years], errors="coerce")))
     elif "title" in table:
         found = table["title"].astype(str).str.extract(_TITLE_YEAR)[0]
-        parts.append(_periods(pd.to_numeric(found), n_periods))
-    parts += [_number(table[name], name) for name in numbers]
+        parts.append(_periods(pd.to_numeric(found)))
     made: pd.DataFrame = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=table.index)
     if made.shape[1] == 0:
         raise ValueError(
             f"items has the columns {list(table.columns)!r}, none of which is known: name columns "
-            "by labels, years or numbers."
+            "by labels or years."
         )
     return made.astype(np.float64)
 
@@ -296,13 +286,13 @@ def _label_columns(texts: "pd.Series", name: str) -> "pd.DataFrame":
     return made.loc[:, made.sum() >= _FEWEST]
 
 
-def _periods(years: "pd.Series", n_periods: int) -> "pd.DataFrame":
+def _periods(years: "pd.Series") -> "pd.DataFrame":
     import pandas as pd
 
     known = years.dropna()
     if known.empty:
         return pd.DataFrame(index=years.index)
-    inner = np.linspace(0.0, 1.0, n_periods + 1)[1:-1]
+    inner = np.linspace(0.0, 1.0, _N_PERIODS + 1)[1:-1]
     edges = np.unique(np.quantile(known, inner, method="inverted_cdf"))
     edges = edges[edges > known.min()]
     if edges.size == 0:
@@ -313,13 +303,3 @@ def _periods(years: "pd.Series", n_periods: int) -> "pd.DataFrame":
     names += [f"{low:g}<=year<{high:g}" for low, high in itertools.pairwise(edges)]
     names.append(f"year>={edges[-1]:g}")
     return pd.DataFrame(np.column_stack(inside), columns=names, index=years.index)
-
-
-def _number(values: "pd.Series", name: str) -> "pd.DataFrame":
-    import pandas as pd
-
-    numbers = pd.to_numeric(values, errors="coerce").replace([np.inf, -np.inf], np.nan)
-    made = pd.DataFrame({name: numbers.fillna(numbers.median() if numbers.notna().any() else 0.0)})
-    if numbers.isna().any():
-        made[f"{name} is missing"] = numbers.isna()
-    return made

@@ -195,13 +195,13 @@ def _container(X: Any) -> Any:
     return X
 
 
-def refuse_infinite(X: Any) -> None:
+def refuse_infinite(X: Any, name: str = "X") -> None:
     """Refuse infinite ratings, which `as_rating_matrix` drops without a word."""
     X = _container(X)
     if sparse.issparse(X):
         X = X.data[: X.indptr[-1]] if X.format in ("csr", "csc") else X.tocoo().data
     if np.isinf(X).any():
-        raise ValueError("X holds infinite ratings, which must be finite: leave them out.")
+        raise ValueError(f"{name} holds infinite ratings, which must be finite: leave them out.")
 
 
 def _has_sparse_columns(X: Any) -> bool:

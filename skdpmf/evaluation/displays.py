@@ -358,8 +358,6 @@ class BudgetDisplay:
         whose = "" if report.at_most is None else " of each person (left: of whoever spent most)"
         about = f"limit{whose}: epsilon = {limit.epsilon:g}, delta = {limit.delta:g}, "
         about += f"one {limit.unit}, {limit.neighbors}"
-        if not all(entry["private"] for entry in entries):
-            about = "no limit holds: fits without privacy are among them"
         title = f"epsilon = {outward(report.epsilon)} spent by {len(entries)} entries\n{about}"
         words: Any = {"share_name": f"share of the limit's {RULES[report.rule]}", "title": title}
         return cls(names, shares, **words, left=report.left / whole).plot(**bars)
@@ -406,8 +404,7 @@ def _floats(values: Any) -> np.ndarray:
 
 def _entry_name(entry: dict[str, Any]) -> str:
     words = [f"{entry['id']} {entry['estimator'] or '-'}"]
-    words += [] if entry["status"] == "done" else [entry["status"]]
-    return ", ".join(words if entry["private"] else [*words, "no privacy"])
+    return ", ".join(words if entry["status"] == "done" else [*words, entry["status"]])
 
 
 def pyplot() -> Any:

@@ -15,7 +15,7 @@ from sklearn.preprocessing import normalize
 from sklearn.utils import check_array, check_scalar
 
 from skdpmf.data.labelled_rows import RatingMatrix
-from skdpmf.data.validation import as_rating_matrix, require
+from skdpmf.data.validation import as_rating_matrix, refuse_infinite, require
 from skdpmf.estimators.contract.recommend import ItemModel, top_items
 from skdpmf.mechanisms.common import rows_of
 
@@ -655,13 +655,7 @@ def known_entries(y_true: Any, y_pred: Any) -> tuple[np.ndarray, np.ndarray, np.
         )
     if not _is_matrix(y_true):
         y_true, y_pred = (np.asarray(y, dtype=np.float64)[None] for y in (y_true, y_pred))
-    plain = y_true.X if isinstance(y_true, RatingMatrix) else y_true
-    plain = plain.tocoo().data if sparse.issparse(plain) else plain
-    if np.isinf(np.asarray(plain, dtype=np.float64)).any():
-        raise ValueError(
-            "y_true holds an infinite rating, and ratings must be finite, or NaN where unknown: "
-            "correct or drop the entry."
-        )
+    refuse_infinite(y_true, "y_true")
     truth = as_rating_matrix(y_true)
     rows = rows_of(truth)
     if sparse.issparse(y_pred) or isinstance(y_pred, RatingMatrix):

@@ -303,22 +303,17 @@ class LocalDevice:
         best, scores = recommend.top_items(found, row, n, n_jobs=1, ranking=ranking, taste=share)
         return best[best >= 0], scores[best >= 0]
 
-    def state(self, *, include_ratings: bool = False) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return what must outlive the program, as plain values for JSON.
-
-        Parameters
-        ----------
-        include_ratings : bool, default=False
-            Whether the user's ratings are part of it. A key never is.
 
         Returns
         -------
         dict
-            Settings, the exact spend, answered rounds, report ids. Keep it on the device: it
-            shows which reports are the user's.
+            Settings, the exact spend, answered rounds, report ids; neither ratings nor a key. Keep
+            it on the device: it shows which reports are the user's.
         """
         with self._lock:
-            state: dict[str, Any] = {
+            return {
                 "version": 1,
                 "n_items": self.n_items,
                 "rating_range": list(self.rating_range),
@@ -327,17 +322,13 @@ class LocalDevice:
                 "answered": dict(self._answered),
                 "report_ids": dict(self._report_ids),
             }
-        if include_ratings:
-            state["items"] = self.__ratings.indices.tolist()
-            state["ratings"] = self.__ratings.data.tolist()
-        return state
 
     @classmethod
     def from_state(
         cls,
         state: Mapping[str, Any],
-        items: ArrayLike | None = None,
-        ratings: ArrayLike | None = None,
+        items: ArrayLike,
+        ratings: ArrayLike,
         *,
         key: bytes | None = None,
     ) -> LocalDevice:
@@ -347,8 +338,8 @@ class LocalDevice:
         ----------
         state : mapping
             The **latest** one from `state`.
-        items, ratings : array-like of shape (n_ratings,), default=None
-            As for the class. None: those of the state.
+        items, ratings : array-like of shape (n_ratings,)
+            As for the class.
         key : bytes of length 32, default=None
             As for the class.
 
@@ -359,16 +350,14 @@ class LocalDevice:
         Raises
         ------
         PrivacyParameterError
-            If the state is broken or has no ratings and none are given.
+            If the state is broken.
         """
-        if (items is None) != (ratings is None):
-            raise PrivacyParameterError("items and ratings must be given together, or neither.")
         try:
             if state["version"] != 1:
                 raise ValueError(f"version {state['version']!r}")
             device = cls(
-                state["items"] if items is None else items,
-                state["ratings"] if ratings is None else ratings,
+                items,
+                ratings,
                 n_items=state["n_items"],
                 rating_range=tuple(state["rating_range"]),
                 epsilon=state["epsilon"],
@@ -381,8 +370,8 @@ class LocalDevice:
                 raise ValueError(f"spent {state['spent']!r}")
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
             raise PrivacyParameterError(
-                f"state must be what LocalDevice.state returned ({error!r}); with ratings, unless "
-                "they are given: restore it from where it was saved."
+                f"state must be what LocalDevice.state returned ({error!r}): restore it from where "
+                "it was saved."
             ) from error
         return device
 

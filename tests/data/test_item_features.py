@@ -18,7 +18,7 @@ FILMS = pd.DataFrame(
 
 
 def test_labels_and_periods_by_default():
-    made = item_features(FILMS, n_periods=3)
+    made = item_features(FILMS)
     assert made.index.tolist() == [3, 1, 2, 9]
     assert made.columns[0] == "genres=Drama"  # one film alone has each of the others
     assert made["genres=Drama"].tolist() == [1.0, 1.0, 0.0, 1.0]
@@ -36,17 +36,12 @@ def test_periods_hold_about_as_many_items_and_miss_none():
 
 
 def test_the_year_column_goes_before_the_title():
-    made = item_features(FILMS.assign(year=[1, 2, 3, 4]), n_periods=2)
+    made = item_features(FILMS.assign(year=[1, 2, 3, 4]))
     for name in ("release_year", "Release Year", "publicationYear", "Year"):
-        other = item_features(FILMS.assign(**{name: [1, 2, 3, 4]}), n_periods=2)
+        other = item_features(FILMS.assign(**{name: [1, 2, 3, 4]}))
         pd.testing.assert_frame_equal(other, made)
-    assert made.filter(like="year").columns.tolist() == ["year<2", "year>=2"]
-
-
-def test_numbers_say_where_they_are_missing():
-    made = item_features(FILMS, numbers=["price"])
-    assert made["price"].tolist() == [4.0, 6.0, 8.0, 6.0]
-    assert made["price is missing"].tolist() == [0.0, 1.0, 0.0, 1.0]
+    periods = made.filter(like="year").columns.tolist()
+    assert periods == ["year<2", "2<=year<3", "3<=year<4", "year>=4"]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +51,8 @@ def test_numbers_say_where_they_are_missing():
         (FILMS.assign(item=[1, 1, 2, 3]), {}, "several rows for the item 1"),
         (FILMS.assign(item=[1.0, 2.0, np.nan, 3.0]), {}, "a row without an id"),
         (FILMS, {"labels": ["makers"]}, "items has no column 'makers'"),
-        (FILMS, {"numbers": ["mean_rating"]}, "seems to be made of ratings or counts"),
+        (FILMS, {"labels": ["mean_rating"]}, "seems to be made of ratings or counts"),
         (FILMS[["item", "price"]], {}, r"\['price'\], none of which is known"),
-        (FILMS, {"n_periods": 1}, "n_periods=1 must be an integer >= 2"),
-        (FILMS, {"n_periods": True}, "n_periods=True must be an integer >= 2"),
     ],
 )
 def test_errors_name_what_is_wrong(items, given, words):

@@ -160,8 +160,8 @@ def test_titles_come_with_a_table_of_items(kind):
 def test_other_takers_of_tables(kind):
     frame = pd.DataFrame({"user": [2, 1, 2], "item": ["y", "x", "z"], "rating": [4.0, 2.0, 3.0]})
     X, _, items = ratings_to_matrix(frame)
-    years = item_features(_as(kind, frame.assign(Release_Year=[1990, 2000, 2010])), n_periods=2)
-    assert list(years) == ["year<2000", "year>=2000"]
+    years = item_features(_as(kind, frame.assign(Release_Year=[1990, 2000, 2010])))
+    assert list(years) == ["year<2000", "2000<=year<2010", "year>=2010"]
     train, test = split_table(_as(kind, frame), 0.5, random_state=0)
     assert (len(train), len(test)) == (1, 2)
     model = RatingRegressor(DPItemMeans(PrivacyBudget.nonprivate()))

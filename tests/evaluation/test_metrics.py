@@ -68,7 +68,7 @@ def test_stored_zero_is_a_rating_and_unstored_is_unknown():
         ([1.0, 2.0], [1.0, NAN], "1 of the 2 known entries.*row 0, column 1"),
         (csr([[1.0, 2.0]]), sparse.csr_array((1, 2)), "2 of the 2 known entries"),
         (csr([[1.0, 2.0, NAN]]), csr([[1.0, NAN, 3.0]]), "1 of the 2 known.*row 0, column 1"),
-        (csr([[1.0, np.inf]]), [[1.0, 2.0]], "y_true holds an infinite rating"),
+        (csr([[1.0, np.inf]]), [[1.0, 2.0]], "y_true holds infinite ratings, which must be"),
     ],
 )
 def test_error_metrics_refuse(y_true, y_pred, message):

@@ -35,8 +35,8 @@ def residuals(number, means, mass, *, epsilon=1.0):
 
 
 def restarted(device, user=0):
-    state = json.loads(json.dumps(device.state(include_ratings=True)))
-    return LocalDevice.from_state(state, key=None if user is None else key_of(user))
+    state, ratings = json.loads(json.dumps(device.state())), ratings_of(0, N_ITEMS)
+    return LocalDevice.from_state(state, *ratings, key=None if user is None else key_of(user))
 
 
 # --- budget ------------------------------------------------------------------------------
@@ -265,18 +265,13 @@ def test_state_and_messages_but_for_the_payload_do_not_depend_on_ratings():
     assert len(shown) == 1
 
 
-def test_state_has_ratings_only_when_asked_and_never_a_key():
-    device = make_device(0, N_ITEMS, ratings=([3, 0], [4.875, 1.5]))
-    assert set(device.state()) == {
+def test_state_has_neither_ratings_nor_a_key():
+    state = make_device(0, N_ITEMS, ratings=([3, 0], [4.875, 1.5])).state()
+    assert set(state) == {
         *("version", "n_items", "rating_range", "epsilon", "spent", "answered", "report_ids")
     }
-    full = device.state(include_ratings=True)
-    assert (full["items"], full["ratings"]) == ([0, 3], [1.5, 4.875])
-    key = key_of(0)
-    assert key.hex() not in json.dumps(full)
-    assert repr(list(key)) not in json.dumps(full)
-    with pytest.raises(PrivacyParameterError, match="with ratings, unless"):
-        LocalDevice.from_state(device.state())
+    assert key_of(0).hex() not in json.dumps(state)
+    assert repr(list(key_of(0))) not in json.dumps(state)
 
 
 @pytest.mark.parametrize(
@@ -293,19 +288,17 @@ def test_state_has_ratings_only_when_asked_and_never_a_key():
     ],
 )
 def test_broken_state_is_refused(change):
-    state = make_device(0, N_ITEMS).state(include_ratings=True)
-    assert LocalDevice.from_state(state).epsilon == 4.0
+    state = make_device(0, N_ITEMS).state()
+    assert LocalDevice.from_state(state, [], []).epsilon == 4.0
     with pytest.raises(PrivacyParameterError, match="must be what LocalDevice"):
-        LocalDevice.from_state({**state, **change})
+        LocalDevice.from_state({**state, **change}, [], [])
     with pytest.raises(PrivacyParameterError, match="must be what LocalDevice"):
-        LocalDevice.from_state({k: v for k, v in state.items() if k not in change})
+        LocalDevice.from_state({k: v for k, v in state.items() if k not in change}, [], [])
 
 
 def test_ratings_are_merged_clipped_and_dropped():
     nan, inf = float("nan"), float("inf")
     messy = make_device(0, N_ITEMS, ratings=([2, 0, 2, 1, 9, -1, 3], [2, 99, 5, nan, 1, 1, inf]))
-    state = messy.state(include_ratings=True)
-    assert (state["items"], state["ratings"]) == ([0, 2], [5.0, 3.5])
     clean = make_device(0, N_ITEMS, ratings=([0, 2], [5.0, 3.5]))
     assert clean.report(announce()) == messy.report(announce())
 
