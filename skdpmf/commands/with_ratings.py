@@ -268,19 +268,12 @@ def _cell(value: Any) -> Any:
 
 
 def _table(path: str, options: argparse.Namespace) -> Any:
-    """Return a table of ratings; ids that a model's file takes as text only are text."""
-    frame = read_ratings(path, columns=options.columns, sep=options.sep)
-    return frame.assign(item=_kept(frame["item"]))
+    """Return a table of ratings."""
+    return read_ratings(path, columns=options.columns, sep=options.sep)
 
 
 def _titles(path: str) -> Any:
-    catalogue = read_items(path).astype({"title": str})
-    return catalogue.assign(item=_kept(catalogue["item"]))
-
-
-def _kept(ids: Any) -> Any:
-    is_large = ids.dtype.kind in "iu" and len(ids) and ids.abs().max() > 1 << 53
-    return ids.astype(str) if is_large else ids
+    return read_items(path).astype({"title": str})
 
 
 def _as_known(ids: Any, known: Any) -> Any:
