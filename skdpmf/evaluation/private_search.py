@@ -279,6 +279,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     predict_entries = _of_best(BaseRecommender.predict_entries)
     recommend = _of_best(BaseRecommender.recommend)
     similar_items = _of_best(BaseRecommender.similar_items)
+    similar_users = _of_best(BaseRecommender.similar_users)
     score = _of_best(BaseRecommender.score)
     save = _of_best(BaseRecommender.save)
 

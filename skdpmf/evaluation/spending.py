@@ -156,8 +156,8 @@ def _named(value: Any) -> str:
 def recommender_of(fitted: Any) -> Any:
     """Return the recommender in a fitted pipeline or search, to answer and be saved for the whole.
 
-    It has `recommend`, `similar_items`, `explain` and `save`, which pipelines and searches of
-    scikit-learn lack. Its ``privacy_spent_`` is that of the whole, as `privacy_spent`
+    It has `recommend`, `similar_items`, `similar_users`, `explain` and `save`, which pipelines and
+    searches of scikit-learn lack. Its ``privacy_spent_`` is that of the whole, as `privacy_spent`
     states it, so that a saved model says what the steps before it, or the other candidates, have
     spent as well.
 

@@ -95,6 +95,10 @@ class DPItemSelector(  # type: ignore[call-arg]
     n_items : int or float, default=0.5
         Most items to keep: their number, at least 1 and at most the columns of X, or their share
         of the columns, in (0, 1], rounded up. Public.
+    min_signal : float or None, default=None
+        If given, items whose noisy count is not above so many standard deviations of its noise go
+        as well; the most popular one always stays. The number that stay is then random: it follows
+        from the noisy counts and costs nothing more.
     random_state : int or None, default=None
         None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the
         same data with the same parameters repeatable, and voids the guarantee against anyone
@@ -153,6 +157,7 @@ class DPItemSelector(  # type: ignore[call-arg]
     budget: PrivacyBudget
     _: KW_ONLY
     n_items: float = 0.5
+    min_signal: float | None = None
     random_state: int | None = None
     _catalogue_ = None
 
@@ -218,8 +223,11 @@ class DPItemSelector(  # type: ignore[call-arg]
         return self
 
     def _publish(self, released: Any) -> None:
-        self.counts_ = released
+        self.counts_, deviation = released
         keep = np.argsort(-self.counts_, kind="stable")[: self._most(self.counts_.size)]
+        if self.min_signal is not None:
+            seen = self.counts_[keep] > float(self.min_signal) * deviation
+            keep = keep[: max(1, int(seen.sum()))]  # the counts of keep fall
         self.support_ = np.zeros(self.counts_.size, bool)
         self.support_[keep] = True
 
@@ -237,7 +245,8 @@ class DPItemSelector(  # type: ignore[call-arg]
 
     def _release(self, curator: Curator, settings: None) -> Any:
         """Release the counts."""
-        return curator.release(_COUNTS, self._counts(curator))
+        counts = curator.release(_COUNTS, self._counts(curator))
+        return counts, curator.deviation(_COUNTS)
 
     def transform(self, X: Any) -> Any:
         """Keep the columns of the chosen items.
@@ -375,6 +384,9 @@ class DPItemSelector(  # type: ignore[call-arg]
         rule = "an integer >= 1 or a float in (0, 1]"
         remedy = "pass the number of items to keep, or their share"
         check.require(share or check.is_count(value), "n_items", value, rule, remedy)
+        value = self.min_signal
+        holds = value is None or (check.is_finite(value) and value >= 0.0)
+        check.require(holds, "min_signal", value, "a finite number >= 0 or None", "use None or 3.0")
         check.require_random_state(self.random_state)
         self._container()
         self._make_plan(1)  # refuses budgets it cannot plan for

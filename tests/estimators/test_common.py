@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skdpmf
+from skdpmf.estimators.contract import answers
 from skdpmf.estimators.contract.base import BaseRecommender
 from tests.estimators import common
 
@@ -286,6 +287,30 @@ def test_similar_items_is_brute_force(estimator):
         np.testing.assert_allclose(scores[row, :-1], tanimoto[query][items[row, :-1]], atol=1e-12)
     single, _ = fitted.similar_items(3, n=2)
     np.testing.assert_array_equal(single, items[0, :2])
+
+
+@every_estimator
+def test_similar_users_is_brute_force(estimator, monkeypatch):
+    monkeypatch.setattr(answers, "_COSINES", 7)  # blocks of one row
+    X = common.ratings()
+    fitted = seeded(estimator).fit(X)
+    Y = X[5:30].copy()
+    Y[0] = np.nan  # nobody is near to somebody without ratings, nor the other way round
+    A, B = fitted.transform(X[:9]), fitted.transform(Y)
+    lengths = np.linalg.norm(A, axis=1)[:, None] * np.linalg.norm(B, axis=1)
+    cosine = np.full(lengths.shape, -np.inf)
+    np.divide(A @ B.T, lengths, out=cosine, where=lengths > 0)
+    users, scores = fitted.similar_users(X[:9], Y, n=2**40)
+    assert users.shape == scores.shape == (9, 25)
+    np.testing.assert_allclose(scores, -np.sort(-cosine, axis=1), atol=1e-12)
+    for row in range(9):
+        there = users[row] >= 0
+        assert sorted(users[row][there]) == np.flatnonzero(np.isfinite(cosine[row])).tolist()
+        np.testing.assert_allclose(scores[row][there], cosine[row][users[row][there]], atol=1e-12)
+    few = fitted.similar_users(X[:9], Y, n=2)[0]
+    np.testing.assert_array_equal(few, users[:, :2])
+    if fitted.n_components_:  # oneself, but for rounding between equal directions
+        np.testing.assert_allclose(fitted.similar_users(Y[1:], Y, n=1)[1], 1.0)
 
 
 @every_estimator

@@ -90,6 +90,10 @@ def test_tables_hold_what_arrays_hold(name, fitted):
     assert table["title"].tolist() == [TITLES[j] for j in items.ravel()]
     np.testing.assert_array_equal(table["score"], scores.ravel())
     table = model.similar_items(["m1", "m4"], 3)
+    near = model.similar_users(M[:2], M[3:9], 2)
+    assert list(near) == ["user", "rank", "neighbor", "score"]
+    assert set(near["user"]) <= set(USERS[:2])
+    assert set(near["neighbor"]) <= set(USERS[3:9])
     there = similar[0] >= 0
     assert table["to"].tolist() == list(np.repeat(["m1", "m4"], there.sum(axis=1)))
     assert table["item"].tolist() == [ITEMS[j] for j in similar[0][there]]

@@ -67,6 +67,7 @@ def test_search_over_real_estimators(make, X, tmp_path):
     assert search.recommend(X, 3, exclude_seen=False)[0].shape == (300, 3)
     assert search.predict_entries(X, X).nnz == X.nnz
     assert search.similar_items(0, n=3)[0].shape == (3,)
+    assert search.similar_users(X[:2], X, n=3)[0].shape == (2, 3)
     search.save(tmp_path / "best.skdpmf", catalogue={"item": list(range(20))})
     loaded = load_model(tmp_path / "best.skdpmf")
     np.testing.assert_array_equal(loaded.predict(X), search.predict(X))

@@ -170,7 +170,7 @@ def test_a_search_counts_all_fits(refit, n_jobs):
 
 def test_a_search_is_never_charged_less_than_its_fits_spent():
     """Against what was drawn in the search, one thread, fold by fold; for each kind of noise."""
-    pipeline = headline(WHOLE)
+    pipeline = headline(WHOLE).set_params(dpitemselector__min_signal=1.0)
     for estimator, name in (
         (pipeline, "dpitemselector__budget__epsilon"),
         (sk.DPCovarianceRecommender(WHOLE, n_components=1), "budget__epsilon"),

@@ -10,6 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from skdpmf import DPItemMeans, PrivacyBudget, privacy_spent
+from skdpmf.data import make_ratings
 from skdpmf.exceptions import PrivacyParameterError
 from skdpmf.preprocessing import DPItemSelector
 from skdpmf.preprocessing.item_selector import item_count_weights
@@ -64,12 +65,29 @@ def test_without_noise_the_most_popular_stay():
         fitted = DPItemSelector(PrivacyBudget.nonprivate(unit=unit), n_items=5).fit(X)
         np.testing.assert_allclose(fitted.counts_, counts)
         assert set(fitted.get_support(indices=True)) == set(np.argsort(-counts)[:5])
+        every = DPItemSelector(PrivacyBudget.nonprivate(unit=unit), n_items=1.0, min_signal=0.0)
+        np.testing.assert_array_equal(every.fit(X).support_, np.arange(12) != 4)
     ties = DPItemSelector(NONPRIVATE, n_items=2).fit(np.full((4, 5), 3.0))
     assert ties.get_support(indices=True).tolist() == [0, 1]
     for n_items, kept in ((3, 3), (12, 12), (0.25, 3), (0.26, 4), (1e-9, 1)):
         empty = DPItemSelector(BUDGET, n_items=n_items).fit(np.full((40, 12), np.nan))
         assert empty.transform(X).shape[1] == kept
     assert not privacy_spent(fitted).is_private
+
+
+def test_a_threshold_leaves_out_what_noise_hides():
+    X = make_ratings(400, 60, density=0.3, random_state=0)
+    loud, quiet = (
+        DPItemSelector(
+            PrivacyBudget(epsilon, 1e-5), n_items=1.0, min_signal=3.0, random_state=0
+        ).fit(X)
+        for epsilon in (0.3, 30.0)
+    )
+    assert 1 <= loud.support_.sum() < quiet.support_.sum()
+    scale = loud.plan(60).releases[0].noise_scale
+    np.testing.assert_array_equal(loud.support_, loud.counts_ > 3.0 * scale)
+    none = DPItemSelector(BUDGET, n_items=1.0, min_signal=1e6, random_state=0).fit(X)
+    assert none.get_support(indices=True).tolist() == [int(none.counts_.argmax())]
 
 
 # --- scikit-learn -------------------------------------------------------------------------------
@@ -157,6 +175,7 @@ def test_plan():
         ({"n_items": 0}, ValueError, "n_items=0 must be"),
         ({"n_items": 1.5}, ValueError, r"n_items=1\.5 must be"),
         ({"n_items": True}, ValueError, "n_items=True must be"),
+        ({"min_signal": -1.0}, ValueError, r"min_signal=-1\.0 must be"),
         ({"random_state": 0.5}, ValueError, r"random_state=0\.5 must be"),
         ({"budget": 1.0}, TypeError, r"budget=1\.0 must be"),
         ({"budget": PrivacyBudget(1e-20, 1e-200)}, PrivacyParameterError, "must exceed the slack"),

@@ -5,6 +5,7 @@ and an id only where nothing else could be meant: beside rows ``{item: rating}``
 are tables (`set_output`).
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from skdpmf.data.feature_columns import aligned_features
 from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, labelled_rows, names_items
 from skdpmf.data.validation import as_rating_matrix, refuse_table
 from skdpmf.estimators.contract import filled
-from skdpmf.estimators.contract.parameters import check_items, require
+from skdpmf.estimators.contract.parameters import check_count, check_items, require
 from skdpmf.estimators.contract.recommend import contributions, rated_rows
 
 _OUTPUTS = ("default", "pandas", "polars")
+_COSINES = 1 << 22  # at once, of users with users
 _WORTH = 0.2  # a part of a score is named from here on, in deviations of the log popularity
 
 
@@ -137,21 +139,23 @@ def list_table(
     lead: Any,
     columns: np.ndarray,
     values: dict[str, np.ndarray],
-    catalogue: Catalogue | None,
+    catalogue: Any,
     *,
     each_row: bool = False,
 ) -> Any:
     """Return lists (n_rows, n) of columns, -1 where there is none, as a table with a row for each.
 
     lead: by name, what stands before: a label for each list; values: by name, (n_rows, n);
-    catalogue: of the items; each_row: whether an empty list has a line, without an item.
+    catalogue: of the items, or a function of columns that gives names of what else they are;
+    each_row: whether an empty list has a line, without an item.
     """
     there, (n_rows, n) = columns >= 0, columns.shape
     there[:, :1] |= each_row & ~there.any(axis=1, keepdims=True)
     row = np.repeat(np.arange(n_rows), n).reshape(columns.shape)[there]
     rank = np.broadcast_to(np.arange(1, n + 1), columns.shape)[there]
     table = {name: _taken(labels, row) for name, labels in lead.items()}
-    names = named(columns[there], catalogue)
+    name = catalogue if callable(catalogue) else partial(named, catalogue=catalogue)
+    names = name(columns[there])
     if (columns[there] < 0).any():
         for key, part in names.items():
             names[key] = np.array(part, dtype=object)
@@ -328,6 +332,71 @@ class TableOutput:
         if transform is not None:
             super().set_output(transform=transform)  # type: ignore[misc]
         return self
+
+    def similar_users(self, X: Any, Y: Any, n: int = 10) -> Any:
+        """Find the rows of Y that are nearest to each row of X, by the cosine of `transform`.
+
+        A model keeps nobody of its `fit`: both sides are rows that you pass. It costs no budget,
+        and the answers belong to whoever may see these rows.
+
+        Parameters
+        ----------
+        X : {array-like, DataFrame, sparse matrix, RatingMatrix} of shape (n_queries, n_items)
+            Known ratings of the users to start from.
+        Y : {array-like, DataFrame, sparse matrix, RatingMatrix} of shape (n_users, n_items)
+            Known ratings of the users to choose from. Whoever is in both is the nearest to himself.
+        n : int, default=10
+            Neighbours for each, at least 1; more than Y has rows means all of them.
+
+        Returns
+        -------
+        users : int64 ndarray of shape (n_queries, min(n, n_users))
+            Rows of Y, the nearest first, of equal ones the smaller. -1 where none is left: nobody
+            is near a row whose embedding is 0, as without ratings or factors.
+        scores : float64 ndarray of the same shape
+            Cosines, -inf where `users` is -1. Where answers are tables both come as one, with the
+            columns user (of X), rank, neighbor (of Y) and score.
+
+        Raises
+        ------
+        {errors}
+            Or if `n` is no integer >= 1.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skdpmf import CacheSGDFactorizer
+        >>> X = np.array([[5.0, 1.0, np.nan], [4.0, np.nan, 3.0], [1.0, 5.0, np.nan]])
+        >>> CacheSGDFactorizer(1, alpha=0.05).fit(X).similar_users(X[:1], X, n=1)[0]
+        array([[0]])
+        """
+        check_count(n, "n")
+        ours, theirs = (self._directions(rows) for rows in (X, Y))
+        n, nobody = min(int(n), len(theirs)), ~np.any(theirs, axis=1)
+        users = np.empty((len(ours), n), np.int64)
+        scores = np.empty(users.shape)
+        step = 1 + _COSINES // max(len(theirs), 1)
+        for start in range(0, len(ours), step):
+            here = slice(start, start + step)
+            near = ours[here] @ theirs.T
+            near[~np.any(ours[here], axis=1)], near[:, nobody] = -np.inf, -np.inf
+            users[here] = np.argsort(-near, axis=1, kind="stable")[:, :n]
+            scores[here] = np.take_along_axis(near, users[here], axis=1)
+        users[np.isinf(scores)] = -1
+        if not self._answers_by_table:
+            return users, scores
+        lead, labels = {"user": row_labels(X, len(ours))}, row_labels(Y, len(theirs))
+
+        def named_users(rows: np.ndarray) -> dict[str, Any]:
+            return {"neighbor": _taken(labels, rows)}
+
+        return list_table(self._output, lead, users, {"score": scores}, named_users)
+
+    def _directions(self, X: Any) -> np.ndarray:
+        """Embeddings of rows, of length 1 or 0."""
+        Z = np.asarray(self.transform(X), dtype=np.float64)  # type: ignore[attr-defined]
+        length = np.linalg.norm(Z, axis=1, keepdims=True)
+        return np.divide(Z, length, out=np.zeros_like(Z), where=length > 0)
 
     @property
     def _output(self) -> str:
