@@ -17,9 +17,11 @@ def row_posterior(y, F, v, ridge, prior, noise):
     return x, spread, loss
 
 
-def of_one_shape(v):
-    """Variances of rank one, with the sums of rows and columns that these have."""
-    return np.outer(v.sum(axis=1), v.sum(axis=0)) / max(v.sum(), 1e-300)
+def of_one_shape(v, apart):
+    """Variances of rank one, with the sums of rows and columns that these have, but for one."""
+    own, v = v[:, apart], np.delete(v, apart, axis=1)
+    shaped = np.outer(v.sum(axis=1), v.sum(axis=0)) / max(v.sum(), 1e-300)
+    return np.insert(shaped, apart, own, axis=1)
 
 
 def columns_of(b, V, log_column, N):
@@ -39,23 +41,24 @@ def one_round(y, state, log_column, N, D):
     theta, variance, noise, omega, slopes, tau, centre = state
     known, k = ~np.isnan(y), theta.shape[1] - 1
     X, users = columns_of(theta[:, 0], theta[:, 1:], log_column, N), known.any(axis=1)
-    v, F = np.column_stack((np.zeros((len(X), 3)), variance[:, 1:])), features(y, X)
-    v = of_one_shape(v)
-    ridge = noise * np.linalg.inv(omega)
+    nothing = np.zeros(len(X))
+    v = np.column_stack((nothing, variance[:, 0], nothing, variance[:, 1:]))
+    v, F = of_one_shape(v, 1), features(y, X)
+    ridge, one = noise * np.linalg.inv(omega), np.eye(len(omega))[1]
     found = [
-        row_posterior(row - theta[:, 0], X, v, ridge, F[i] @ slopes, noise)
+        row_posterior(row - theta[:, 0] + X[:, 1], X, v, ridge, F[i] @ slopes + one, noise)
         for i, row in enumerate(y)
     ]
     Z, spread = (np.array([part[n] for part in found]) for n in (0, 1))
-    doubt = sum(variance[j, 0] * known[:, j].sum() for j in range(len(X)))
-    noise = (sum(part[2] for part in found) + doubt) / known.sum()
+    Z = Z - one
+    noise = sum(part[2] for part in found) / known.sum()
     F, z = F[users], Z[users]
     slopes = np.linalg.solve(F.T @ F + np.eye(len(F.T)), F.T @ z)
     rest = z - F @ slopes
     omega = (rest.T @ rest + np.diag(spread[users].sum(axis=0))) / users.sum()
-    phi = np.column_stack((np.ones(len(Z)), Z[:, 3:]))
-    v = of_one_shape(np.column_stack((np.zeros(len(Z)), spread[:, 3:])))
-    left = y - Z[:, :3] @ X[:, :3].T
+    phi = np.column_stack((1.0 + Z[:, 1], Z[:, 3:]))
+    v = of_one_shape(np.column_stack((spread[:, 1], spread[:, 3:])), 0)
+    left = y - Z[:, :3] @ X[:, :3].T + np.outer(Z[:, 1], theta[:, 0])
     found = [
         row_posterior(left[:, j], phi, v, np.diag(noise / tau), centre[j], noise)
         for j in range(len(X))

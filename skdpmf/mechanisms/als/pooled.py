@@ -574,16 +574,22 @@ def posteriors(
     priors: Any,
     noise: float,
     n_jobs: int | None,
+    apart: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Call `row_posteriors` in threads; variances: of the factors, by one shape for all rows.
 
-    v_jc ~ (sum_c v_jc) (sum_j v_jc) / sum v: one product per rating in the place of k.
+    v_jc ~ (sum_c v_jc) (sum_j v_jc) / sum v: one product per rating in the place of k. The column
+    `apart` has its own sums.
     """
     n, k = indptr.size - 1, factors.shape[1]
     x, spread, losses = np.empty((n, k)), np.empty((n, k)), np.empty(n)
     y, F = np.ascontiguousarray(values), np.ascontiguousarray(factors)
-    size, shape = variances.sum(axis=1, keepdims=True), variances.sum(axis=0)
-    doubts = _sums_of_rated(indptr, indices, size, n_jobs) * (shape / max(shape.sum(), 1e-300))
+    other, own = variances.copy(), variances[:, apart]
+    other[:, apart] = 0.0
+    size, shape = np.column_stack((other.sum(axis=1), own)), other.sum(axis=0)
+    sums = _sums_of_rated(indptr, indices, size, n_jobs)
+    doubts = sums[:, :1] * (shape / max(shape.sum(), 1e-300))
+    doubts[:, apart] = sums[:, 1]
     given = y, F, doubts, ridge, priors
 
     def solve(start: int, stop: int) -> None:

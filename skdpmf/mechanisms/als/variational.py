@@ -9,7 +9,9 @@ f_i = `pooled.user_features`: which items a user has rated is known before the r
 prior means m_j are linear in log N_j and public item columns for b_j, in the item columns for v_j.
 Posteriors are normal with diagonal covariances (`skdpmf.kernels.als`). Rows of a table of
 variances are nearly of one shape, so that sums over a row's ratings take the table of rank one
-with the same sums of rows and columns. A round is
+with the same sums of rows and columns, but for those of b_j and s_i. Both steps know that b_j
+is in a column too: 1 + s_i multiplies it. Were it known there, each round would give some of b_j
+to the slopes, and few people's means would fade. A round is
 
 1. users: the posteriors of all z_i, given those of the items;
 2. s2, W and Omega: what is most probable then; for s2 the mean expected squared error;
@@ -84,6 +86,7 @@ class VariationalFit(pooled.PooledFit):
         )
         self.by_item = self.R.turned()
         self.overall = float(self.R.data.mean()) if self.R.nnz else 0.0
+        self.slope = slice(1, min(self.n_lead, 2))  # s_i of b_j, where there is one
 
     def start(self, rank: int) -> None:
         """Begin with the means, and few factors; the first user step takes them as they are."""
@@ -149,14 +152,20 @@ class VariationalFit(pooled.PooledFit):
         features = self.user_features(columns)
         priors, variances = features @ self.slopes, np.zeros_like(columns)
         variances[:, self.n_lead :] = self.variance[:, 1:]
+        # the coefficient is 1 + s_i here
+        own = self.slope
+        b = b - columns[:, own].sum(axis=1)
+        priors[:, own] += 1.0
+        variances[:, own] = self.variance[:, :1]
         values = pooled.left(R, b, np.empty((R.n_users, 0)), np.empty((self.n_items, 0)))
         Z, spread, losses = pooled.posteriors(
             *(R.indptr, R.indices, values, columns, variances),
-            *(self.user_ridge(), priors, self.noise, R.n_jobs),
+            *(self.user_ridge(), priors, self.noise, R.n_jobs, own.stop - 1),
         )
         known = R.n_ratings > 0
         n = max(int(np.count_nonzero(known)), 1)
-        doubt = self.variance[:, 0] @ self.user_counts
+        Z[:, own] -= 1.0
+        doubt = (self.n_lead == 1) * (self.variance[:, 0] @ self.user_counts)
         self.noise = max(float(losses.sum() + doubt) / max(R.nnz, 1), _LEAST_VARIANCE)
         F, z = features[known], Z[known]
         self.slopes = np.linalg.solve(F.T @ F + np.eye(F.shape[1]), F.T @ z)
@@ -178,9 +187,11 @@ class VariationalFit(pooled.PooledFit):
     def item_step(self, columns: NDArray[np.float64], Z: Any, spread: Any) -> None:
         """Posterior means and variances of (b_j, v_j)."""
         R, lead, nothing = self.by_item, self.n_lead, np.zeros(len(Z))
-        values = pooled.left(R, nothing, columns[:, :lead], Z[:, :lead])
-        phi = np.column_stack((nothing + 1.0, Z[:, lead:]))
-        variances = np.column_stack((nothing, spread[:, lead:]))
+        C, own = columns[:, :lead].copy(), self.slope
+        C[:, own] -= self.posterior.theta[:, :1]
+        values = pooled.left(R, nothing, C, Z[:, :lead])
+        phi = np.column_stack((1.0 + Z[:, own].sum(axis=1), Z[:, lead:]))
+        variances = np.column_stack((spread[:, own].sum(axis=1), spread[:, lead:]))
         theta, self.variance, _ = pooled.posteriors(
             *(R.indptr, R.indices, values, phi, variances, np.diag(self.noise / self.tau)),
             *(self.centre, self.noise, R.n_jobs),
