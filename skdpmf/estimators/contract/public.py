@@ -77,6 +77,9 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
     refuse_table(given, "public")
     names, own = catalogue_of(given), catalogue_of(X)
     R = given.read_rows() if isinstance(given, ParquetRatings) else given
+    rule = "a matrix of ratings with a row for each person who agreed, and no list of ids"
+    remedy = "pass X.loc[ids] of a DataFrame, or matrix.rows(ids)"
+    require(np.ndim(R) != 1, "public", type(given), rule, remedy)
     try:
         refuse_infinite(R)
         R = as_rating_matrix(R)
@@ -125,8 +128,10 @@ def exact_model(given: Any, estimator: Any) -> Any:
     rule = "a model that says how many people rated its items, as AdaptiveWeightALS, DPItemMeans "
     rule += "and CacheSGDFactorizer of ratings"
     require(getattr(model, "_knowledge_", None) is not None, "public", type(model), rule, remedy)
-    rule, own = f"of the rating_range {estimator.rating_range!r}", tuple(model.rating_range)
-    require(own == tuple(estimator.rating_range), "public", own, rule, "fit it with this range")
+    rule, own = f"the rating_range {estimator.rating_range!r} of this fit", model.rating_range
+    remedy = "fit the public model with this range"
+    holds = tuple(own) == tuple(estimator.rating_range)
+    require(holds, "rating_range of public", tuple(own), rule, remedy)
     return model
 
 
@@ -196,9 +201,9 @@ def _others(given: Any, X: Any) -> Any:
     if _is_numbered(ids) or (_is_numbered(own) and not ids.isin(own).all()):
         if both.any():
             warnings.warn(
-                "public has rows with numbers of rows of X, and numbers are no ids of people: "
-                "whoever is in both counts twice, as public and as private. Give both the ids of "
-                "people, as users of a RatingMatrix or as the index of a DataFrame.",
+                "public and X have rows of the same numbers, and numbers of rows are no ids of "
+                "people: whoever is in both counts twice, as public and as private. Give both the "
+                "ids of people, as users of a RatingMatrix or by set_index of a DataFrame.",
                 stacklevel=2,
             )
         return None
