@@ -512,7 +512,7 @@ MISTAKES = [
     ((*FIT, "-o", "no/new"), 1, "no/new: there is no folder no; make it first."),
     ((*FIT, "-o", "folder", "--overwrite"), 1, "is no regular file, and only regular files are"),
     ((*FIT, "-o", "n" * 250), 1, "no file can be written here"),
-    ((*FIT, "-o", "train.csv", "--overwrite"), 1, "train.csv is also the file of the ratings"),
+    ((*FIT, "-o", "train.csv", "--overwrite"), 1, "train.csv is also the ratings file"),
     ((*FIT, "-o", "new", "--columns", "user=a", "item"), 2, "'item' must be NAME=VALUE"),
     ((*FIT, "-o", "new", "--columns", "user=who"), 1, "Name it by --columns user=NAME; for a file"),
     ((*FIT, "-o", "new", "--columns", "user"), 1, "--columns ['user'] has 1 name,"),
@@ -701,9 +701,19 @@ def test_ratings_from_the_standard_input():
 
 def test_public_people_of_a_file(run):
     """Those of them who are in the ratings too are public, and the statement says how many."""
-    pd.read_csv("train.csv").query("user < 40").to_csv("public.csv", index=False)
+    ratings = pd.read_csv("train.csv")
+    ratings[ratings["user"].isin(ratings["user"].unique()[:20])].to_csv("public.csv", index=False)
     fit = ("fit", "train.csv", "--epsilon", 4, *SMALL, "--items", "titles.csv", "--public")
     code, _, err = run(*fit, "public.csv", "-o", "public")
     assert code == 0, err
-    assert "people of public.csv are public: they get no protection" in err
-    assert any("are public" in text for text in load_model("public").privacy_spent_.assumptions)
+    assert "20 people of public.csv are public, 20 of them in train.csv too: they get no" in err
+    assert "of 20 people are public" in " ".join(load_model("public").privacy_spent_.assumptions)
+    pd.read_csv("public.csv").assign(item="no such").to_csv("strange.csv", index=False)
+    pd.read_csv("public.csv")[["user"]].to_csv("ids.csv", index=False)
+    for file, trouble in (("strange", "has no item that"), ("ids", "no column"), ("none", "exist")):
+        code, _, err = run(*fit, f"{file}.csv", "-o", "more")
+        assert code == 1
+        assert f"--public {file}.csv must hold ratings of the people who agreed" in err
+        assert trouble in err
+    code, _, err = run(*fit, "public.csv", "-o", "public.csv", "--overwrite")
+    assert "public.csv is also the public file" in err

@@ -56,8 +56,8 @@ def _show(options: argparse.Namespace, folder: Path) -> None:
     test[~test["user"].isin(agreed)].to_csv(held_out, index=False)
 
     with contextlib.redirect_stdout(io.StringIO()):  # the full statement
-        _run("fit", known, "--epsilon", 4, *terms, "-o", private)
-        _run("fit", known, "--epsilon", 4, *terms, "--public", willing, "-o", beside)
+        _run("fit", known, "--epsilon", 1, *terms, "-o", private)
+        _run("fit", known, "--epsilon", 1, *terms, "--public", willing, "-o", beside)
         _run("fit", known, "--epsilon", "inf", *terms, "-o", exact)
     print("\nErrors on a tenth of the ratings, held out (exact, so for their holder alone):")
     _run("evaluate", private, known, "--held-out", held_out)

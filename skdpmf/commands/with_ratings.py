@@ -57,7 +57,7 @@ def fit(options: argparse.Namespace) -> None:
     if options.public is not None or (book is not None and book.at_most is not None):
         X = RatingMatrix(X, _participants(X, users))
     if options.public is not None:
-        model.set_params(public=_public(options.public, catalogue["item"], users, options))
+        model.set_params(public=_public(catalogue, users, model, options))
     what = f"{counted(len(users), 'user')} x {counted(X.shape[1], 'item')}"
     _announce(model, f"fitting {options.estimator} to {what}")
     model.fit(X)
@@ -340,14 +340,21 @@ def _n_slots(n_users: int, options: argparse.Namespace, planned: Any) -> int:
     return int(options.users)
 
 
-def _public(path: str, items: Any, users: Any, options: argparse.Namespace) -> RatingMatrix:
+def _public(catalogue: Any, users: Any, model: Any, options: argparse.Namespace) -> RatingMatrix:
     """Return the rows of public people, over these items; ids are written as those of the users."""
-    frame = _rated(_table(path, options), path, options.implicit)
-    frame["item"], frame["user"] = _as_known(frame["item"], items), _as_known(frame["user"], users)
-    known = frame["item"].isin(items)
-    _remark_left_out(int((~known).sum()), path, "of items in the catalogue")
-    X, people, _ = ratings_to_matrix(frame[known], items=items)
-    remark(f"{len(people)} people of {path} are public: they get no protection")
+    path = options.public
+    try:
+        frame = _known_ratings(path, catalogue, model, options)
+    except (OSError, ValueError) as error:
+        rule = "ratings of the people who agreed, in columns as those of RATINGS"
+        raise ValueError(f"--public {path} must hold {rule}: {error}") from error
+    frame = frame.assign(user=_as_known(frame["user"], users))
+    X, people, _ = ratings_to_matrix(frame, items=catalogue["item"])
+    n_known = int(people.isin(users).sum())
+    remark(
+        f"{counted(len(people), 'person', 'people')} of {path} are public, {n_known:,} of them in "
+        f"{options.ratings} too: they get no protection"
+    )
     return RatingMatrix(X, people)
 
 

@@ -139,10 +139,10 @@ def output_of(options: argparse.Namespace) -> Path:
     output = Path(options.output).expanduser()
     if output.exists() and not options.overwrite:
         raise ValueError(f"{output} exists already: choose another name, or pass --overwrite.")
-    for name in ("ratings", "items", "users", "ledger"):
+    for name in ("ratings", "items", "users", "public", "ledger"):
         source = str(getattr(options, name, None))
         if output.exists() and os.path.exists(source) and output.samefile(source):
-            raise ValueError(f"{output} is also the file of the {name}: choose another name.")
+            raise ValueError(f"{output} is also the {name} file: choose another name.")
     require_writable(output)
     return output
 

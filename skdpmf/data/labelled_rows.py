@@ -305,6 +305,8 @@ def labels_of(X: Any) -> tuple[Any, Any, tuple[str, ...], list[str] | None]:
     """Return ids of the rows and columns of a matrix, what of them is undeclared, and titles."""
     if isinstance(X, RatingMatrix):
         return X.users, X.items, X.undeclared, X.titles
+    if hasattr(type(X), "user_ids"):  # on disk
+        return X.user_ids, X.item_ids, X.undeclared, X.titles
     return X.index if hasattr(X, "iloc") else None, getattr(X, "columns", None), (), None
 
 

@@ -510,12 +510,12 @@ def _table(source: Any, folder: Path, n_rows: int, columns: Any, declared: Any) 
     matrices: Iterable[Any]
     if isinstance(source, ParquetRatings):
         matrices = (source.read_rows(k, k + 1) for k in range(source.n_parts))
-        labels = source.user_ids, source.item_ids, source.undeclared, source.titles
     else:
-        R, labels = as_rating_matrix(source), labels_of(source)
+        R = as_rating_matrix(source)
         refuse_infinite(source)
         matrices = (R[k : k + n_rows] for k in range(0, R.shape[0], n_rows))
-    return Table(source.shape, (as_rating_matrix(R, dtype=np.float32) for R in matrices), *labels)
+    matrices = (as_rating_matrix(R, dtype=np.float32) for R in matrices)
+    return Table(source.shape, matrices, *labels_of(source))
 
 
 @contextmanager

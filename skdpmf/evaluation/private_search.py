@@ -22,7 +22,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpmf.books.search import SearchPlan, SearchStatement
-from skdpmf.data.labelled_rows import RatingMatrix
+from skdpmf.data.labelled_rows import RatingMatrix, labels_of
 from skdpmf.data.matrix import keep_entries
 from skdpmf.data.validation import check_rating_range, check_ratings
 from skdpmf.estimators.contract import parameters as check
@@ -261,7 +261,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
             kinds = np.zeros_like(kinds) if kinds.ndim == 1 else None  # y without its content
             if public is not None and public.others is not None:
                 R = keep_entries(R, np.repeat(public.others, np.diff(R.indptr)))
-            best, params, score = self._search(plan, R, kinds, public)
+            best, params, score = self._search(plan, R, kinds, public, labels_of(X)[0])
             spent = plan.check_fit(best.plan(R.shape[1], R.shape[0]))
         statement = SearchStatement.of_search(plan, spent, seeded=seeded)
         if public is not None:
@@ -284,7 +284,7 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
     save = _of_best(BaseRecommender.save)
 
     def _search(
-        self, plan: SearchPlan, R: Any, y: Any, public: Public | None
+        self, plan: SearchPlan, R: Any, y: Any, public: Public | None, users: Any
     ) -> tuple[Any, dict[str, Any], float]:
         """Run a secret number of trials; model, candidate and score of the best one leave."""
         train, test = self._split(R)
@@ -293,8 +293,8 @@ class PrivateSearchCV(check.OptionParameters, SpentDisplay, MetaEstimatorMixin, 
         for params in candidates:
             self._check_candidate(plan, params, R.shape)
         known, half = self._catalogue_, self._half_bound()
-        # features are aligned by the names of the items
-        named = train if known is None else RatingMatrix(train, None, known.items, known.titles)
+        # features are aligned by the names of the items, public people by the ids of the rows
+        named = train if known is None else RatingMatrix(train, users, known.items, known.titles)
         noise = noise_source(self._key(R, public, "scores", candidates, plan))
         run, given = delayed(_run_trial), (named, test, y, half, plan)
         seeds = partial(self._seed, key)

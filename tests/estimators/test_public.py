@@ -85,7 +85,39 @@ def test_who_is_in_both_is_public_by_id_alone(tmp_path):
     rows, others = rows_of(stored, X)
     np.testing.assert_array_equal(others, [1, 0, 1, 1, 0, 1])
     np.testing.assert_array_equal(rows, rows_of(public, X)[0])
-    assert rows_of(RatingMatrix(R), RatingMatrix(R))[1] is None  # numbers of rows are no ids
+    assert rows_of(R, X)[1] is None  # rows of an array have no ids
+
+
+@pytest.mark.parametrize("kind", ["matrix", "frame", "stored"])
+@pytest.mark.parametrize("ids", [None, range(10, 16), [7, 0, 9, 3, 1, 2], list("abcdef")], ids=str)
+def test_a_choice_of_rows_of_any_kind_is_public(tmp_path, kind, ids):
+    whole = RatingMatrix(make_ratings(6, 4, random_state=0), ids, list("abcd"))
+    if kind == "frame":
+        whole = pd.DataFrame(whole.X.toarray(), whole.users, list("abcd")).replace(0.0, np.nan)
+    chosen = whole.iloc[[4, 1]] if kind == "frame" else whole[[4, 1]]
+    X = ParquetRatings.write(tmp_path / "X", whole) if kind == "stored" else whole
+    np.testing.assert_array_equal(rows_of(chosen, X)[1], [1, 0, 1, 1, 0, 1])
+
+
+def test_numbers_of_rows_are_no_ids_and_a_warning_says_so():
+    frame = pd.DataFrame(np.full((6, 2), 3.0), columns=["a", "b"])
+    matrix = RatingMatrix(as_rating_matrix(frame), None, ["a", "b"])
+    other = frame.set_axis([5, 1, 17, 8, 3, 99])
+    for public, X in ((frame[:2], frame), (matrix, matrix), (other, frame), (frame, other)):
+        with pytest.warns(UserWarning, match="whoever is in both counts twice.*ids of people"):
+            assert rows_of(public, X)[1] is None
+    for public, X in ((frame[:2], frame[2:]), (frame, frame.add_prefix("u", axis=0))):
+        assert rows_of(public, X)[1] is None  # and nothing is said
+
+
+def test_ids_of_another_type_are_refused():
+    numbers = RatingMatrix(make_ratings(4, 2, random_state=0), [17, 4, 9, 23], ["a", "b"])
+    texts = RatingMatrix(numbers.X, numbers.users.map(str), ["a", "b"])
+    for public, X, kinds in ((texts, numbers, "string.*integer"), (numbers, texts, "integer.*str")):
+        with pytest.raises(ValueError, match=f"^public has ids of people of type {kinds}.*convert"):
+            rows_of(public, X)
+    strangers = RatingMatrix(numbers.X, list("wxyz"), ["a", "b"])
+    assert rows_of(strangers, numbers)[1] is None
 
 
 NONPRIVATE = PrivacyBudget.nonprivate()
@@ -157,6 +189,8 @@ def test_no_other_model_is_taken(tmp_path):
     refused("AdaptiveWeightALS and DPItemMeans of ratings", exact, DPCovarianceRecommender)
     refused("in a private fit", exact, budget=NONPRIVATE)
     refused("public has 8 columns", clone(EXACT[0]).fit(X[:, :8]))
+    for path in (tmp_path / "missing.skdpmf", __file__, str(tmp_path)):
+        refused(r"^public='.*' must be the path of a model file.*read_ratings\(path\)", path)
     search = GridSearchCV(DPItemMeans(BUDGET), {"public": [FrozenEstimator(exact)]}, cv=2).fit(X)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()  # clones leave it fitted
 
@@ -395,8 +429,8 @@ def test_stock_tools_of_scikit_learn_carry_public_people(estimator):
 def test_a_private_search_has_them_beside_all_candidates(estimator):
     """They cost nothing, and who is in both is public."""
     R = make_ratings(300, 20, random_state=0)
-    X = RatingMatrix(R, [f"u{i}" for i in range(300)], list(range(20)))
-    people, other = X.rows([f"u{i}" for i in range(30)]), R.copy()
+    X = RatingMatrix(R, [f"u{i}" for i in range(300)], list("abcdefghijklmnopqrst"))
+    people, other = X[:30], R.copy()
     other.data[: other.indptr[30]] = 1.0
 
     def searched(public, X=X):
@@ -406,7 +440,10 @@ def test_a_private_search_has_them_beside_all_candidates(estimator):
 
     one, two = searched(people), searched(people, X.with_ratings(other))
     np.testing.assert_array_equal(one.predict(R[:9]), two.predict(R[:9]))
-    assert one.best_score_ == two.best_score_
+    numbered = RatingMatrix(R, range(1, 301), X.items)  # and not those of the rows of a trial
+    three = searched(numbered[:30], numbered)
+    np.testing.assert_array_equal(one.predict(R[:9]), three.predict(R[:9]))
+    assert one.best_score_ == two.best_score_ == three.best_score_
     assert "ratings of 30 people are public" in " ".join(str(one.privacy_spent_).split())
     none, nobody = searched(None), searched(X.rows([]))
     assert (none.best_score_, none.privacy_spent_) == (nobody.best_score_, nobody.privacy_spent_)

@@ -41,8 +41,9 @@ public : {RatingMatrix, DataFrame, array-like, sparse matrix} of shape (n_people
     Ratings of people who agreed that theirs are public, beside those of X: a row for each, over the
     columns of X, or over any items where both name theirs. Also `ParquetRatings`, and for some
     estimators a model without privacy or its file. They enter without noise and cost nothing; a
-    person whose id X has too is public. The guarantee is for all others, if whether a person is
-    public does not depend on the ratings (docs/public-people.md).
+    person whose id X has too is public, such as those of ``X.loc[ids]`` of a DataFrame. The
+    guarantee is for all others, if whether a person is public does not depend on the ratings
+    (docs/public-people.md).
 {random_state, n_jobs}
 random_state : int or None, default=None
     None: noise from a fresh 256-bit key of the operating system. An int makes a fit on the

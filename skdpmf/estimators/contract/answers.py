@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpmf.data.feature_columns import aligned_features
-from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, labelled_rows, names_items
+from skdpmf.data.labelled_rows import Catalogue, RatingMatrix, labelled_rows, labels_of, names_items
 from skdpmf.data.validation import as_rating_matrix, refuse_table
 from skdpmf.estimators.contract import filled
 from skdpmf.estimators.contract.parameters import check_count, check_items, require
@@ -130,8 +130,8 @@ def kind_of(y: Any, shape: tuple[int, int], catalogue: Catalogue | None) -> str 
 
 def row_labels(X: Any, n_rows: int) -> Any:
     """Return what the rows of X are called."""
-    users = X.users if isinstance(X, RatingMatrix) else getattr(X, "index", None)
-    return np.arange(n_rows) if users is None or callable(users) else users
+    users = labels_of(X)[0]
+    return np.arange(n_rows) if users is None else users
 
 
 def list_table(

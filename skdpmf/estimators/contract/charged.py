@@ -56,7 +56,7 @@ def charged(estimator: Any, X: Any, R: Any, fit: Fit) -> Iterator[Fit]:
     warn_of_budget(budget, R.shape[0])
     plan = estimator._make_plan(R.shape[1], R.shape[0])
     if refreshed.is_by_person(budget):
-        users = X.user_ids if is_stored else labels_of(X)[0]
+        users = labels_of(X)[0]
     record = ledger_record(estimator, R.shape, fit.features)
     if fit.public is not None:
         record |= {"public": fit.public.rows, "others": fit.public.others}

@@ -2,12 +2,13 @@
 
 import os
 import re
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
 
-from skdpmf.data.labelled_rows import RatingMatrix, as_index, catalogue_of, labelled_rows
+from skdpmf.data.labelled_rows import RatingMatrix, as_index, catalogue_of, labelled_rows, labels_of
 from skdpmf.data.parquet_ratings import ParquetRatings
 from skdpmf.data.validation import (
     as_rating_matrix,
@@ -17,6 +18,7 @@ from skdpmf.data.validation import (
     refuse_table,
 )
 from skdpmf.estimators.contract.parameters import require
+from skdpmf.exceptions import ModelFileError
 from skdpmf.mechanisms.als.pooled import N_LEAD
 from skdpmf.mechanisms.item_means.joint_release import FIT_DAMPING, HALF_RELIABLE
 from skdpmf.mechanisms.knowledge import Knowledge, PublicModel
@@ -73,8 +75,11 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
         room = getattr(estimator, "_rank", int)()  # of a plan, for factors
         return Public(None, model=_said_by(model, place, room))
     refuse_table(given, "public")
-    names, own, ids, known = catalogue_of(given), catalogue_of(X), _people(given), _people(X)
+    names, own = catalogue_of(given), catalogue_of(X)
     R = given.read_rows() if isinstance(given, ParquetRatings) else given
+    rule = "a matrix of ratings with a row for each person who agreed, and no list of ids"
+    remedy = "pass X.loc[ids] of a DataFrame, or matrix.rows(ids)"
+    require(np.ndim(R) != 1, "public", type(given), rule, remedy)
     try:
         refuse_infinite(R)
         R = as_rating_matrix(R)
@@ -88,8 +93,7 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
         return None
     bounds = None if estimator._implicit else estimator._value_range
     rows = estimator._prepared(R if bounds is None else clipped(R, bounds, warns="public"))
-    others = None if ids is None or known is None else ~known.isin(ids)
-    return Public(rows, None if others is None or others.all() else others)
+    return Public(rows, _others(given, X))
 
 
 def is_model(given: Any) -> bool:
@@ -106,7 +110,14 @@ def exact_model(given: Any, estimator: Any) -> Any:
     if isinstance(given, str | os.PathLike):
         from skdpmf.estimators.contract.model_file import load_model
 
-        model = load_model(given)
+        try:
+            model = load_model(given)
+        except (OSError, ModelFileError) as error:
+            raise ValueError(
+                f"public={os.fspath(given)!r} must be the path of a model file, and none can be "
+                f"read there ({error}): pass the path that save wrote to, or the ratings of these "
+                "people, such as ratings_to_matrix(read_ratings(path))."
+            ) from None
     rule = "fitted and of AdaptiveWeightALS, DPItemMeans or CacheSGDFactorizer, of ratings"
     remedy = "pass the path of its file or FrozenEstimator(model), as clone makes a model unfitted"
     kind = type(given)
@@ -117,8 +128,10 @@ def exact_model(given: Any, estimator: Any) -> Any:
     rule = "a model that says how many people rated its items, as AdaptiveWeightALS, DPItemMeans "
     rule += "and CacheSGDFactorizer of ratings"
     require(getattr(model, "_knowledge_", None) is not None, "public", type(model), rule, remedy)
-    rule, own = f"of the rating_range {estimator.rating_range!r}", tuple(model.rating_range)
-    require(own == tuple(estimator.rating_range), "public", own, rule, "fit it with this range")
+    rule, own = f"the rating_range {estimator.rating_range!r} of this fit", model.rating_range
+    remedy = "fit the public model with this range"
+    holds = tuple(own) == tuple(estimator.rating_range)
+    require(holds, "rating_range of public", tuple(own), rule, remedy)
     return model
 
 
@@ -174,7 +187,37 @@ def _said_by(model: Any, place: Any, rank: float) -> PublicModel:
     return PublicModel(known, means, V, doubts, ridge, prior)
 
 
-def _people(X: Any) -> Any:
-    """Return the ids of the rows' users as an index; None where they are numbers of rows."""
-    ids = getattr(X, "user_ids", X.users if isinstance(X, RatingMatrix) else None)
-    return None if ids is None or getattr(ids, "start", None) == 0 else as_index(ids)
+def _others(given: Any, X: Any) -> Any:
+    """Return the rows of X that are of nobody who is public, by ids; None: all of them.
+
+    Rows that are numbered from 0 have no ids, but labels that all stand in X are a choice of its
+    rows. Warnings and errors look at ids alone, which are no ratings, and at who has agreed.
+    """
+    ids, own = (labels_of(each)[0] for each in (given, X))
+    if ids is None or own is None:
+        return None
+    ids, own = as_index(ids).dropna(), as_index(own)
+    both = alike = own.isin(ids)
+    if _is_numbered(ids) or (_is_numbered(own) and not ids.isin(own).all()):
+        if both.any():
+            warnings.warn(
+                "public and X have rows of the same numbers, and numbers of rows are no ids of "
+                "people: whoever is in both counts twice, as public and as private. Give both the "
+                "ids of people, as users of a RatingMatrix or by set_index of a DataFrame.",
+                stacklevel=2,
+            )
+        return None
+    if ids.inferred_type != own.inferred_type:
+        alike = own.map(str).isin(ids.map(str))
+    if (alike & ~both).any():
+        raise ValueError(
+            f"public has ids of people of type {ids.inferred_type}, such as {ids[0]!r}, and they "
+            f"must be of the type of those of X, {own.inferred_type}, as 17 and '17' are two "
+            "people: convert the ones."
+        )
+    return ~both if both.any() else None
+
+
+def _is_numbered(ids: Any) -> bool:
+    """Whether these are numbers of rows, as pandas gives them."""
+    return getattr(ids, "start", None) == 0 and ids.step == 1
