@@ -266,6 +266,7 @@ class PooledFit(PooledRounds):
     """One fit."""
 
     public: Any = None  # `ir.PublicAverages`
+    shows_means = False  # whether rounds release means alone, beside factors that are public
 
     def __init__(
         self, curator: Curator, settings: Any, known: update.PooledKnowledge | None = None
@@ -301,7 +302,7 @@ class PooledFit(PooledRounds):
 
     def round(self, t: int) -> None:
         """Make a round's releases: of gradients, or of means where there are no factors."""
-        if not self.rank:
+        if not self.rank or self.shows_means:
             for name in (GRADIENTS, GRAM):
                 self.averages.release(name, t)
             self.posterior.theta[:, 0] = self.averages.mean
@@ -584,12 +585,10 @@ def posteriors(
     n, k = indptr.size - 1, factors.shape[1]
     x, spread, losses = np.empty((n, k)), np.empty((n, k)), np.empty(n)
     y, F = np.ascontiguousarray(values), np.ascontiguousarray(factors)
-    other, own = variances.copy(), variances[:, apart]
-    other[:, apart] = 0.0
-    size, shape = np.column_stack((other.sum(axis=1), own)), other.sum(axis=0)
+    own, others = variances[:, apart], np.delete(variances, apart, axis=1)
+    size, shape = np.column_stack((own, others.sum(axis=1))), others.sum(axis=0)
     sums = _sums_of_rated(indptr, indices, size, n_jobs)
-    doubts = sums[:, :1] * (shape / max(shape.sum(), 1e-300))
-    doubts[:, apart] = sums[:, 1]
+    doubts = np.insert(sums[:, 1:] * (shape / max(shape.sum(), 1e-300)), apart, sums[:, 0], axis=1)
     given = y, F, doubts, ridge, priors
 
     def solve(start: int, stop: int) -> None:

@@ -63,7 +63,6 @@ class PublicFit(pooled.PooledFit):
 
     public: Any
     beside: Any = None  # a fit of their rows
-    shows_means = False  # whether rounds release means alone
     mostly_private = True  # whether they show more of the factors than public people do
 
     def __init__(self, curator: Curator, settings: Any, public: Any) -> None:
@@ -138,14 +137,6 @@ class PublicFit(pooled.PooledFit):
         gain = self.settings.max_iter * (slope / max(noise, 1e-9)) ** 2
         before, after = (float(np.sum(self.N @ e)) for e in (doubt, doubt / (1.0 + gain * doubt)))
         return 1.0 - after / before
-
-    def round(self, t: int) -> None:
-        """Release means in the place of gradients that would show next to nothing."""
-        if not self.shows_means:
-            super().round(t)
-            return
-        for name in (pooled.GRADIENTS, pooled.GRAM):
-            self.averages.release(name, t)
 
     def model(self) -> pooled.PooledModel:
         """Release the users' moments; where no gradients were, take the public model."""

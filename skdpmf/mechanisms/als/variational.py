@@ -139,12 +139,16 @@ class VariationalFit(pooled.PooledFit):
         return np.asarray(squares.sum(axis=0) / np.maximum((squares + doubts).sum(axis=0), 1e-300))
 
     def sweep(self) -> None:
-        """Both halves, and what is learnt of their priors."""
+        """Both halves, and what is learnt of their priors: nothing where nothing is rated."""
+        if not self.R.nnz:
+            return
         columns = self.columns()
         Z, spread = self.user_step(columns)
         self.item_step(columns, Z, spread)
         self.learn_items()
         self.turn(Z, spread)
+        squares = (self.posterior.theta - self.centre) ** 2 + self.variance
+        self.tau = np.maximum(squares[self.counts > 0].mean(axis=0), _LEAST_VARIANCE)
 
     def user_step(self, columns: NDArray[np.float64]) -> tuple[Any, Any]:
         """Posterior means and variances of z_i; learns s2, W and Omega."""
@@ -157,9 +161,8 @@ class VariationalFit(pooled.PooledFit):
         b = b - columns[:, own].sum(axis=1)
         priors[:, own] += 1.0
         variances[:, own] = self.variance[:, :1]
-        values = pooled.left(R, b, np.empty((R.n_users, 0)), np.empty((self.n_items, 0)))
         Z, spread, losses = pooled.posteriors(
-            *(R.indptr, R.indices, values, columns, variances),
+            *(R.indptr, R.indices, R.data - b[R.indices], columns, variances),
             *(self.user_ridge(), priors, self.noise, R.n_jobs, own.stop - 1),
         )
         known = R.n_ratings > 0
@@ -170,9 +173,8 @@ class VariationalFit(pooled.PooledFit):
         F, z = features[known], Z[known]
         self.slopes = np.linalg.solve(F.T @ F + np.eye(F.shape[1]), F.T @ z)
         z = z - F @ self.slopes
-        least = np.full(z.shape[1], _LEAST_VARIANCE)
         second = z.T @ z + np.diag(spread[known].sum(axis=0))
-        self.omega = second / n + np.diag(least)
+        self.omega = second / n + _LEAST_VARIANCE * np.eye(z.shape[1])
         return Z, spread
 
     def user_features(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -199,10 +201,8 @@ class VariationalFit(pooled.PooledFit):
         self.posterior.theta = theta
 
     def learn_items(self) -> None:
-        """Prior means and variances of the items."""
+        """Prior means of the items."""
         theta, rated, D = self.posterior.theta, self.counts > 0, self.curator.item_columns
-        if not rated.any():
-            return
         lead = np.column_stack((np.ones(self.n_items), self.log_column))
         for c in range(theta.shape[1]):
             design = np.column_stack((lead, D)) if c == 0 else D
@@ -214,18 +214,11 @@ class VariationalFit(pooled.PooledFit):
                 gram = (design * weight[:, None]).T @ design + np.diag(ridge)
                 slopes = np.linalg.solve(gram, design.T @ (weight * theta[:, c]))
                 self.centre[:, c] = design @ slopes
-        self.measure_spread()
-
-    def measure_spread(self) -> None:
-        """Learn tau: variances of the rated items around their prior means."""
-        rated = self.counts > 0
-        squares = (self.posterior.theta - self.centre) ** 2 + self.variance
-        self.tau = np.maximum(squares[rated].mean(axis=0), _LEAST_VARIANCE)
 
     def turn(self, Z: Any, spread: Any) -> None:
         """Change the factors' coordinates: users' second moment I, items' a diagonal."""
-        lead, k, known = self.n_lead, self.rank, self.R_users.n_ratings > 0
-        if k == 0 or not known.any():
+        lead, known = self.n_lead, self.R_users.n_ratings > 0
+        if self.rank == 0:
             return
         u, V = Z[known, lead:], self.posterior.theta[:, 1:]
         moment = (u.T @ u + np.diag(spread[known, lead:].sum(axis=0))) / np.count_nonzero(known)
@@ -236,12 +229,10 @@ class VariationalFit(pooled.PooledFit):
         self.posterior.theta[:, 1:] = V @ turn
         self.variance[:, 1:] = self.variance[:, 1:] @ turn**2
         self.centre[:, 1:] = self.centre[:, 1:] @ turn
-        inverse, size = np.linalg.inv(turn), lead + k
-        users, features = np.eye(size), np.eye(size + 1)
-        users[lead:, lead:], features[lead + 1 :, lead + 1 :] = inverse.T, turn
+        users = block_diag(np.eye(lead), np.linalg.inv(turn).T)
+        features = block_diag(np.eye(lead + 1), turn)
         self.omega = users.T @ self.omega @ users
         self.slopes = np.linalg.solve(features, self.slopes) @ users
-        self.measure_spread()
 
     def fill_unrated(self) -> None:
         """Let items that nobody has rated be like others of their features."""
