@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later
+from skdpmf.kernels.jit_and_threads import Array, balanced_blocks, jit, later, part
 
 _vectors = later("_vectors")
 
@@ -18,9 +18,16 @@ _vectors = later("_vectors")
 _AHEAD = 128
 
 
-def entries(packed: Array, i: Array, j: Array) -> Array:
+def _entries(packed: Array, i: Array, j: Array) -> Array:
     """Return entries (i, j) of a packed symmetric matrix, in either order."""
     low, high = np.minimum(i, j).astype(np.int64), np.maximum(i, j).astype(np.int64)
+    return packed[high * (high + 1) // 2 + low]
+
+
+@part
+def _entry(packed, i, j):
+    """Return entry (i, j) of a packed symmetric matrix, in either order."""
+    low, high = np.int64(min(i, j)), np.int64(max(i, j))
     return packed[high * (high + 1) // 2 + low]
 
 

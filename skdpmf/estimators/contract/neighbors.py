@@ -7,10 +7,12 @@ from scipy import sparse
 
 from skdpmf.estimators.contract import recommend
 from skdpmf.estimators.contract.recommend import ItemModel, Ranking, ScoreTable
-from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads
+from skdpmf.kernels.jit_and_threads import balanced_blocks, in_threads, sized
 from skdpmf.kernels.neighbors import knn_scores
 
 _TARGETS_AT_ONCE = 1 << 14  # a block of targets, handed to one thread
+# A target counts for so much in `sized`, as it needs a system of its own.
+_TARGET_WORK = 1 << 10
 
 
 class NeighborModel(NamedTuple):
@@ -36,7 +38,8 @@ class NeighborModel(NamedTuple):
         offset = recommend.fold_in(model, R, n_jobs)[:, 0]
         known = _Known(model, self, R, offset)
         row = np.repeat(np.arange(where.shape[0]), np.diff(where.indptr))
-        scores = known.interpolated(where.indptr, where.indices, 0, where.shape[0], n_jobs)
+        with sized(where.nnz * _TARGET_WORK):
+            scores = known.interpolated(where.indptr, where.indices, 0, where.shape[0], n_jobs)
         return np.asarray(scores + model.offsets[where.indices] + offset[row])
 
     def contributions(
@@ -96,9 +99,9 @@ class NeighborModel(NamedTuple):
             interpolated = known.interpolated(pointers, targets, start, stop, n_jobs)
             block += scale[start:stop, None] * interpolated.reshape(block.shape)
 
-        options |= {"ranking": ranking, "taste": taste, "table": table, "rescale": interpolate}
-        # threads are those of a block
-        return recommend.top_items(model, R, n, items=items, n_jobs=1, **options)
+        with sized(R.shape[0] * columns.size * _TARGET_WORK):  # threads are those of a block
+            options |= {"ranking": ranking, "taste": taste, "table": table, "rescale": interpolate}
+            return recommend.top_items(model, R, n, items=items, n_jobs=1, **options)
 
 
 def _interpolating(
