@@ -18,17 +18,14 @@ _vectors = later("_vectors")
 _AHEAD = 128
 
 
-def _entries(packed: Array, i: Array, j: Array) -> Array:
-    """Return entries (i, j) of a packed symmetric matrix, in either order."""
-    low, high = np.minimum(i, j).astype(np.int64), np.maximum(i, j).astype(np.int64)
-    return packed[high * (high + 1) // 2 + low]
-
-
 @part
 def _entry(packed, i, j):
     """Return entry (i, j) of a packed symmetric matrix, in either order."""
-    low, high = np.int64(min(i, j)), np.int64(max(i, j))
+    low, high = np.int64(np.minimum(i, j)), np.int64(np.maximum(i, j))
     return packed[high * (high + 1) // 2 + low]
+
+
+_entries = _entry.function  # the same of arrays
 
 
 def triangle_starts(n_rows: int) -> NDArray[np.int64]:
@@ -79,7 +76,8 @@ def _accumulate_pairs_plain(
         t = np.repeat(np.arange(done, min(end, len(users))), counts[done:end])
         entry = first[t] + np.arange(after[done], after[done] + len(t)) - after[t]
         place = places[t] + indices[entry]
-        np.add.at(cov, place, (left[t] * x[entry]).astype(np.int64))
+        if cov.size:
+            np.add.at(cov, place, (left[t] * x[entry]).astype(np.int64))
         if wgt.size:
             np.add.at(wgt, place, whole[t])
         done = end
@@ -102,7 +100,7 @@ def accumulate_pairs(
     item_entry: who rated each item, users ascending, and where the rating stands in the users'
     rows: a CSC pattern and positions; unit: a power of two; cov, wgt (stop (stop + 1)
     / 2 - start (start + 1) / 2,) int64: overwritten with these rows of the triangles; wgt may be
-    empty, which takes a third less time.
+    empty, which takes a third less time, or cov, which takes two thirds less.
 
     Notes
     -----
@@ -113,7 +111,8 @@ def accumulate_pairs(
     2^-50 no user counts for more than its exact abs(w_u x_ui x_uj / unit).
     """
     per_unit = 1.0 / unit
-    weighted = wgt.shape[0] > 0
+    rated, weighted = cov.shape[0] > 0, wgt.shape[0] > 0
+    both = rated and weighted
     sums = _vectors.scratch(2 * stop, np.int64)
     n_stored = item_user.shape[0]
     at = 0
@@ -123,35 +122,41 @@ def accumulate_pairs(
             first = indptr[item_user[ahead]]
             for near in range(first, min(first + _AHEAD, item_entry[ahead]), 16):
                 _vectors.prefetch(indices, near)
-                _vectors.prefetch(x, near)
-                _vectors.prefetch(x, near + 8)
+                if rated:
+                    _vectors.prefetch(x, near)
+                    _vectors.prefetch(x, near + 8)
             u, last = item_user[t], item_entry[t]
             scaled = weight[u] * per_unit  # exact
             begin, end = np.uint64(indptr[u]), np.uint64(last + 1)  # unsigned: no test of signs
-            left, n = scaled * x[last], np.int64(scaled)
-            for p in range(begin, begin if weighted else end):
-                sums[np.uint64(indices[p])] += np.int64(left * x[p])
-            for p in range(begin, end if weighted else begin):  # even places: cov; odd ones: wgt
+            left, n = scaled * x[last] if rated else scaled, np.int64(scaled)
+            for p in range(begin, begin if both else end):
+                sums[np.uint64(indices[p])] += np.int64(left * x[p]) if rated else n
+            for p in range(begin, end if both else begin):  # even places: cov; odd ones: wgt
                 at_cov = np.uint64(2) * np.uint64(indices[p])
                 sums[at_cov] += np.int64(left * x[p])
                 sums[at_cov + np.uint64(1)] += n
         for j in range(i + 1):  # loops compile sooner than slices
-            of = 2 * j if weighted else j
-            cov[at + j], sums[of] = sums[of], 0
+            of = 2 * j if both else j
+            if rated:
+                cov[at + j], sums[of] = sums[of], 0
             if weighted:
-                wgt[at + j], sums[of + 1] = sums[of + 1], 0
+                wgt[at + j], sums[of + both] = sums[of + both], 0
         at += i + 1
 
 
-def pair_products(indptr: Array, indices: Array, x: Array, items: Any, unit: float) -> Array:
+def pair_products(R: Any, x: Array, unit: float) -> Array:
     """Sum x x^T over users, exactly, in whole numbers of a unit, by `accumulate_pairs`.
 
-    indptr, indices, x: the users' rows, as there; items: item_ptr, item_user and item_entry,
-    as there; unit: a power of two of which all products are multiples. Returns
-    (n_items (n_items + 1) / 2,) int64: the packed triangle.
+    R: CSR pattern of the users' rows, items ascending; x (n_stored,): as there; unit: a power of
+    two of which all products are multiples. Returns (n_items (n_items + 1) / 2,) int64: the packed
+    triangle. A user's products are one number where all x are: such sums are of weights alone.
     """
-    h = len(items[0]) - 1
-    cov, wgt = np.empty(h * (h + 1) // 2, np.int64), np.empty(0, np.int64)
-    columns = indices.astype(np.uint16 if h < 2**16 else np.int64)
-    accumulate_pairs(indptr, columns, x, np.ones(len(indptr) - 1), *items, unit, 0, h, cov, wgt)
-    return cov
+    h, indptr = R.shape[1], R.indptr
+    sums, none = np.empty(h * (h + 1) // 2, np.int64), np.empty(0, np.int64)
+    columns = R.indices.astype(np.uint16 if h < 2**16 else np.int64)
+    at = np.arange(len(x), dtype=np.int32 if len(x) < 2**31 else np.int64)
+    C, weight = type(R)((at, R.indices, indptr), R.shape).tocsc(), np.append(x, 0.0)[indptr[:-1]]
+    even = np.array_equal(np.repeat(weight, np.diff(indptr)), x)
+    weight, out = (weight**2, (none, sums)) if even else (np.ones(len(weight)), (sums, none))
+    accumulate_pairs(indptr, columns, x, weight, C.indptr, C.indices, C.data, unit, 0, h, *out)
+    return sums

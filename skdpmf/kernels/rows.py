@@ -73,6 +73,7 @@ def centre_rows(
     start, stop: the rows; out (n_stored,) float64: s_i x_i, 0 outside of the head; number (n_rows,)
     int64: w_i, 0 for a row without values in the head.
     """
+    squares = np.einsum("ch,ch->c", m, m)
     for block, own, rows in row_blocks(indptr, start, stop):
         c, n_rows = place[indices[own]], block.stop - block.start
         inside = c >= 0
@@ -87,7 +88,7 @@ def centre_rows(
             w = np.where(known, np.clip(d / length / step, 0.0, len(m) - 1.0), 0.0)
             w = w.astype(np.int64)
             along = np.bincount(rows, x * m[w[rows], c], n_rows)
-            size, reach = (m**2).sum(axis=1)[w], 1.0 - 2.0**-30 - grid * np.sqrt(n)
+            size, reach = squares[w], 1.0 - 2.0**-30 - grid * np.sqrt(n)
             root = np.sqrt(np.maximum(along * along - square * (size - reach * reach), 0.0))
             scale = np.maximum(1.0 / length, (along - root) / square)
             scale = np.minimum(scale, (along + root) / square)

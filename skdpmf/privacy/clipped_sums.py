@@ -337,11 +337,12 @@ def centred_products(
     check_exact(users.n_slots, 2.0 * (clip + largest), grid)
     own = own_values(users, terms), own_values(users, at, of_users=True)
     found = total(each(reveal(users), _centred_products, users.private, *own, head, m, clip, grid))
-    lower = np.tril_indices(len(head))
-    pairs, V, N = np.split(found, [len(lower[0]), len(lower[0]) + m.size])
-    cross = V.reshape(m.shape).T @ m
-    rest = (m * N[:, None]).T @ m - cross - cross.T
-    return triangle(users, pairs + rest[lower], clip)
+    pairs, V, N = np.split(found, [-m.size - len(m), -len(m)])
+    used = N > 0.0
+    m, V, N = m[used], V.reshape(m.shape)[used], N[used, None]
+    # multiples of grid^2 / 2, of which there are enough: `check_exact` counts four times the terms
+    half = (0.5 * N * m - V).T @ m
+    return triangle(users, pairs + (half + half.T)[np.tri(len(head), dtype=bool)], clip)
 
 
 def _centred_products(
@@ -356,23 +357,21 @@ def _centred_products(
         pattern = rows.indices[part], rows.indptr[start : stop + 1] - rows.indptr[start]
         R = sparse.csr_array((given[part], *pattern), (stop - start, rows.n_items))[:, head]
         R.sort_indices()
-        own, user = Rows(R, 1), np.repeat(np.arange(len(of)), np.diff(R.indptr))
+        user = np.repeat(np.arange(len(of)), np.diff(R.indptr))
+        place = of[user] * len(head) + R.indices
         with np.errstate(over="ignore", invalid="ignore"):
             x = truncate_to_grid(R.data, grid)
-            change = x * (x - 2.0 * m[of[user], R.indices])
+            change = x * (x - 2.0 * m.take(place))
             size = np.bincount(user, weights=change, minlength=len(of)) + squares[of]
-            outside = ~(size <= clip**2 * (1.0 - HAIR)) | (own.n_ratings == 0)
+            outside = ~(size <= clip**2 * (1.0 - HAIR)) | (np.diff(R.indptr) == 0)
         x[outside[user]], of[outside] = 0.0, n  # whose centre is 0
-        C = own.by_item
-        pairs = pair_products(R.indptr, R.indices, x, (C.indptr, C.indices, C.data), grid * grid)
-        few, A = core.few_of(len(head)), sparse.csr_array((x, R.indices, R.indptr), R.shape)
+        pairs = pair_products(R, x, grid * grid)
+        few, A = core.few_of(len(head)), sparse.csr_array((x / grid, R.indices, R.indptr), R.shape)
         # the kernel's sums are exact, whatever it does, or they are none
         for j, plain in zip(few, (A[:, few].T.tocsr() @ A).toarray(), strict=True):
-            holds = np.array_equal(
-                pairs[j * (j + 1) // 2 :][: j + 1] * (grid * grid), plain[: j + 1]
-            )
+            holds = np.array_equal(pairs[j * (j + 1) // 2 :][: j + 1], plain[: j + 1])
             require_that(holds, "pair_products of item", int(j), "those of the plain form.")
-        V = np.bincount(of[user] * len(head) + R.indices, weights=x, minlength=m.size)
+        V = np.bincount(place, weights=x, minlength=m.size)
         return np.concatenate((pairs * (grid * grid), V, np.bincount(of, minlength=n + 1)))
 
     def part_of(first: int, last: int) -> Any:

@@ -45,14 +45,15 @@ def item_major(indptr, indices, n_items):
     return by_item.indptr, by_item.indices, by_item.data
 
 
-def accumulate(pattern, x, weight, start=0, stop=None, unit=UNIT, form="compiled"):
+def accumulate(pattern, x, weight, start=0, stop=None, unit=UNIT, form="compiled", kept=None):
     stop = pattern.n_columns if stop is None else stop
     starts = triangle_starts(pattern.n_columns)
     cov, wgt = np.full((2, starts[stop] - starts[start]), SENTINEL)
     items = item_major(pattern.indptr, pattern.indices, pattern.n_columns)
     arrays = pattern.indptr, pattern.indices, x, weight, *items
-    getattr(accumulate_pairs, form)(*read_only(form, *arrays), unit, start, stop, cov, wgt)
-    return cov, wgt
+    both = [part if kept in (None, n) else part[:0] for n, part in enumerate((cov, wgt))]
+    getattr(accumulate_pairs, form)(*read_only(form, *arrays), unit, start, stop, *both)
+    return both
 
 
 @forms
@@ -76,6 +77,9 @@ def test_sums_equal_the_twin_bit_by_bit(
     expected_cov, expected_wgt = pair_products(pattern, x, weight, unit)
     np.testing.assert_array_equal(cov, expected_cov[rows])
     np.testing.assert_array_equal(wgt, expected_wgt[rows])
+    for n, both in enumerate((cov, wgt)):  # and each of them alone
+        alone = accumulate(pattern, x, weight, start, stop, unit, form, kept=n)[n]
+        np.testing.assert_array_equal(alone, both)
 
 
 def test_no_share_exceeds_the_exact_one_if_weights_are_rounded_down():

@@ -174,11 +174,11 @@ def test_the_bits_of_a_row_are_its_own(kernel):
         assert bits_of_rows(kernel, [i], [0, 1]) == {i: together[i]}
 
 
-def test_pair_products(R):
+@pytest.mark.parametrize("even", [False, True])
+def test_pair_products(R, even):
     x = np.trunc(R.data * 64) / 64
-    places = sparse.csr_array((np.arange(R.nnz), R.indices, R.indptr), R.shape).tocsc()
-    found = pair_products(
-        R.indptr, R.indices, x, (places.indptr, places.indices, places.data), 2.0**-12
-    )
+    if even:  # a user's values are all the same, and sums are of weights
+        x = np.repeat(np.arange(1, R.shape[0] + 1) / 64, np.diff(R.indptr))
+    found = pair_products(R, x, 2.0**-12)
     X = sparse.csr_array((x, R.indices, R.indptr), R.shape).toarray()
     np.testing.assert_array_equal(found * 2.0**-12, (X.T @ X)[np.tril_indices(N_ITEMS)])

@@ -126,15 +126,14 @@ def clean_covariance(
     spread -= typical * v**2 * q * products + pairs * noise[0] ** 2
     squared = q**2 * product_squares
     part = spread / (v**2 * squared) if squared > 1e-100 else 0.0
-    b = float(_SHRINKAGE * typical / np.clip(part, 1e-100, 1.0))
-    if shrinkage is not None:
-        b = shrinkage
+    if shrinkage is None:
+        shrinkage = float(_SHRINKAGE * typical / np.clip(part, 1e-100, 1.0))
     for C, W, N in zip(cov, wgt, mass, strict=True):  # without more matrices of this size
         if noise[1] > 0.0:
             E = q * N * mass
             signal = relative * E**2
             W[:] = np.maximum(E + (W - E) * (signal / (signal + noise[1] ** 2)), 0.0)
-        C[:] = (C + b * a) / np.maximum(W + b, 1e-300)
+        C[:] = (C + shrinkage * a) / np.maximum(W + shrinkage, 1e-300)
     np.fill_diagonal(cov, own)
     np.fill_diagonal(wgt, counts)
     return ItemCovariance(cov, wgt, a, (noise[0], v * np.sqrt(typical * max(q, 1e-300))))

@@ -455,9 +455,8 @@ def _worth(public: PublicClicks, apart: Floats, variance: Floats, spread: Floats
     weight = spread / (variance + spread / n) ** 2
     beyond = public.excess[0] + float(np.sum(weight * (apart**2 - variance - spread / n)))
     total = public.excess[1] + float(np.sum(weight * spread))
-    shift = 0.0
-    if beyond > 0.0:  # a garrote, whose threshold is one error sqrt(2 / total)
-        shift = max(beyond / total - 2.0 / beyond, 0.0)
+    # a garrote, whose threshold is one error sqrt(2 / total)
+    shift = max(beyond / total - 2.0 / max(beyond, 1e-300), 0.0)
     return public._replace(worth=1.0 / (1.0 / n + shift), excess=(beyond, total))
 
 
@@ -592,12 +591,16 @@ def clean_gram(
     work = released - known @ known.T
     np.fill_diagonal(work, 0.0)
     basis = leading_vectors(work.__matmul__, diagonal, min(m, BASIS))[1]
+    image = work @ basis
     for _ in rounds:  # near leading vectors: 1e-3 of the result
-        Q = np.linalg.qr(np.column_stack((basis, work @ basis)))[0]
-        values, turn = np.linalg.eigh(Q.T @ (work @ Q))
+        Q = np.linalg.qr(np.column_stack((basis, image)))[0]
+        product = work @ Q
+        values, turn = np.linalg.eigh(Q.T @ product)
         r = min(BASIS + np.sum(values > edge / EDGE), values.size)
-        values, basis = values[-r:], Q @ turn[:, -r:]
-        np.fill_diagonal(work, np.sum(_loadings(values, basis, edge) ** 2, axis=1))
+        values, basis, image = values[-r:], Q @ turn[:, -r:], product @ turn[:, -r:]
+        filled = np.sum(_loadings(values, basis, edge) ** 2, axis=1)
+        image += (filled - work.diagonal())[:, None] * basis
+        np.fill_diagonal(work, filled)
     tastes = _count_tastes(work, basis, deviation / np.sqrt(2.0) + chance)
     values, vectors = largest(work, VECTORS_A_TASTE * max(tastes, 1))
     loadings = _loadings(values, vectors, edge)[:, values > edge]
@@ -654,10 +657,8 @@ def ridge_of(diagonal: Floats) -> float:
 def _dense_gram(x: Any) -> Floats:
     """Return x' x of clicks x <= 1 on the head: the work is that of pairs of a row's clicks."""
     x.sort_indices()
-    place = sparse.csr_array((np.arange(x.nnz), x.indices, x.indptr), x.shape).tocsc()
     unit = 2.0 ** (np.ceil(np.log2(x.shape[0] + 1.0)) - 61)
-    given = x.indptr, x.indices, x.data, (place.indptr, place.indices, place.data)
-    return unpack_lower(pair_products(*given, unit) * unit)
+    return unpack_lower(pair_products(x, x.data, unit) * unit)
 
 
 def lists_of(clean: CleanGram, popularity: Floats, n_users: float) -> Lists:
@@ -683,16 +684,11 @@ def lists_of(clean: CleanGram, popularity: Floats, n_users: float) -> Lists:
     own = N * (whole.sum() / N[clean.head].sum())
     own = np.maximum(own - np.sum(F**2, axis=1), LEAST_OWN * own)
     own[clean.head] = clean.own
-    if centred:
-        L[:, -1] = n_users * (N / N.sum())
+    L[:, r + F.shape[1] :] = (n_users * (N / N.sum()))[rows, None]
     D = (own + clean.ridge)[rows]
     L /= np.sqrt(D)[:, None]
-    if centred:
-        U, s, _ = np.linalg.svd(L, full_matrices=False)
-        U *= s / np.sqrt(1.0 + s * s)
-    else:  # many columns, whose Gram matrix is a tenth of the work
-        squares, turn = np.linalg.eigh(L.T @ L)
-        U = L @ (turn / np.sqrt(1.0 + np.maximum(squares, 0.0)))[:, ::-1]
+    squares, turn = np.linalg.eigh(L.T @ L)  # takes a tenth of L's decomposition
+    U = L @ (turn / np.sqrt(1.0 + np.maximum(squares, 0.0)))[:, ::-1]
     U /= np.sqrt(D)[:, None]
     W, decoder = np.zeros((2, n_items, U.shape[1]))
     W[rows], decoder[rows] = U, U / (1.0 / D - np.sum(U**2, axis=1))[:, None]
