@@ -203,7 +203,7 @@ def test_fold_in_minimises_the_stated_loss(epsilon):
     private = budget.is_private
     penalty = [0.0] * columns.shape[1]
     if private:
-        penalty[:2] = 1.0, pooled_clicks.POPULARITY_RIDGE
+        penalty[:2] = 1.0, pooled_clicks.SLOPE_RIDGE
     penalty[-k:] = [rank * pooled_clicks.FACTOR_RIDGE if private else 0.0] * k
     each = 0.0 if private else pooled_clicks.CLICK_RIDGE
 

@@ -96,7 +96,7 @@ from skdpmf.mechanisms.als.clicks import (
     first_releases,
 )
 from skdpmf.mechanisms.als.loop import START, plan_of
-from skdpmf.mechanisms.als.pooled import GRADIENTS, GRAM, weighted_residuals
+from skdpmf.mechanisms.als.pooled import EXACT_ROUNDS, GRADIENTS, GRAM, weighted_residuals
 from skdpmf.mechanisms.als.pooled_update import PooledKnowledge, packed_evidence
 from skdpmf.mechanisms.common import unpack_lower
 from skdpmf.mechanisms.gram import item_item as ng
@@ -110,14 +110,15 @@ from skdpmf.privacy.users import Rows
 
 # Tuned: bias against noise. C, below a typical user's root mean squared residual, and a
 CLIP, CONSTANT = 0.4, 0.5
-# ridges of what a user's slope on b differs from 1, and of u_i, times alpha and the rank
-POPULARITY_RIDGE, FACTOR_RIDGE = 0.15, 0.05
-# ridge of tastes for item features times their variance
-TASTE_RIDGE = 0.2
+# ridges, times alpha, of what a user's slope on b differs from 1 and of tastes for item features
+# times their variance; and, times the rank as well, of u_i
+SLOPE_RIDGE, FACTOR_RIDGE = 0.2, 0.05
 
-# Tuned: without privacy, where nothing above holds: l; rounds, as recall of held-out users is flat
-# from 4 on; factors
-CLICK_RIDGE, EXACT_ROUNDS, MOST_FACTORS = 0.06, 10, 128
+# Tuned: bias against noise without privacy, where nothing above holds: l
+CLICK_RIDGE = 0.06
+
+# Guard: memory and time of factors without privacy
+MOST_FACTORS = 128
 
 # Tuned: time against bias. Parts of public people, each of which judges the factors of the others
 PARTS = 5
@@ -344,9 +345,9 @@ class _Fit(pooled.PooledRounds, ClickFit):
         D = b[:, None] * self.tastes_around(b) * (self.taste_variance > 0.0)
         k, rank, d = self.settings.n_components, V.shape[1], D.shape[1]
         columns = np.column_stack((np.ones(self.n_items), b, D, V))
-        tastes = [TASTE_RIDGE / max(self.taste_variance, 1e-3)] * d
+        tastes = [SLOPE_RIDGE / max(self.taste_variance, 1e-3)] * d
         factors = [FACTOR_RIDGE * rank] * rank
-        penalty = np.diag([1.0, POPULARITY_RIDGE, *tastes, *factors])
+        penalty = np.diag([1.0, SLOPE_RIDGE, *tastes, *factors])
         ridge, centre = self.everywhere(b, columns, penalty)
         # the plan's rank: columns of zeros, so that shapes do not show the rank
         size, full = 2 + d + rank, 2 + d + k
