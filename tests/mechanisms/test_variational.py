@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from skdpmf import AdaptiveWeightALS, Pooled, PrivacyBudget
+from skdpmf.data import make_ratings
 from skdpmf.evaluation import rmse
 from skdpmf.mechanisms.als import variational as solver
 from skdpmf.privacy.curator_release import Curator
@@ -64,3 +65,13 @@ def test_rounds_are_the_twin(k, n_columns):
     np.testing.assert_allclose(fit.tau, tau, atol=1e-7)
     np.testing.assert_allclose(np.abs(fit.centre), np.abs(centre), atol=1e-7)
     assert np.abs(found[:, 1:]).max() > 0.1
+
+
+def test_more_rounds_let_no_means_fade():
+    # were b_j known in its own column, the slopes would take two thirds of it in 30 rounds
+    X = make_ratings(100, 300, n_ratings=4000, item_bias_std=0.6, random_state=0)
+    few, many = (
+        AdaptiveWeightALS(NONPRIVATE, max_iter=t).fit(X).item_means_.std() for t in (5, 30)
+    )
+    assert few > 0.35
+    assert many == pytest.approx(few, rel=0.05)
