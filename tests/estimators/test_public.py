@@ -68,6 +68,9 @@ def test_what_does_not_fit_is_refused_with_a_remedy():
     for given, what in ((table, "has the columns"), ([[np.inf, 1.0]], "holds infinite"), (3, "=3")):
         with pytest.raises(ValueError, match=f"^public ?{what}"):
             rows_of(given, X)
+    for given in ([5, 17], np.array([5, 17]), pd.Series([5, 17]), ("ann", "bob")):
+        with pytest.raises(ValueError, match=r"^public=.*ids.*\.rows\("):
+            rows_of(given, X)
     with pytest.raises(ValueError, match=r"public=.*None for these options"):
         AdaptiveWeightALS(BUDGET, solver="dpals", public=X).plan(2)
     with pytest.raises(ValueError, match=r"public=.*None for these options"):

@@ -79,7 +79,8 @@ def public_of(estimator: Any, X: Any, n_items: int) -> Public | None:
     R = given.read_rows() if isinstance(given, ParquetRatings) else given
     rule = "a matrix of ratings with a row for each person who agreed, and no list of ids"
     remedy = "pass X.loc[ids] of a DataFrame, or matrix.rows(ids)"
-    require(np.ndim(R) != 1, "public", type(given), rule, remedy)
+    flat = isinstance(R, list | tuple) and not any(map(np.iterable, R))
+    require(not flat and getattr(R, "ndim", 2) != 1, "public", type(given), rule, remedy)
     try:
         refuse_infinite(R)
         R = as_rating_matrix(R)
@@ -211,9 +212,9 @@ def _others(given: Any, X: Any) -> Any:
         alike = own.map(str).isin(ids.map(str))
     if (alike & ~both).any():
         raise ValueError(
-            f"public has ids of people of type {ids.inferred_type}, such as {ids[0]!r}, and they "
-            f"must be of the type of those of X, {own.inferred_type}, as 17 and '17' are two "
-            "people: convert the ones."
+            f"public has ids of people of type {ids.inferred_type}, such as {ids.tolist()[0]!r}, "
+            f"which must be of type {own.inferred_type}, as in X, because 17 and '17' are two "
+            "people: convert them by astype(str) or astype(int) in one of the two."
         )
     return ~both if both.any() else None
 
