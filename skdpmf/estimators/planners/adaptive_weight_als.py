@@ -11,7 +11,7 @@ from skdpmf.privacy.plan import ReleasePlan
 
 _SOLVERS: dict[str, Any] = {"pooled": pooled, "dpals": dpals}
 _CLICK_SOLVERS: dict[str, Any] = {**_SOLVERS, "pooled": pooled_clicks}
-_ROUNDS, _EXACT_ROUNDS = {"pooled": 15, "dpals": 10}, 10
+_ROUNDS = {"pooled": 15, "dpals": 10}
 _CLICK_ROUNDS = {**_ROUNDS, "pooled": 5}
 _N_COMPONENTS, _EXACT_COMPONENTS = 16, 32
 _WEIGHTINGS = ("adaptive", "tail", "uniform")
@@ -146,7 +146,7 @@ class AdaptiveWeightALSPlanner(PrivatePlanner):
         if self.max_iter is not None:
             return int(self.max_iter)
         if self._is_exact:
-            return pooled_clicks.EXACT_ROUNDS if self._implicit else _EXACT_ROUNDS
+            return pooled.EXACT_ROUNDS
         return (_CLICK_ROUNDS if self._implicit else _ROUNDS)[self._shorthand("solver")]
 
     def _rank(self) -> int:

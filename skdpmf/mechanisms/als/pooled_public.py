@@ -22,9 +22,9 @@ that is computed of them is a public value. Every private release has the sensit
 5. *Users*: where public people show more of the same factors than the rounds do, what is thought of
    the variances of `pooled` is what the public model has, but for their error of sampling.
 
-Where items have many public ratings and these show one factor at most, or rounds would show next to
-nothing beside them, means are released in the place of gradients, and correct b_j of the public
-model; all else of it stays. Where nobody shows factors, users' variances are learnt as well.
+Where items have many public ratings and these show one factor at most, means are released in the
+place of gradients, and correct b_j of the public model; all else of it stays. Where nobody shows
+factors, users' variances are learnt as well.
 """
 
 from collections.abc import Iterable
@@ -50,12 +50,9 @@ Floats = NDArray[np.float64]
 
 N_LEAD = pooled.N_LEAD
 
-# Guard: rounds of the public model
-_ROUNDS = 10
-
-# Tuned: trust in public people. Share of the factors' errors that rounds must take off to be made;
-# public ratings of an item, in the mean, by which its factors are known well
-_LEAST_WORTH, _KNOWN_WELL = 0.05, 40.0
+# Tuned: trust in public people. Public ratings of an item, in the mean, by which its factors are
+# known well
+_KNOWN_WELL = 40.0
 
 
 class PublicFit(pooled.PooledFit):
@@ -70,7 +67,7 @@ class PublicFit(pooled.PooledFit):
         if isinstance(public, PublicModel):
             self.shown, self.public = public, ir.averages_of_model(public.known)
         else:
-            exact = replace(settings, max_iter=_ROUNDS, alpha=1.0)
+            exact = replace(settings, max_iter=pooled.EXACT_ROUNDS, alpha=1.0)
             plan = pooled.make_plan(PrivacyBudget.nonprivate(), exact, public.shape[1])
             given = public, plan, curator.n_jobs, curator.item_columns
             self.beside = variational.VariationalFit(curator_of_public(*given), exact)
@@ -100,20 +97,20 @@ class PublicFit(pooled.PooledFit):
             self.averages.release(pooled.MEANS, t)
         leads = self.averages.public_lead
         self.n_known = k if leads else 0
-        is_known = leads and n_ratings >= _KNOWN_WELL * self.n_items
-        few = is_known and k < 2  # rounds of one factor would show no more than a sign
+        # rounds of one factor would show no more than a sign
+        few = leads and k < 2 and n_ratings >= _KNOWN_WELL * self.n_items
         self.rank = k if few else self.choose_rank()
         self.start(self.rank)
         same = leads and self.rank == k
-        worth = float(not same) if few or not same or not k else self.worth_of_rounds()
-        self.shows_means = worth < _LEAST_WORTH and (is_known or not k)
+        self.shows_means = same and (few or not k)
+        worth = self.worth_of_rounds() if same and not self.shows_means else float(not same)
         self.mostly_private = worth > 0.5
 
     def learn(self) -> PublicModel:
         """Fit the public people."""
         beside, known = self.beside, self.public.knowledge()
         beside.log_column, beside.N = self.log_column, self.N
-        m = beside.run(range(_ROUNDS))
+        m = beside.run(range(pooled.EXACT_ROUNDS))
         size = N_LEAD + beside.rank
         users = m.ridge[:size, :size], m.prior[: size + 1, :size]
         return PublicModel(known, m.item_means, m.columns[:, N_LEAD:size], m.item_ridge, *users)
@@ -140,7 +137,7 @@ class PublicFit(pooled.PooledFit):
         return 1.0 - after / before
 
     def round(self, t: int) -> None:
-        """Release means in the place of gradients that would show next to nothing."""
+        """Release means in the place of gradients where there is no more to show."""
         if not self.shows_means:
             super().round(t)
             return
