@@ -114,7 +114,7 @@ LOG_SCALE, TYPICAL_LOG_COUNT, N_LEAD = 0.3, 4.5, 3
 # Fixed: odd numbers of 64 bits without a pattern: digits of pi, e and the root of 2, in binary
 _ODD = np.array([0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x6A09E667F3BCC909], np.uint64)
 
-# Guard: rounds without privacy, as errors of held-out users are flat from 4 on
+# Guard: time. Rounds without privacy, of ratings and of clicks
 EXACT_ROUNDS = 10
 
 # Tuned: bias against noise. Releases of means, and of users' moments

@@ -22,9 +22,9 @@ that is computed of them is a public value. Every private release has the sensit
 5. *Users*: where public people show more of the same factors than the rounds do, what is thought of
    the variances of `pooled` is what the public model has, but for their error of sampling.
 
-Where items have many public ratings and these show one factor at most, means are released in the
-place of gradients, and correct b_j of the public model; all else of it stays. Where nobody shows
-factors, users' variances are learnt as well.
+Where items have many public ratings and these show one factor at most, or rounds would show next to
+nothing beside them, means are released in the place of gradients, and correct b_j of the public
+model; all else of it stays. Where nobody shows factors, users' variances are learnt as well.
 """
 
 from collections.abc import Iterable
@@ -50,9 +50,8 @@ Floats = NDArray[np.float64]
 
 N_LEAD = pooled.N_LEAD
 
-# Tuned: trust in public people. Public ratings of an item, in the mean, by which its factors are
-# known well
-_KNOWN_WELL = 40.0
+# Tuned: trust in public people. Share of the factors' errors that rounds must take off to be made
+_LEAST_WORTH = 0.05
 
 
 class PublicFit(pooled.PooledFit):
@@ -97,13 +96,13 @@ class PublicFit(pooled.PooledFit):
             self.averages.release(pooled.MEANS, t)
         leads = self.averages.public_lead
         self.n_known = k if leads else 0
-        # rounds of one factor would show no more than a sign
-        few = leads and k < 2 and n_ratings >= _KNOWN_WELL * self.n_items
+        is_known = leads and n_ratings >= ir.KNOWN_WELL * self.n_items
+        few = is_known and k < 2  # rounds of one factor would show no more than a sign
         self.rank = k if few else self.choose_rank()
         self.start(self.rank)
         same = leads and self.rank == k
-        self.shows_means = same and (few or not k)
-        worth = self.worth_of_rounds() if same and not self.shows_means else float(not same)
+        worth = float(not same) if few or not same or not k else self.worth_of_rounds()
+        self.shows_means = worth < _LEAST_WORTH and (is_known or not k)
         self.mostly_private = worth > 0.5
 
     def learn(self) -> PublicModel:
@@ -137,7 +136,7 @@ class PublicFit(pooled.PooledFit):
         return 1.0 - after / before
 
     def round(self, t: int) -> None:
-        """Release means in the place of gradients where there is no more to show."""
+        """Release means in the place of gradients that would show next to nothing."""
         if not self.shows_means:
             super().round(t)
             return

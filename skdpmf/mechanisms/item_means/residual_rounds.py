@@ -81,9 +81,8 @@ def expected_clip_factor(clip: float) -> float:
 CLIP_FACTOR = 0.5 * (im.LEAST_CLIP_FACTOR + 1.0)
 CLIP_DEVIATION = (1.0 - im.LEAST_CLIP_FACTOR) / float(np.sqrt(12.0))
 
-# Tuned: trust in public people. Variance of their means' shift, over that of items, beyond which
-# nothing but their means is used, as with fans of a genre
-_MOST_SHIFT = 0.12
+# Tuned: trust in public people. Public ratings of an item by which it is known well
+KNOWN_WELL = 40.0
 
 
 def residual_releases(
@@ -251,8 +250,12 @@ class ResidualAverages:
 
     @property
     def public_lead(self) -> bool:
-        """Whether public people are so much like private ones that more than means is used."""
-        return self.shifted < _MOST_SHIFT
+        """Whether public people are so much like private ones that more than means is used.
+
+        Their shift is smaller than the error of a mean of so many ratings that an item is known
+        well, both over the variance of items. It is larger with fans of a genre.
+        """
+        return KNOWN_WELL * self.shifted < ITEM_DAMPING
 
     @property
     def counts(self) -> NDArray[np.float64]:
