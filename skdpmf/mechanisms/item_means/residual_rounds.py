@@ -253,7 +253,7 @@ class ResidualAverages:
         """Whether public people are so much like private ones that more than means is used.
 
         Their shift is smaller than the error of a mean of so many ratings that an item is known
-        well, both over the variance of items. It is larger with fans of a genre.
+        well, both over the variance of items.
         """
         return KNOWN_WELL * self.shifted < ITEM_DAMPING
 

@@ -61,7 +61,7 @@ from skdpmf.mechanisms.sgd.rating_batches import Batch, Batches, Workers
 from skdpmf.privacy.sampler.noise import NoiseSource
 from skdpmf.privacy.sampler.streams import derived_key
 
-# Tuned: speed against caches. One or two L2 caches of a current server core: batches half as large
+# Guard: time, by the caches. One or two L2 caches of a current server core: batches half as large
 # cut the runs of items short, which costs more than users' rows from L3. The biases of more than
 # MOST_USERS would leave the L1 cache (also a row group of ParquetRatings).
 CACHE_BYTES, MOST_USERS = 2_097_152, 4096
