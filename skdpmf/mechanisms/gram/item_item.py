@@ -478,14 +478,15 @@ def with_public_gram(
     t = n_users / max(float(popularity.sum()), n_users)
     share = popularity / (t * n_users)
     enough = np.count_nonzero(public.worth * share**2 >= ITEM_SIGNAL)
-    size = max(min(int(enough), MOST_HEAD), 0 if private is None else private[0].size)
-    wide = most_popular(popularity, size)
-    if not size:
+    wide = most_popular(popularity, min(int(enough), MOST_HEAD))
+    if private is not None:  # a refresh keeps the head of earlier counts
+        wide = np.union1d(wide, private[0])
+    if not wide.size:
         return CleanGram(wide, np.empty((0, 0)), np.empty(0), 1.0, True)
     A = _public_gram(clicks, wide, popularity) * scale
     d = popularity[wide] * (n_users / popularity[wide].sum())
     of_one = np.outer(d, d)
-    C, variance, ridge = A, of_one / public.worth, np.inf
+    C, variance, ridge = A.copy(), of_one / public.worth, np.inf
     F = np.zeros((popularity.size, 0))
     if private is not None:
         head, G, deviation = private
@@ -498,7 +499,6 @@ def with_public_gram(
         R, noise = (G - level * own) / unit, (deviation / unit) ** 2 / 2.0
         chance = of_one[block] / n_users
         part = variance[block].sum() / (variance[block] + noise + chance).sum()
-        C = A.copy()
         C[block] += part * R
         variance[block] *= (1.0 - part) ** 2
         variance[block] += part**2 * (noise + chance)
