@@ -167,7 +167,7 @@ PARSER = parser(
     seeds=5,
     split=1,  # 0 is that of the defaults' choice
     held_out=0,  # users; 0: a tenth of them
-    public=0.0,  # share of the training users whose rows are public, for the item-item model
+    public=0.0,  # share of the training users whose rows are public, but for published solvers
     users=0,  # only so many training users, at random; 0: all
     items=0,  # only so many items, the most popular ones; 0: all
     methods=METHODS,
@@ -202,7 +202,7 @@ def measure(name, X, known, targets, budget, options):
             if options.public:
                 public = public_share(everybody.shape[0], options.public, seed)
                 X = everybody[~public]
-                own |= {"public": everybody[public]} if name == "item-item" else {}
+                own |= {} if "solver" in own else {"public": everybody[public]}
             feedback = Clicks(weighting="log" if name.endswith(LOG) else None)
             own |= {"feedback": feedback, "n_jobs": options.n_jobs}
             model = make(budget, random_state=seed, **own)

@@ -252,6 +252,25 @@ def test_a_model_beside_public_clicks_survives(epsilon, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X[:9]), model.predict(X[:9]))
     fresh = model.refresh(X[:300])
     assert any("400 people are public" in text for text in fresh.privacy_spent_.assumptions)
+    with pytest.raises(ValueError, match=r"public=None must be the clicks .* set_params\(public="):
+        loaded.refresh(X[:300])  # lists without them would be far worse, and nobody would know why
+    again = loaded.set_params(public=X[500:], random_state=0).refresh(X[:300])
+    np.testing.assert_array_equal(again.predict(X[:9]), fresh.predict(X[:9]))
+    assert loaded.set_params(public=X[:0]).refresh(X[:300]).n_features_in_ == 60
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 20.0])
+def test_a_refresh_beside_public_people_keeps_a_head_that_is_popular_no_more(epsilon):
+    """New people choose what few chose before: the head of the old counts is not among the top."""
+    rng, chance = np.random.default_rng(0), np.geomspace(0.5, 0.005, 200)
+    draws = (rng.random((n, 200)) for n in (2000, 200, 1000))
+    X, public, later = (
+        as_rating_matrix((draw < p) * 1.0)
+        for draw, p in zip(draws, (chance, chance, chance[::-1]), strict=True)
+    )
+    budget, own = PrivacyBudget(epsilon, 1e-5), {"public": public, "feedback": "implicit"}
+    model = fitted(DPCovarianceRecommender, X, budget, **own).refresh(later, people="new")
+    assert np.isfinite(model.predict(later[:9])).all()
 
 
 def test_items_that_no_public_person_chose_have_factors_too():

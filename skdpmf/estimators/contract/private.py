@@ -175,6 +175,9 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             known = self._knowledge_.with_items(n_new), self._features_
             public = tuple(a for a in self.privacy_spent_.assumptions if "people are public" in a)
             start = refreshed.Start(*known, rows, people, public)
+            lost = public and self._implicit and model.public is None
+            rule = "the clicks of the model's public people, as no file has them"
+            require(not lost, "public", None, rule, "set_params(public=rows); rows[:0] leaves them")
         model._fit_rows(X, None, start)
         if adds_up:
             refreshed.add_up(self, model)

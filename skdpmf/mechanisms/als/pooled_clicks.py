@@ -53,11 +53,10 @@ below is fitted to their clicks, and what is made of it is a public value. No re
 but through popularity, which is the mean, by precision, of both parts. A user's regression has
 columns of both: the factors W of public people beside b and V, in the exact model's form, which it
 is where V = 0. An item that no public person chose has the W_j that b_j and V_j let expect, by
-regression on the other items, weighted by popularity. V is as large as it is, or as exact fits
-would have it. The model is by b alone, by b and V, by b and W, or by all three on either scale: the
-one that ranks every other click of public people best, by discounted gain. W has not seen who
-judges it: it is fitted to the other parts of public people, one in turn being left out, and to all
-of them in the end.
+regression on the other items, weighted by popularity. The model is by b alone, by b and V, by b and
+W, or by all three: the one that ranks every other click of public people best, by discounted gain.
+W has not seen who judges it: it is fitted to the other parts of public people, one in turn being
+left out, and to all of them in the end.
 
 **Without privacy** there is neither clip nor noise, nothing limits what is read off the clicks, and
 none of the constants of private fits holds. With n_i the clicks of user i and N_j those on item j,
@@ -224,17 +223,17 @@ class _Fit(pooled.PooledRounds, ClickFit):
 
     def beside_people(self, b: NDArray[np.float64], V: NDArray[np.float64]) -> ClickModel:
         """The model that predicts public people best of whom its factors W know nothing."""
-        R, gains = self.people.clicks, np.zeros(5)
-        scaled, part = self.balanced(V, R), np.arange(R.shape[0]) % PARTS
+        R, gains = self.people.clicks, np.zeros(4)
+        part = np.arange(R.shape[0]) % PARTS
         for t in range(min(PARTS, R.shape[0])):
             own, others = (sparse.csr_array(R[part == t]), sparse.csr_array(R[part != t]))
-            for k, model in enumerate(self.models(b, V, scaled, others)):
+            for k, model in enumerate(self.models(b, V, others)):
                 gains[k] += self.gain_of(model, own)
-        models = list(self.models(b, V, scaled, R))
+        models = list(self.models(b, V, R))
         return models[int(np.argmax(gains[: len(models)]))]
 
-    def models(self, b: Any, V: Any, scaled: Any, clicks: Any) -> Iterator[ClickModel]:
-        """By b, by V too, and by W of the clicks: without V, with it, and with it on W's scale."""
+    def models(self, b: Any, V: Any, clicks: Any) -> Iterator[ClickModel]:
+        """By b, by V too, and by W of the clicks: without V and with it."""
         for k in (0, V.shape[1]):
             yield self.folded(b, V[:, :k])
         most = self.settings.n_components
@@ -249,19 +248,11 @@ class _Fit(pooled.PooledRounds, ClickFit):
         lead = np.column_stack((b, D * np.sqrt(self.taste_variance)))
         chosen = np.bincount(clicks.indices, minlength=self.n_items)[:, None] > 0
         weight = chosen * np.sqrt(self.popularity.mean)[:, None]
-        for F in (V[:, :0], V, scaled):
+        for F in (V[:, :0], V):
             own, zeros = np.column_stack((lead, F)), np.zeros((self.n_items, most - F.shape[1]))
             slopes = np.linalg.lstsq(weight * own, weight * W, rcond=None)[0]
             columns = np.column_stack((lead, np.where(chosen, W, own @ slopes), F, zeros))
             yield self.exact_model(columns, lead.shape[1] + W.shape[1])
-
-    def balanced(self, V: NDArray[np.float64], R: Any) -> NDArray[np.float64]:
-        """V on the scale of exact fits to R, where penalties of users and of items are equal."""
-        n, N = np.diff(R.indptr), np.bincount(R.indices, minlength=self.n_items)
-        for _ in range(EXACT_ROUNDS if V.shape[1] else 0):
-            X = self.half(R.indptr, R.indices, np.ones(R.nnz), R.data, V)
-            V = V * np.sqrt(np.sqrt(n @ X**2) / np.maximum(np.sqrt(N @ V**2), 1e-300))
-        return V
 
     def gain_of(self, model: ClickModel, R: Any) -> float:
         """The discounted gain of every other click of public people, known by the others.

@@ -80,8 +80,8 @@ head, if any, that the cohorts so far support.
 **Public people.** Clicks of n people who agreed to open use estimate the same matrices exactly, but
 with the sampling error of few people, and cost nobody anything: what is released stays the same.
 Popularity N_j, of variance v_j, has a gamma law, and public clicks are Poisson counts of it. For
-the matrix let A be theirs, on a wide head of items so popular that two of them have a joint
-click by chance, and M the expected one, per n_users rows. If rows were normal with
+the matrix let A be theirs, on a wide head of items so popular that two of them have `ITEM_SIGNAL`
+joint clicks by chance, and M the expected one, per n_users rows. If rows were normal with
 covariance M, errors of A would have the covariance M (x) M / n, and those of the release, on H,
 that of noise s^2 and M (x) M / n_users. R is the release less the public people's matrix on H, in
 units of A. The best linear estimate is
@@ -476,15 +476,16 @@ def with_public_gram(
     clicks, scale = public.clicks, n_users / public.clicks.shape[0]
     t = n_users / max(float(popularity.sum()), n_users)
     share = popularity / (t * n_users)
-    enough = np.count_nonzero(public.worth * share**2 >= 1.0)
-    size = max(min(int(enough), MOST_HEAD), 0 if private is None else private[0].size)
-    wide = most_popular(popularity, size)
-    if not size:
+    enough = np.count_nonzero(public.worth * share**2 >= ITEM_SIGNAL)
+    wide = most_popular(popularity, min(int(enough), MOST_HEAD))
+    if private is not None:  # a refresh keeps the head of earlier counts
+        wide = np.union1d(wide, private[0])
+    if not wide.size:
         return CleanGram(wide, np.empty((0, 0)), np.empty(0), 1.0, True)
     A = _public_gram(clicks, wide, popularity) * scale
     d = popularity[wide] * (n_users / popularity[wide].sum())
     of_one = np.outer(d, d)
-    C, variance, ridge = A, of_one / public.worth, np.inf
+    C, variance, ridge = A.copy(), of_one / public.worth, np.inf
     F = np.zeros((popularity.size, 0))
     if private is not None:
         head, G, deviation = private
@@ -497,7 +498,6 @@ def with_public_gram(
         R, noise = (G - level * own) / unit, (deviation / unit) ** 2 / 2.0
         chance = of_one[block] / n_users
         part = variance[block].sum() / (variance[block] + noise + chance).sum()
-        C = A.copy()
         C[block] += part * R
         variance[block] *= (1.0 - part) ** 2
         variance[block] += part**2 * (noise + chance)
