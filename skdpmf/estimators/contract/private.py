@@ -177,7 +177,7 @@ class PrivateRecommender(PrivatePlanner, BaseRecommender):
             start = refreshed.Start(*known, rows, people, public)
             lost = public and self._implicit and model.public is None
             rule = "the clicks of the model's public people, as no file has them"
-            require(not lost, "public", None, rule, "set_params(public=rows); rows[:0] leaves them")
+            require(not lost, "public", None, rule, "set_params(public=rows), or rows[:0] for none")
         model._fit_rows(X, None, start)
         if adds_up:
             refreshed.add_up(self, model)
