@@ -6,7 +6,7 @@
 
 A share of the users is public, drawn for each seed, or ("raters") those with the most ratings, or
 ("genre") those with the largest share of horror films; "half" are random people who have rated half
-of the items, on another scale. A tenth of the ratings is hidden from everybody. The shortfall is
+of the items, on another scale. A tenth of the ratings of private people is hidden. The shortfall is
 against the better one of the two parts alone. Prints Markdown tables.
 
 The grid has the shortfalls of every private recommender on made-up sets and on the file's, at all
@@ -104,7 +104,7 @@ def grid(options, path):
         print_head("set", "public", *[f"epsilon {epsilon:g}" for epsilon in options.epsilons])
         for (name, parts), share in product(sets.items(), options.shares):
             X, Y = map(liked_of, parts) if settings else parts
-            people = [public_people("random", X, share, s, None) for s in range(options.seeds)]
+            people = [public_people("random", X + Y, share, s, None) for s in range(options.seeds)]
             found = [
                 errors(kind, epsilon, X, Y, people, **settings) for epsilon in options.epsilons
             ]
@@ -132,7 +132,7 @@ def main():
         for who, label, share in product(options.kinds, variants, options.shares):
             if label and who != "random":
                 continue
-            people = [public_people(who, X, share, s, horror) for s in range(options.seeds)]
+            people = [public_people(who, X + Y, share, s, horror) for s in range(options.seeds)]
             given = {"people": people, "item_features": variants[label]}
             cells = (compared(kind, epsilon, X, Y, **given) for epsilon in options.epsilons)
             print_row(who + label, share, *cells)
