@@ -213,7 +213,7 @@ MISTAKES = [
     ("people who are left out are fitted", CONTRACT, FRAMED,
      FRAMED.replace("(budget", "(budget.without_ledger()"), {"tests": COHORTS}),
     ("random ids are charged", CONTRACT,
-     "        users = X.user_ids if is_stored else labels_of(X)[0]\n",
+     "        users = labels_of(X)[0]\n",
      "        users = [f'somebody {id(plan)} {i}' for i in range(R.shape[0])]\n",
      {"tests": COHORTS}),
     ("features made of ratings", ESTIMATOR, PUBLISHED, with_method(
