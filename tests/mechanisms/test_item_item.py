@@ -282,6 +282,13 @@ def test_cohorts_add_up_with_the_variances_of_their_noise():
     assert error.std() == pytest.approx(np.sqrt(known.facts[0] / 2.0), rel=0.2)
 
 
+@pytest.mark.parametrize("edge", [0.42672114373024106, 0.7454248080083349])
+def test_eigenvalues_within_the_edge_leave_no_loadings(edge):
+    """The squares of these edges by numpy's power are larger than those by its product."""
+    found = solver._loadings(np.array([-1.0, edge, 2.0 * edge]), np.eye(3), np.float64(edge))
+    np.testing.assert_allclose(found, np.diag([0.0, 0.0, np.sqrt(np.sqrt(3.0) * edge)]), rtol=1e-12)
+
+
 def test_the_first_head_stays_and_a_new_item_joins_popularity():
     X = clicks(n_users=1200)
     X[:, 3] = np.random.default_rng(5).random(1200) < 0.9  # new, and what most people choose

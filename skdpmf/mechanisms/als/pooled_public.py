@@ -24,7 +24,7 @@ that is computed of them is a public value. Every private release has the sensit
 
 Where items have many public ratings and these show one factor at most, or rounds would show next to
 nothing beside them, means are released in the place of gradients, and correct b_j of the public
-model; all else of it stays. Where nobody shows factors, users' variances are learnt as well.
+model; all else of it stays. Where nobody shows factors, both groups' means stay as they are.
 """
 
 from collections.abc import Iterable
@@ -101,7 +101,7 @@ class PublicFit(pooled.PooledFit):
         self.start(self.rank)
         same = leads and self.rank == k
         worth = float(not same) if few or not same or not k else self.worth_of_rounds()
-        self.shows_means = worth < _LEAST_WORTH and (is_known or not k)
+        self.shows_means = worth < _LEAST_WORTH and is_known and k > 0
         self.mostly_private = worth > 0.5
 
     def learn(self) -> PublicModel:
@@ -145,9 +145,6 @@ class PublicFit(pooled.PooledFit):
         private = 1.0 / (1.0 + a.precision * a.sampling)
         b = trust * (known + prior) * means + (1.0 - trust) * prior * centre + private * a.shift
         b /= trust * known + private * a.precision + prior
-        if not self.rank:
-            self.posterior.theta[:, 0] = b
-            return super().model()
         model = super().model()
         self.posterior.theta = np.column_stack((b, m.factors))
         ridge = m.ridge.copy()

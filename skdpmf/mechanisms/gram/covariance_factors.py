@@ -218,7 +218,7 @@ def leading_factors(
         # eigenvalues within the bulk lie so close that they would take most of the time
         values, vectors = largest(M, min(n_components, len(M)), _RESTARTS if cleaning else None)
         keep = values > edge
-        values, vectors = np.sqrt(values[keep] ** 2 - edge**2), vectors[:, keep]
+        values, vectors = np.sqrt((values[keep] - edge) * (values[keep] + edge)), vectors[:, keep]
         np.fill_diagonal(M, (vectors**2) @ values)
     return np.asarray(vectors * np.sqrt(values) / root[:, None])
 

@@ -624,7 +624,8 @@ def _count_tastes(work: Floats, vectors: Any, deviation: Any) -> int:
 
 def _loadings(values: Any, vectors: Any, edge: float) -> Floats:
     """Return loadings whose squares are the eigenvalues without what noise adds to them."""
-    return np.asarray(vectors * np.sqrt(np.sqrt(np.maximum(values, edge) ** 2 - edge**2)))
+    above = np.maximum(values - edge, 0.0)  # squares of two roundings could leave less than 0
+    return np.asarray(vectors * np.sqrt(np.sqrt(above * (above + 2.0 * edge))))
 
 
 def exact_gram(rows: Rows, chosen: Floats, rounds: Iterable[int] = ()) -> CleanGram:
