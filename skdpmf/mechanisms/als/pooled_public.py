@@ -184,7 +184,8 @@ class PublicFit(pooled.PooledFit):
     def first_users(self, guess: Floats) -> update.UserPrior:
         """Return the variances of the public model's users, over the factors of this fit.
 
-        Its slopes are not used: those of few people are mostly chance.
+        Logarithms of variances are means by precision with the guess without public people. The
+        model's slopes are not used: those of few people are mostly chance.
         """
         m, first = self.shown, super().first_users(guess)
         if self.mostly_private or not m.ridge.size:
@@ -192,10 +193,13 @@ class PublicFit(pooled.PooledFit):
         V, weight = self.posterior.theta[:, 1:], self.posterior.mass[:, None]
         kept = np.linalg.lstsq(weight * V, weight * m.factors, rcond=None)[0]
         turn = block_diag(np.eye(N_LEAD), kept)
-        ridge = np.diag(1.0 / np.diag(turn @ np.linalg.inv(m.ridge) @ turn.T))
-        doubt = min(float(np.sqrt(2.0 / self.public.n_users)), first.doubt)  # by sampling
         noise = self.noise if self.rank else first.noise
-        return first._replace(ridge=ridge, noise=noise, doubt=doubt)
+        shown = noise * np.diag(turn @ np.linalg.inv(m.ridge) @ turn.T)
+        error = 2.0 / self.public.n_users  # by sampling, of a variance's logarithm
+        share = 1.0 / (1.0 + error / first.doubt**2)
+        ratio = first.noise / np.diag(first.ridge) / shown
+        ridge = np.diag(noise / (shown * ratio ** (1.0 - share)))
+        return first._replace(ridge=ridge, noise=noise, doubt=float(np.sqrt(share * error)))
 
 
 def fit(
