@@ -24,7 +24,7 @@ that is computed of them is a public value. Every private release has the sensit
 
 Where items have many public ratings and these show one factor at most, or rounds would show next to
 nothing beside them, means are released in the place of gradients, and correct b_j of the public
-model; all else of it stays. Where nobody shows factors, both groups' means stay as they are.
+model; all else of it stays. Where nobody shows factors, means are those of step 3.
 """
 
 from collections.abc import Iterable
